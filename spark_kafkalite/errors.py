@@ -1,0 +1,399 @@
+"""The exception tree: what went wrong, the protocol's number for it, and whether another try can help.
+
+Two branches. :class:`KafkaError` and its subclasses have a wire code: a broker answers with them, a client raises them
+(``wire.error_codes`` maps codes to classes and knows the rarer codes that no code of ours names). The others are local:
+bad settings, a broken frame, a full buffer, a broker that cannot be reached.
+
+``retriable`` says that the same request may succeed later; ``refresh_metadata`` says that the client's picture of the
+cluster is stale. Both follow ``org.apache.kafka.common.protocol.Errors`` and its exception classes. Per-partition
+outcomes travel as codes inside responses; exceptions are for whole requests, callers of clients, and bugs. A message
+names the thing, the value, the bound and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class KafkaliteError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+    refresh_metadata: ClassVar[bool] = False
+
+
+# Local errors -------------------------------------------------------------------------------------------------------
+
+
+class ConfigError(KafkaliteError):
+    """A setting is unknown, has a bad value, or contradicts another."""
+
+
+class FrameError(KafkaliteError):
+    """A frame or message does not follow the protocol; the connection it came from must be closed."""
+
+
+class BufferExhausted(KafkaliteError):
+    """The producer's ``buffer.memory`` stayed full for ``max.block.ms``."""
+
+
+class DeliveryTimeout(KafkaliteError):
+    """A record was not acknowledged within ``delivery.timeout.ms``; it may or may not be in the log."""
+
+
+class ClosedError(KafkaliteError):
+    """The client, log or broker has been closed."""
+
+
+class BrokerUnreachable(KafkaliteError):
+    """No connection to the broker, or the connection broke; the message names the addresses tried and why each failed."""
+
+    retriable = True
+    refresh_metadata = True
+
+
+class SerializationError(KafkaliteError):
+    """A key, value or header is not bytes, or not what the record format can hold."""
+
+
+class RegistryError(KafkaliteError):
+    """The registry refused or could not do an operation; subclasses in ``registry.store`` say which."""
+
+
+# Errors with a wire code --------------------------------------------------------------------------------------------
+
+
+class KafkaError(KafkaliteError):
+    """An outcome that the protocol numbers. ``code`` is the number on the wire."""
+
+    code: ClassVar[int] = -1
+
+
+class RetriableError(KafkaError):
+    """The same request may succeed later."""
+
+    retriable = True
+
+
+class StaleMetadataError(RetriableError):
+    """The request went to the wrong broker, or the cluster has changed: refresh the metadata, then try again."""
+
+    refresh_metadata = True
+
+
+class UnknownServerError(KafkaError):
+    """The broker met an error it has no name for."""
+
+    code = -1
+
+
+class OffsetOutOfRange(KafkaError):
+    """The offset lies before the log start offset or beyond the log end offset."""
+
+    code = 1
+
+
+class CorruptMessage(RetriableError):
+    """A record batch fails its CRC, or its lengths contradict each other."""
+
+    code = 2
+
+
+class UnknownTopicOrPartition(StaleMetadataError):
+    """This broker does not host the topic or partition."""
+
+    code = 3
+
+
+class InvalidFetchSize(KafkaError):
+    """The fetch size is negative."""
+
+    code = 4
+
+
+class LeaderNotAvailable(StaleMetadataError):
+    """The partition has no leader at present."""
+
+    code = 5
+
+
+class NotLeaderOrFollower(StaleMetadataError):
+    """This broker is not the partition's leader."""
+
+    code = 6
+
+
+class RequestTimedOut(RetriableError):
+    """The request was not done within its own time limit; what it wrote stays written."""
+
+    code = 7
+
+
+class BrokerNotAvailable(KafkaError):
+    """The broker is not available."""
+
+    code = 8
+
+
+class MessageTooLarge(KafkaError):
+    """A record batch is larger than the topic's ``max.message.bytes``."""
+
+    code = 10
+
+
+class NetworkException(StaleMetadataError):
+    """The connection closed before the answer came."""
+
+    code = 13
+
+
+class CoordinatorLoadInProgress(RetriableError):
+    """The coordinator is still reading its state."""
+
+    code = 14
+
+
+class CoordinatorNotAvailable(StaleMetadataError):
+    """There is no coordinator for this group or transactional id at present."""
+
+    code = 15
+
+
+class NotCoordinator(StaleMetadataError):
+    """Another broker coordinates this group or transactional id."""
+
+    code = 16
+
+
+class InvalidTopic(KafkaError):
+    """The topic's name is not legal."""
+
+    code = 17
+
+
+class RecordListTooLarge(KafkaError):
+    """A record batch is larger than ``segment.bytes``."""
+
+    code = 18
+
+
+class NotEnoughReplicas(RetriableError):
+    """Fewer replicas are in sync than ``min.insync.replicas``; nothing was written."""
+
+    code = 19
+
+
+class NotEnoughReplicasAfterAppend(RetriableError):
+    """Fewer replicas than ``min.insync.replicas`` were in sync once the records were written."""
+
+    code = 20
+
+
+class InvalidRequiredAcks(KafkaError):
+    """``acks`` is not one of -1 (all), 0 and 1."""
+
+    code = 21
+
+
+class IllegalGeneration(KafkaError):
+    """The group has moved on to another generation."""
+
+    code = 22
+
+
+class InvalidGroupId(KafkaError):
+    """The group id is not legal."""
+
+    code = 24
+
+
+class UnknownMemberId(KafkaError):
+    """The group does not know this member."""
+
+    code = 25
+
+
+class RebalanceInProgress(KafkaError):
+    """The group is rebalancing; join again."""
+
+    code = 27
+
+
+class TopicAuthorizationFailed(KafkaError):
+    """This principal may not use the topic."""
+
+    code = 29
+
+
+class GroupAuthorizationFailed(KafkaError):
+    """This principal may not use the group."""
+
+    code = 30
+
+
+class ClusterAuthorizationFailed(KafkaError):
+    """This principal may not use the cluster in this way."""
+
+    code = 31
+
+
+class InvalidTimestamp(KafkaError):
+    """A record's timestamp lies outside what the topic allows."""
+
+    code = 32
+
+
+class UnsupportedVersion(KafkaError):
+    """The broker does not serve this version of the request."""
+
+    code = 35
+
+
+class TopicAlreadyExists(KafkaError):
+    """A topic of this name exists."""
+
+    code = 36
+
+
+class InvalidPartitions(KafkaError):
+    """The number of partitions is not legal."""
+
+    code = 37
+
+
+class InvalidReplicationFactor(KafkaError):
+    """The replication factor is below one or above the number of live brokers."""
+
+    code = 38
+
+
+class InvalidReplicaAssignment(KafkaError):
+    """The replica assignment names unknown brokers, repeats them, or is uneven."""
+
+    code = 39
+
+
+class InvalidConfig(KafkaError):
+    """A topic or broker setting is unknown or has a bad value."""
+
+    code = 40
+
+
+class NotController(StaleMetadataError):
+    """This broker is not the controller."""
+
+    code = 41
+
+
+class InvalidRequest(KafkaError):
+    """The request contradicts itself or the protocol."""
+
+    code = 42
+
+
+class PolicyViolation(KafkaError):
+    """The request is against a policy of this cluster."""
+
+    code = 44
+
+
+class OutOfOrderSequenceNumber(KafkaError):
+    """An idempotent producer's batch does not follow its last one."""
+
+    code = 45
+
+
+class DuplicateSequenceNumber(KafkaError):
+    """An idempotent producer sent a batch that is already in the log."""
+
+    code = 46
+
+
+class InvalidProducerEpoch(KafkaError):
+    """A newer incarnation of this producer exists."""
+
+    code = 47
+
+
+class InvalidTransactionTimeout(KafkaError):
+    """The transaction timeout is above what the broker allows."""
+
+    code = 50
+
+
+class TransactionalIdAuthorizationFailed(KafkaError):
+    """This principal may not use the transactional id."""
+
+    code = 53
+
+
+class KafkaStorageError(StaleMetadataError):
+    """The disk under this partition has failed."""
+
+    code = 56
+
+
+class UnknownProducerId(KafkaError):
+    """The log holds nothing of this producer any more."""
+
+    code = 59
+
+
+class FetchSessionIdNotFound(RetriableError):
+    """The broker does not know the fetch session."""
+
+    code = 70
+
+
+class TopicDeletionDisabled(KafkaError):
+    """``delete.topic.enable`` is false on this broker."""
+
+    code = 73
+
+
+class FencedLeaderEpoch(StaleMetadataError):
+    """The request carries an older leader epoch than the broker's."""
+
+    code = 74
+
+
+class UnknownLeaderEpoch(StaleMetadataError):
+    """The request carries a newer leader epoch than the broker's."""
+
+    code = 75
+
+
+class UnsupportedCompressionType(KafkaError):
+    """The codec is not allowed in this version of the request."""
+
+    code = 76
+
+
+class OffsetNotAvailable(RetriableError):
+    """The leader does not know the offset yet."""
+
+    code = 78
+
+
+class InvalidRecord(KafkaError):
+    """A record batch breaks a rule of the record format or of its topic."""
+
+    code = 87
+
+
+class ProducerFenced(KafkaError):
+    """A newer producer uses this transactional id."""
+
+    code = 90
+
+
+class UnknownTopicId(StaleMetadataError):
+    """The broker hosts no topic of this id."""
+
+    code = 100
+
+
+class InconsistentClusterId(KafkaError):
+    """The broker or its data belongs to another cluster."""
+
+    code = 104

@@ -1,0 +1,175 @@
+"""Values that every part of the system shares: topic-partitions, records and the numbers of the protocol.
+
+Owns names and shapes only; nothing here does I/O, knows a file format or a wire format, or imports anything of ours.
+
+A word on the numbers. An *offset* counts records and never changes once given; a *position* counts bytes in a file or
+buffer. ``last_`` is inclusive, ``end_``, ``next_`` and ``until_`` are exclusive. All timestamps are milliseconds since
+the epoch, UTC, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, Final, NamedTuple, NewType, Protocol
+
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+BrokerId = NewType("BrokerId", int)
+BrokerEpoch = NewType("BrokerEpoch", int)
+ControllerEpoch = NewType("ControllerEpoch", int)
+ProducerId = NewType("ProducerId", int)
+
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+# Kafka's limits on names: org.apache.kafka.common.internals.Topic.
+MAX_TOPIC_NAME_LENGTH: Final = 249
+_LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+# Topics that clients hide from users: org.apache.kafka.common.internals.Topic.INTERNAL_TOPICS.
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+class TimestampType(IntEnum):
+    """Who gave a record its timestamp; the values are those of the Spark source's ``timestampType`` column."""
+
+    NONE = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class IsolationLevel(IntEnum):
+    """What a reader may see of open transactions; the values are the protocol's."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; orders by topic, then number. A tuple, because it is the key of every hot dictionary."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class RecordColumns(Protocol):
+    """What a :class:`Record` needs of the decoded columns that it is a row of (see ``records.columns.Columns``)."""
+
+    def offset_at(self, row: int) -> int: ...
+    def timestamp_at(self, row: int) -> int: ...
+    def timestamp_type_at(self, row: int) -> int: ...
+    def key_at(self, row: int) -> bytes | None: ...
+    def value_at(self, row: int) -> bytes | None: ...
+    def headers_at(self, row: int) -> Headers: ...
+
+
+class Record:
+    """One record as a consumer sees it: a row of decoded columns, whose key and value are made when they are asked for.
+
+    Not a dataclass: making a frozen one costs more than decoding the record. It keeps its whole batch of columns alive;
+    keep ``value``, not the record, to hold on to little.
+    """
+
+    __slots__ = ("_columns", "_row", "partition", "topic")
+
+    def __init__(self, columns: RecordColumns, row: int, topic: str, partition: int) -> None:
+        self._columns = columns
+        self._row = row
+        self.topic = topic
+        self.partition = partition
+
+    @property
+    def offset(self) -> int:
+        """The record's place in its partition's log."""
+        return self._columns.offset_at(self._row)
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch, UTC; -1 when the producer gave none."""
+        return self._columns.timestamp_at(self._row)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Whether the producer or the broker gave the timestamp."""
+        return TimestampType(self._columns.timestamp_type_at(self._row))
+
+    @property
+    def key(self) -> bytes | None:
+        """The key, None when there is none."""
+        return self._columns.key_at(self._row)
+
+    @property
+    def value(self) -> bytes | None:
+        """The value, None for a tombstone."""
+        return self._columns.value_at(self._row)
+
+    @property
+    def headers(self) -> Headers:
+        """The headers in the order they were sent, duplicates kept; empty when there are none."""
+        return self._columns.headers_at(self._row)
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (
+            self.topic,
+            self.partition,
+            self.offset,
+            self.timestamp,
+            self.timestamp_type,
+            self.key,
+            self.value,
+            self.headers,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.partition, self.offset))
+
+    def __repr__(self) -> str:
+        return (
+            f"Record(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp={self.timestamp}, key={self.key!r}, value={_shortened(self.value)}, headers={self.headers!r})"
+        )
+
+
+def _shortened(value: bytes | None) -> str:
+    if value is None or len(value) <= 64:
+        return repr(value)
+    return f"{value[:61]!r}... ({len(value)} bytes)"
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Say what is wrong with a topic name, or return None when it is legal.
+
+    Source: org.apache.kafka.common.internals.Topic.validate.
+    """
+    if not name:
+        return "a topic name must not be empty"
+    if name in (".", ".."):
+        return f"a topic must not be named {name!r}"
+    if len(name) > MAX_TOPIC_NAME_LENGTH:
+        return f"a topic name has at most {MAX_TOPIC_NAME_LENGTH} characters, this one has {len(name)}"
+    if not _LEGAL_TOPIC_NAME.fullmatch(name):
+        return f"topic name {name!r} holds a character other than ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+def colliding_topic(name: str, existing: Iterable[str]) -> str | None:
+    """Return an existing topic whose metric name equals that of ``name`` ('.' and '_' fall together), or None.
+
+    Source: org.apache.kafka.common.internals.Topic.hasCollision.
+    """
+    flattened = name.replace(".", "_")
+    if flattened == name and "_" not in name:
+        return None
+    return next((other for other in existing if other != name and other.replace(".", "_") == flattened), None)
