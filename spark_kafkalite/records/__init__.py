@@ -1,0 +1,1 @@
+"""Record batches: their format, codecs, checks, and decoding to and encoding from columns."""

@@ -1,0 +1,76 @@
+"""Turns an encoded records section into a finished batch: compresses it, writes the header, sets the CRC.
+
+Both twins of the kernel and the builder end here, so that there is one place that writes a header. A buffer handed in has
+``HEADER_BYTES`` free bytes before its records. A finished batch has base offset 0 and leader epoch -1: the broker gives
+both, and neither is covered by the CRC.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from spark_kafkalite.records import layout
+from spark_kafkalite.records.compression import NONE, compress
+
+
+class SectionFacts(NamedTuple):
+    """What the header says about the records behind it."""
+
+    record_count: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+def assemble(
+    buffer: bytearray,
+    facts: SectionFacts,
+    codec: int = NONE,
+    level: int | None = None,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> bytearray:
+    """Return the finished batch; without a codec it is ``buffer`` itself, else a new one.
+
+    ``buffer``: HEADER_BYTES free bytes, then the uncompressed records.
+    """
+    if codec != NONE:
+        with memoryview(buffer) as view:
+            section = compress(codec, view[layout.HEADER_BYTES :], level)
+        buffer = bytearray(layout.HEADER_BYTES)
+        buffer += section
+    layout.HEADER_STRUCT.pack_into(
+        buffer,
+        0,
+        0,
+        len(buffer) - layout.LOG_OVERHEAD,
+        -1,
+        layout.MAGIC,
+        0,
+        codec | (layout.TRANSACTIONAL_BIT if transactional else 0),
+        facts.record_count - 1,
+        facts.base_timestamp,
+        facts.max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        facts.record_count,
+    )
+    _set_crc(buffer)
+    return buffer
+
+
+def restamp_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Give a finished batch another producer id, epoch and sequence, as a retry after an epoch bump must."""
+    layout.PRODUCER_STRUCT.pack_into(batch, layout.PRODUCER_ID_POSITION, producer_id, producer_epoch, base_sequence)
+    _set_crc(batch)
+
+
+def _set_crc(batch: bytearray) -> None:
+    with memoryview(batch) as view:
+        crc = crc32c(view[layout.CRC_START :])
+    batch[layout.CRC_POSITION : layout.ATTRIBUTES_POSITION] = crc.to_bytes(4, "big")

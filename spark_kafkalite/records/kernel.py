@@ -1,0 +1,93 @@
+"""Chooses the twin of the kernel: the native one where it is built, else the Python one, with a warning.
+
+Everybody imports the kernel's functions from here; nobody else knows that there are two. The warning comes once in a
+process, when the kernel is first imported, because who imports it is about to use it; ``fallback_warning()`` returns its
+text, so that a Spark driver can say it for its executors too. Setting the environment variable
+``KAFKALITE_PURE_PYTHON=1`` chooses the Python twin on purpose, for tests and comparisons.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Final
+
+_SLOW_DOWN: Final = "40 to 250 times slower"
+
+
+def _native_is_wanted() -> bool:
+    return os.environ.get("KAFKALITE_PURE_PYTHON", "") in ("", "0")
+
+
+def _native_is_usable() -> bool:
+    if not _native_is_wanted():
+        return False
+    try:
+        from spark_kafkalite.records import _kernel
+    except ImportError:
+        return False
+    return _kernel.IS_NATIVE
+
+
+def fallback_warning() -> str | None:
+    """Return what to tell a user whose process runs on the Python twin, None on the native one."""
+    if IS_NATIVE:
+        return None
+    return (
+        f"spark-kafkalite runs without its native kernel: records are read and written by Python, {_SLOW_DOWN}. "
+        "Install a wheel that has the kernel, or a C compiler, and then: "
+        "pip install --force-reinstall --no-deps --no-cache-dir spark-kafkalite"
+    )
+
+
+if TYPE_CHECKING or _native_is_usable():
+    from spark_kafkalite.records._kernel import (
+        IS_NATIVE,
+        ColumnBuilder,
+        Columns,
+        OpenBatch,
+        check_crc,
+        encode_columns,
+        group_rows,
+        murmur2,
+        partition_by_key,
+        read_header,
+        scan_headers,
+        stamp,
+        walk_records,
+    )
+else:
+    from spark_kafkalite.records.batch_py import (
+        IS_NATIVE,
+        ColumnBuilder,
+        Columns,
+        OpenBatch,
+        check_crc,
+        encode_columns,
+        group_rows,
+        murmur2,
+        partition_by_key,
+        read_header,
+        scan_headers,
+        stamp,
+        walk_records,
+    )
+
+    warnings.warn(str(fallback_warning()), RuntimeWarning, stacklevel=2)
+
+__all__ = [
+    "IS_NATIVE",
+    "ColumnBuilder",
+    "Columns",
+    "OpenBatch",
+    "check_crc",
+    "encode_columns",
+    "fallback_warning",
+    "group_rows",
+    "murmur2",
+    "partition_by_key",
+    "read_header",
+    "scan_headers",
+    "stamp",
+    "walk_records",
+]
