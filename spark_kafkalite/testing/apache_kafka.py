@@ -1,0 +1,222 @@
+"""Apache Kafka for tests and benches: one node that is broker and controller, and Kafka's own command-line tools.
+
+The jars come from :mod:`spark_kafkalite.testing.jars`. A node listens on loopback, keeps its log, configuration and output in the
+directory it is given, and has every internal topic on one replica.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from spark_kafkalite.testing import jars
+from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem, run_java
+
+_START_TIMEOUT_S: Final = 90
+_STOP_TIMEOUT_S: Final = 60
+
+# Logs go to stderr, because a tool's answer is what it writes to stdout.
+_LOGGING = """\
+status = ERROR
+appender.err.type = Console
+appender.err.name = err
+appender.err.target = SYSTEM_ERR
+appender.err.layout.type = PatternLayout
+appender.err.layout.pattern = %d{{ABSOLUTE}} %p %c{{1}}: %m%n
+rootLogger.level = {level}
+rootLogger.appenderRef.err.ref = err
+"""
+
+
+def available() -> str | None:
+    """Say why Apache Kafka cannot run here, or return None."""
+    return java_problem() or jars.available(jars.APACHE_KAFKA)
+
+
+def kafka_tool(
+    main_class: str,
+    *arguments: str,
+    input: str | None = None,
+    timeout_s: float = 120,
+    check: bool = True,
+    jvm_options: Sequence[str] = ("-Xmx512m",),
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's Java tools, such as ``org.apache.kafka.tools.TopicCommand``, against any broker or file.
+
+    ``input`` is what it reads from stdin. Its answer is in ``stdout``, its logs (WARN and above) in ``stderr``. Raises
+    JavaToolFailed for an exit code other than 0, unless ``check`` is false, and when ``timeout_s`` passes.
+    """
+    directory = jars.fetch(jars.APACHE_KAFKA)
+    return run_java(
+        jars.class_path(directory), main_class, *arguments,
+        input=input, timeout_s=timeout_s, check=check,
+        jvm_options=(*jvm_options, f"-Dlog4j2.configurationFile={_logging_file(directory)}"),
+    )  # fmt: skip
+
+
+class ApacheKafka:
+    """A running Apache Kafka node; a context manager. ``bootstrap`` is its address, ``pid`` its process."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        heap_mb: int = 512,
+        jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS,
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare a node; ``start()`` or ``with`` starts it.
+
+        ``overrides`` are lines of server.properties. For a bench give ``heap_mb=1024, jvm_options=("-XX:+UseG1GC",)``: the default
+        options make a JVM start fast and run slowly.
+        """
+        self.directory = directory
+        self._heap_mb = heap_mb
+        self._jvm_options = tuple(jvm_options)
+        self._overrides = dict(overrides or {})
+        self._process: ChildProcess | None = None
+        self._port = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def log_directory(self) -> Path:
+        """Where the topics' segment files lie."""
+        return self.directory / "log"
+
+    def start(self) -> Self:
+        """Format the storage when it is new, start the node, and return when it serves."""
+        directory = jars.fetch(jars.APACHE_KAFKA)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # A port may be taken between choosing and binding it; that is then seen as an early end with this reason.
+        for attempts_left in (2, 1, 0):
+            try:
+                self._start_once(directory)
+                break
+            except ChildFailed as failure:
+                if not attempts_left or "Address already in use" not in str(failure):
+                    raise
+        return self
+
+    def _start_once(self, jar_directory: Path) -> None:
+        broker_port, controller_port = free_ports(2)
+        self._port = broker_port
+        config = self.directory / "server.properties"
+        config.write_text(
+            "".join(f"{name}={value}\n" for name, value in self._properties(broker_port, controller_port).items()),
+            encoding="utf-8",
+        )
+        if not (self.log_directory / "meta.properties").exists():
+            # A leading '-' of the URL-safe alphabet would be taken for an option.
+            cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
+            kafka_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config))
+        logging = self.directory / "log4j2.properties"
+        logging.write_text(_LOGGING.format(level="WARN"), encoding="utf-8")
+        command = java_arguments(
+            jars.class_path(jar_directory), "kafka.Kafka", str(config),
+            jvm_options=(
+                f"-Xmx{self._heap_mb}m", f"-Xms{self._heap_mb}m", *self._jvm_options,
+                f"-Dlog4j2.configurationFile={logging}",
+            ),
+        )  # fmt: skip
+        self._process = ChildProcess(command, self.directory, "apache-kafka")
+        try:
+            self._process.wait_until(lambda: _answers(broker_port), _START_TIMEOUT_S, f"serving on {self.bootstrap}")
+        except ChildFailed:
+            self._process.kill()
+            self._process = None
+            raise
+
+    def stop(self) -> None:
+        """Stop the node in order; kill it when it takes too long. Nothing happens when it is not running."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        finally:
+            process.kill()
+
+    def kill(self) -> None:
+        """End the node with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def tool(
+        self, main_class: str, *arguments: str, input: str | None = None, timeout_s: float = 120, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of Kafka's Java tools against this node: :func:`kafka_tool` with ``--bootstrap-server`` given."""
+        return kafka_tool(
+            main_class, "--bootstrap-server", self.bootstrap, *arguments, input=input, timeout_s=timeout_s, check=check
+        )
+
+    def _properties(self, broker_port: int, controller_port: int) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.log_directory),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **self._overrides,
+        }
+
+    def _running(self) -> ChildProcess:
+        if self._process is None:
+            raise ChildFailed("Apache Kafka is not running: call start() first")
+        return self._process
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _logging_file(jar_directory: Path) -> Path:
+    """Return a logging configuration for tools, kept beside the jars."""
+    path = jar_directory.with_name(f"{jar_directory.name}.log4j2.properties")
+    if not path.exists():
+        scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        scratch.write_text(_LOGGING.format(level="WARN"), encoding="utf-8")
+        scratch.replace(path)
+    return path
+
+
+def _answers(port: int) -> bool:
+    """Whether a broker answers ApiVersions (version 0) on this port: it binds the port long before it serves."""
+    request = struct.pack(">hhih", 18, 0, 1, -1)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            return len(connection.recv(4)) == 4
+    except OSError:
+        return False

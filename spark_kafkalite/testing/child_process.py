@@ -1,0 +1,158 @@
+"""A process that a test starts: its output kept, its end certain.
+
+A child is started in a session of its own with stdout and stderr going to files, so that a full pipe never stops it and
+its last lines can be shown in an error. It ends when its owner says so, when the interpreter exits (``atexit``), and when the
+interpreter is killed: util-linux's ``setpriv --pdeathsig`` has the kernel send SIGKILL then. That signal belongs to the
+*thread* that started the child, so all children are started by one thread that lives as long as the interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+_POLL_INTERVAL_S: Final = 0.01
+_SETPRIV: Final = shutil.which("setpriv")
+
+_live: set[ChildProcess] = set()
+_spawn_requests: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]]
+_spawn_requests = queue.SimpleQueue()
+_spawner_lock = threading.Lock()
+_spawner: threading.Thread | None = None
+
+
+class ChildFailed(Exception):
+    """A child process ended or stayed silent when it should have served; the message ends with its last output."""
+
+
+class ChildProcess:
+    """A started process. ``stdout_path`` and ``stderr_path`` hold all it printed, also after its end."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        name: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start ``command``; its output goes to ``NAME.out`` and ``NAME.err`` in ``directory``."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self.stdout_path = directory / f"{name}.out"
+        self.stderr_path = directory / f"{name}.err"
+        dies_with_us = [_SETPRIV, "--pdeathsig", "KILL"] if _SETPRIV else []
+
+        def start() -> subprocess.Popen[bytes]:
+            with self.stdout_path.open("wb") as out, self.stderr_path.open("wb") as err:
+                return subprocess.Popen(
+                    [*dies_with_us, *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    env=dict(environment) if environment is not None else None,
+                    start_new_session=True,
+                )
+
+        self._process = _start_in_spawner(start)
+        _live.add(self)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal, None while it runs."""
+        return self._process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process (not to its children); nothing happens when it has ended."""
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end and return the exit code. Raises ChildFailed when it does not come in time."""
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ChildFailed(f"{self.name} (pid {self.pid}) did not end within {timeout_s} s{self.tail()}") from None
+        _live.discard(self)
+        return code
+
+    def kill(self) -> None:
+        """Send SIGKILL to it and to every process it has started, and wait for its end."""
+        # The session outlives its first process while children of it run, so the group is killed in either case.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        _live.discard(self)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until ``condition()`` holds. Raises ChildFailed when the process ends first or time runs out."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if not self.running:
+                raise ChildFailed(f"{self.name} ended with exit code {self.returncode} before {what}{self.tail()}")
+            if time.monotonic() > deadline:
+                raise ChildFailed(f"{self.name} (pid {self.pid}): not {what} within {timeout_s} s{self.tail()}")
+            time.sleep(_POLL_INTERVAL_S)
+
+    def tail(self, lines: int = 20) -> str:
+        """Return the last lines of both outputs, to be appended to an error message."""
+        parts = []
+        for path in (self.stdout_path, self.stderr_path):
+            last = path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:] if path.exists() else []
+            if last:
+                parts.append("\n".join((f"--- end of {path}", *last)))
+        return "\n" + "\n".join(parts) if parts else " (it printed nothing)"
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different loopback TCP ports that nobody listens on; they may be taken again by the time they are used."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def _start_in_spawner(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    global _spawner
+    with _spawner_lock:
+        if _spawner is None or not _spawner.is_alive():  # not alive: this process was forked from the one that had it
+            _spawner = threading.Thread(target=_spawn_forever, name="child-spawner", daemon=True)
+            _spawner.start()
+    started: Future[subprocess.Popen[bytes]] = Future()
+    _spawn_requests.put((start, started))
+    return started.result()
+
+
+def _spawn_forever() -> None:
+    while True:
+        start, started = _spawn_requests.get()
+        try:
+            started.set_result(start())
+        except BaseException as error:
+            started.set_exception(error)
+
+
+@atexit.register
+def _kill_all() -> None:
+    for child in list(_live):
+        child.kill()
