@@ -1,0 +1,135 @@
+"""Message bodies to bytes and back, for every API and version that ``messages/`` knows.
+
+The functions that do it are compiled from the ``SCHEMA`` of the message classes at the first use of an (API, version,
+direction), see ``codec_compiler``; a body that nobody sends costs nothing. What they promise:
+
+- Malformed bytes raise ``FrameError``, nothing else, in time and memory bounded by the length of the frame: an array's
+  count is compared with the bytes left (each element has a least size in that version) before anything is made of it,
+  and the elements of all arrays of one *request* together are at most ``MAX_REQUEST_ELEMENTS``, because an empty struct
+  of two bytes costs some forty times that in memory, and decoding a million of them would stall a broker for a second.
+- Unknown tagged fields are skipped (KIP-482); a known one must have exactly the length that it claims.
+- Bytes after the end of a body are ignored, as Apache Kafka's generated readers do: newer peers may send more than the
+  version they name promises.
+- ``records`` fields are views into the buffer that was given, everything else is copied out.
+
+A value that a message class lets you set but the version cannot hold (a null where none is allowed, a number out of
+range) raises ``ValueError`` when encoding: that is a bug of ours, not of a peer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+from spark_kafkalite.errors import FrameError, UnsupportedVersion
+from spark_kafkalite.wire import codec_compiler
+from spark_kafkalite.wire.header import pack_request_header, pack_response_header, read_response_header
+from spark_kafkalite.wire.message import Api, ApiMessage
+from spark_kafkalite.wire.messages import API
+
+Buffer = bytes | bytearray | memoryview
+
+# A quarter of a million topics, partitions or members in one request; decoding them takes about 0.2 s.
+MAX_REQUEST_ELEMENTS: Final = 262_144
+
+_API_VERSIONS: Final = 18
+_UNSUPPORTED_VERSION: Final = 35
+
+
+def decode_request(api_key: int, version: int, view: Buffer, position: int) -> ApiMessage:
+    """Decode a request body that starts at ``position`` and ends with ``view``.
+
+    Raises FrameError, or UnsupportedVersion (35) for an API or version without a schema.
+    """
+    return _decode(_decoder(api_key, version, True), view, position, MAX_REQUEST_ELEMENTS, api_key, version)
+
+
+def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, ApiMessage]:
+    """Decode a whole response frame, header included, into its correlation id and body.
+
+    A broker that does not know the version of an ApiVersions request answers in version 0 whatever was asked, with
+    error UNSUPPORTED_VERSION; such an answer is decoded as the version 0 that it is. Source: KIP-511.
+    Raises FrameError, or UnsupportedVersion (35) for an API or version without a schema.
+    """
+    correlation_id, position = read_response_header(view, api_key, version)
+    if api_key == _API_VERSIONS and version > 0 and view[position : position + 2] == b"\x00\x23":
+        try:
+            return correlation_id, _decode(_decoder(api_key, 0, False), view, position, len(view), api_key, 0)
+        except FrameError:
+            pass  # a broker that puts the error into the version that was asked for
+    return correlation_id, _decode(_decoder(api_key, version, False), view, position, len(view), api_key, version)
+
+
+def encode_request(message: ApiMessage, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Encode header and body of a request, without the length in front of it."""
+    out = pack_request_header(message.API_KEY, version, correlation_id, client_id)
+    _encode(message, version, out)
+    return bytes(out)
+
+
+def encode_response(message: ApiMessage, version: int, correlation_id: int) -> bytes:
+    """Encode header and body of a response, without the length in front of it."""
+    out = pack_response_header(message.API_KEY, version, correlation_id)
+    _encode(message, version, out)
+    return bytes(out)
+
+
+def encode_body(message: ApiMessage, version: int) -> bytes:
+    """Encode a body alone."""
+    out = bytearray()
+    _encode(message, version, out)
+    return bytes(out)
+
+
+def _decode(
+    decoder: Callable[..., tuple[Any, int]], view: Buffer, position: int, elements: int, api_key: int, version: int
+) -> ApiMessage:
+    if type(view) is not memoryview:
+        view = memoryview(view)
+    try:
+        message, _ = decoder(view, position, len(view), [elements])
+    except (struct.error, IndexError):
+        raise FrameError(
+            f"{API[api_key].name} (API {api_key}) version {version}: the frame of {len(view)} bytes ends inside a field"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise FrameError(
+            f"{API[api_key].name} (API {api_key}) version {version}: a string is not UTF-8: {error}"
+        ) from None
+    return message  # type: ignore[no-any-return]
+
+
+def _encode(message: ApiMessage, version: int, out: bytearray) -> None:
+    encoder = _encoder(message.API_KEY, version, message.IS_REQUEST)
+    try:
+        encoder(out, message)
+    except (struct.error, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"cannot encode {type(message).__name__} version {version}: {error}; in {message!r}"
+        ) from error
+
+
+def _schema(api_key: int, version: int, is_request: bool) -> tuple[Api, type[ApiMessage]]:
+    api = API.get(api_key)
+    if api is None:
+        raise UnsupportedVersion(f"API key {api_key} is not known")
+    if not api.first_version <= version <= api.last_version:
+        raise UnsupportedVersion(
+            f"{api.name} (API {api_key}) version {version} is not known, "
+            f"versions {api.first_version} to {api.last_version} are"
+        )
+    return api, api.request_class if is_request else api.response_class
+
+
+@cache
+def _decoder(api_key: int, version: int, is_request: bool) -> Callable[..., tuple[Any, int]]:
+    api, cls = _schema(api_key, version, is_request)
+    return codec_compiler.compile_decoder(cls, version, flexible=version >= api.flexible_from)
+
+
+@cache
+def _encoder(api_key: int, version: int, is_request: bool) -> Callable[[bytearray, Any], None]:
+    api, cls = _schema(api_key, version, is_request)
+    return codec_compiler.compile_encoder(cls, version, flexible=version >= api.flexible_from)
