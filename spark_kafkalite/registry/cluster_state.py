@@ -1,0 +1,158 @@
+"""An immutable snapshot of the cluster as the registry has it, and what changed between two of them.
+
+``watcher.ClusterWatcher`` makes the snapshots; brokers and the controller only read them. Unchanged parts are shared
+between snapshots, so that comparing two costs what changed and not what exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from spark_kafkalite.model import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from spark_kafkalite.registry.znodes import NO_LEADER
+
+V = TypeVar("V")
+
+NO_EPOCH: Final = LeaderEpoch(-1)
+NO_CONTROLLER_EPOCH: Final = ControllerEpoch(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A live broker. ``epoch`` is the creation zxid of its registration: another one is another incarnation."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    rack: str | None
+    epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition. ``version`` and ``modified_zxid`` are the state node's, both -1 while it does not exist yet."""
+
+    replicas: tuple[BrokerId, ...]
+    leader: BrokerId = NO_LEADER
+    leader_epoch: LeaderEpoch = NO_EPOCH
+    isr: tuple[BrokerId, ...] = ()
+    controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
+    version: int = -1
+    modified_zxid: int = -1
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the state node exists; without it the partition has been planned but never led."""
+        return self.version >= 0
+
+    def is_led_by(self, broker: BrokerInfo) -> bool:
+        """Whether this incarnation of the broker leads.
+
+        A state older than the registration names a former incarnation: the broker must not act on it, and the
+        controller will elect again under a higher epoch, so that one leader epoch never spans a crash.
+        """
+        return self.leader == broker.broker_id and self.modified_zxid > broker.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """One topic. ``partitions`` is ordered by number; ``config`` holds the topic's own settings, as text."""
+
+    topic_id: bytes
+    partitions: Mapping[int, PartitionState]
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Everything a broker knows of its cluster. ``controller_id`` is -1 while there is none."""
+
+    cluster_id: str = ""
+    brokers: Mapping[int, BrokerInfo] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[str, TopicState] = field(default_factory=lambda: MappingProxyType({}))
+    controller_id: BrokerId = NO_LEADER
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionState | None:
+        """Return a partition's state, None when there is no such partition."""
+        topic = self.topics.get(topic_partition.topic)
+        return None if topic is None else topic.partitions.get(topic_partition.partition)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """Return the name of the topic of this id."""
+        return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChange:
+    """What differs between two snapshots.
+
+    A topic deleted and made again under its name is both in ``deleted_topics`` (with its old id) and in
+    ``new_topics``, and all its partitions are in ``changed_partitions``. A broker that came back as another incarnation
+    is in ``bounced_brokers`` only.
+    """
+
+    new_brokers: tuple[int, ...]
+    gone_brokers: tuple[int, ...]
+    bounced_brokers: tuple[int, ...]
+    new_topics: tuple[str, ...]
+    deleted_topics: tuple[tuple[str, bytes], ...]
+    changed_configs: tuple[str, ...]
+    changed_partitions: tuple[TopicPartition, ...]
+    controller_changed: bool
+
+
+def diff(old: ClusterState, new: ClusterState) -> ClusterChange:
+    """Return what happened between ``old`` and ``new``."""
+    new_topics: list[str] = []
+    deleted_topics: list[tuple[str, bytes]] = []
+    changed_configs: list[str] = []
+    changed_partitions: list[TopicPartition] = []
+    for name in _differing(old.topics, new.topics):
+        before, after = old.topics.get(name), new.topics.get(name)
+        if before is not None and (after is None or before.topic_id != after.topic_id):
+            deleted_topics.append((name, before.topic_id))
+            before = None
+        if after is None:
+            continue
+        if before is None:
+            new_topics.append(name)
+            changed_partitions.extend(TopicPartition(name, number) for number in after.partitions)
+            continue
+        if before.config != after.config:
+            changed_configs.append(name)
+        numbers = _differing(before.partitions, after.partitions)
+        changed_partitions.extend(TopicPartition(name, number) for number in numbers if number in after.partitions)
+    brokers = _differing(old.brokers, new.brokers)
+    return ClusterChange(
+        new_brokers=tuple(sorted(broker for broker in brokers if broker not in old.brokers)),
+        gone_brokers=tuple(sorted(broker for broker in brokers if broker not in new.brokers)),
+        bounced_brokers=tuple(
+            sorted(
+                broker
+                for broker in brokers
+                if broker in old.brokers
+                and broker in new.brokers
+                and old.brokers[broker].epoch != new.brokers[broker].epoch
+            )
+        ),
+        new_topics=tuple(sorted(new_topics)),
+        deleted_topics=tuple(sorted(deleted_topics)),
+        changed_configs=tuple(sorted(changed_configs)),
+        changed_partitions=tuple(sorted(changed_partitions)),
+        controller_changed=old.controller_id != new.controller_id,
+    )
+
+
+K = TypeVar("K")
+
+
+def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
+    """Return the keys whose values differ or that only one side has; shared values cost an identity check."""
+    if old is new:
+        return []
+    changed = [key for key, value in new.items() if (other := old.get(key)) is not value and other != value]
+    changed += [key for key in old if key not in new]
+    return changed

@@ -1,0 +1,481 @@
+"""The embedded registry: the data tree in this process, its persistent part in one SQLite file.
+
+One writer thread owns the tree and the database. It takes every operation that waits, applies them in order, writes the
+changed nodes in one SQLite transaction (group commit), and only then completes the futures and calls the watches, in
+the order of the transactions. So whatever an answer or an event shows is on disk, reads included.
+
+File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced) in the registry's directory:
+
+- table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)``: the persistent nodes;
+- table ``counters(name, value)``: ``format`` (1), ``zxid`` (of the last transaction), ``session``
+  (the last number given).
+
+Nothing of these goes back across a crash: after kill -9 or power loss the last commit stands. Sessions and ephemeral
+nodes end with the process and are never stored. If a commit fails (disk full, I/O error) the tree is ahead of the
+disk, so the registry stops for good: every waiting and later operation fails and every session is LOST.
+
+``registry.lock`` (flock) keeps a second process out. The callbacks rule of ``registry.store`` holds: watches, session
+listeners and future callbacks run in the writer thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final
+
+from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.store import (
+    ANY_VERSION,
+    ConnectionLoss,
+    Create,
+    Delete,
+    Operation,
+    SessionExpired,
+    SessionListener,
+    SessionState,
+    SetData,
+    Stat,
+    Watcher,
+    WatchEvent,
+)
+from spark_kafkalite.registry.tree import Node, Tree
+
+_LOG = logging.getLogger(__name__)
+
+DATABASE_NAME: Final = "registry.db"
+LOCK_NAME: Final = "registry.lock"
+_FORMAT: Final = 1
+# Operations answered by one commit: bounds the wait of the first one.
+_MAX_GROUP: Final = 2000
+DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
+
+_SCHEMA = """
+CREATE TABLE nodes(path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL,
+  pzxid INTEGER NOT NULL, ctime INTEGER NOT NULL, mtime INTEGER NOT NULL, version INTEGER NOT NULL,
+  child_creations INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_SAVE_NODE = "INSERT OR REPLACE INTO nodes VALUES (?,?,?,?,?,?,?,?,?)"
+_SAVE_COUNTER = "INSERT OR REPLACE INTO counters VALUES (?,?)"
+
+
+class _Task:
+    """One queued operation: what to do in the writer thread, and whom to answer."""
+
+    __slots__ = ("error", "fired", "future", "result", "run")
+
+    def __init__(self, run: Callable[[], Any], future: Future[Any]) -> None:
+        self.run = run
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.fired: list[tuple[Watcher, WatchEvent]] = []
+
+
+class EmbeddedRegistry:
+    """The tree, its database and its writer thread. One per directory; any number of sessions."""
+
+    def __init__(self, directory: Path | str, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Open or create the registry in ``directory``.
+
+        Raises RegistryError when another process has it open, or the file is damaged or of an unknown format.
+        """
+        self.directory = Path(directory)
+        self._clock = clock
+        self._tree = Tree()
+        self._zxid = 0
+        self._last_session = 0
+        self._saved_session = 0
+        self._failure: RegistryError | None = None
+        self._stores: dict[int, EmbeddedStore] = {}
+        self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._lock_fd = _take_lock(self.directory)
+        try:
+            # The connection moves to the writer thread after loading; the two never use it at the same time.
+            self._database = sqlite3.connect(
+                self.directory / DATABASE_NAME, isolation_level=None, check_same_thread=False
+            )
+            self._load()
+        except (sqlite3.Error, RegistryError) as error:
+            os.close(self._lock_fd)
+            raise RegistryError(f"cannot open the registry {self.directory / DATABASE_NAME}: {error}") from error
+        self._thread = threading.Thread(target=self._write_loop, name="kafkalite-registry", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"EmbeddedRegistry({str(self.directory)!r}, zxid={self._zxid}, nodes={len(self._tree.nodes)})"
+
+    @property
+    def last_zxid(self) -> int:
+        """The number of the last transaction."""
+        return self._zxid
+
+    def connect(self, session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS) -> EmbeddedStore:
+        """Open a session. It lasts until closed, expired or the end of the process."""
+        opened: Future[EmbeddedStore] = Future()
+
+        def open_session() -> EmbeddedStore:
+            self._zxid += 1
+            self._last_session += 1
+            self._tree.open_session(self._last_session)
+            store = EmbeddedStore(self, self._last_session, session_timeout_ms)
+            self._stores[store.session_id] = store
+            return store
+
+        self.submit(open_session, opened)
+        return opened.result()
+
+    def expire(self, session_id: int) -> Future[None]:
+        """End a session: its ephemeral nodes go, and its store is told LOST."""
+        ended: Future[None] = Future()
+
+        def end() -> None:
+            if self._stores.pop(session_id, None) is not None:
+                self._zxid += 1
+                self._tree.close_session(session_id, self._zxid, self._clock.wall_ms())
+
+        def tell(_: Future[None]) -> None:
+            if known is not None:
+                known.report(SessionState.LOST)
+
+        known = self._stores.get(session_id)
+        ended.add_done_callback(tell)
+        self.submit(end, ended)
+        return ended
+
+    def close(self) -> None:
+        """End all sessions and release the directory. Idempotent."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> EmbeddedRegistry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # For the sessions -----------------------------------------------------------------------------------------------
+
+    def submit(self, run: Callable[[], Any], future: Future[Any]) -> None:
+        """Have ``run`` called in the writer thread and answer ``future`` after the commit."""
+        with self._closing:
+            if not self._closed:
+                self._queue.put(_Task(run, future))
+                return
+        future.set_exception(SessionExpired(f"the registry {self.directory} is closed"))
+
+    def apply(self, operations: Sequence[Operation], session_id: int) -> list[Any]:
+        """Apply one transaction. Writer thread only."""
+        zxid = self._zxid + 1
+        results = self._tree.apply(operations, session_id, zxid, self._clock.wall_ms())
+        self._zxid = zxid
+        return results
+
+    @property
+    def tree(self) -> Tree:
+        """The tree. Writer thread only."""
+        return self._tree
+
+    # The writer thread ------------------------------------------------------------------------------------------------
+
+    def _write_loop(self) -> None:
+        stop = False
+        while not stop:
+            task = self._queue.get()
+            group: list[_Task] = []
+            while task is not None:
+                group.append(task)
+                if len(group) >= _MAX_GROUP:
+                    break
+                try:
+                    task = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            else:
+                stop = True
+            self._run_group(group)
+        self._shut_down()
+
+    def _run_group(self, group: list[_Task]) -> None:
+        touched: set[str] = set()
+        zxid_before = self._zxid
+        for task in group:
+            try:
+                if self._failure is not None:
+                    raise self._failure
+                task.result = task.run()
+            except Exception as error:  # whatever it is belongs to the one who asked; the registry goes on
+                task.error = error
+            task_touched, task.fired = self._tree.drain()
+            touched |= task_touched
+        if self._zxid != zxid_before and self._failure is None:
+            try:
+                self._commit(touched)
+            except sqlite3.Error as error:
+                self._fail(error, group)
+                return
+        for task in group:
+            _deliver(task)
+
+    def _commit(self, touched: set[str]) -> None:
+        saved: list[tuple[Any, ...]] = []
+        removed: list[tuple[str]] = []
+        for path in touched:
+            node = self._tree.nodes.get(path)
+            if node is None:
+                removed.append((path,))
+            elif not node.ephemeral_owner:
+                saved.append(_row(path, node))
+        database = self._database
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            database.executemany(_SAVE_NODE, saved)
+            database.executemany("DELETE FROM nodes WHERE path = ?", removed)
+            database.execute(_SAVE_COUNTER, ("zxid", self._zxid))
+            if self._last_session != self._saved_session:
+                database.execute(_SAVE_COUNTER, ("session", self._last_session))
+            database.execute("COMMIT")
+        except sqlite3.Error:
+            with contextlib.suppress(sqlite3.Error):
+                database.execute("ROLLBACK")
+            raise
+        self._saved_session = self._last_session
+
+    def _fail(self, error: sqlite3.Error, group: list[_Task]) -> None:
+        """Stop for good: the tree holds what the disk does not."""
+        self._failure = ConnectionLoss(
+            f"the registry {self.directory / DATABASE_NAME} cannot be written: {error}; free space or repair the disk, "
+            "then restart the broker"
+        )
+        _LOG.critical("%s", self._failure)
+        for task in group:
+            task.error, task.fired = self._failure, []
+            _deliver(task)
+        for store in list(self._stores.values()):
+            store.report(SessionState.LOST)
+
+    def _shut_down(self) -> None:
+        stores, self._stores = list(self._stores.values()), {}
+        for store in stores:
+            store.report(SessionState.LOST)
+        # The last connection's close moves the WAL into the database file; after a failed commit that may fail too.
+        with contextlib.suppress(sqlite3.Error):
+            self._database.close()
+        os.close(self._lock_fd)
+
+    # Loading ----------------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        database = self._database
+        # One process by the lock file, so SQLite needs no shared memory file for its WAL index.
+        database.execute("PRAGMA locking_mode=EXCLUSIVE")
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        database.execute("PRAGMA temp_store=MEMORY")
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone():
+            self._create_schema()
+        counters = dict(database.execute("SELECT name, value FROM counters"))
+        if counters.get("format") != _FORMAT:
+            raise RegistryError(f"format {counters.get('format')} is not known, this version reads format {_FORMAT}")
+        self._zxid = counters["zxid"]
+        self._last_session = self._saved_session = counters["session"]
+        # A parent's path is a prefix of its children's, so this order loads parents first.
+        for path, *fields in database.execute("SELECT * FROM nodes ORDER BY path"):
+            data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations = fields
+            self._tree.load(path, Node(bytes(data), czxid, mzxid, pzxid, ctime, mtime, version, child_creations))
+
+    def _create_schema(self) -> None:
+        database = self._database
+        database.execute("BEGIN IMMEDIATE")
+        for statement in filter(None, map(str.strip, _SCHEMA.split(";"))):
+            database.execute(statement)
+        counters = (("format", _FORMAT), ("zxid", 0), ("session", 0))
+        database.executemany(_SAVE_COUNTER, counters)
+        database.execute(_SAVE_NODE, _row("/", self._tree.nodes["/"]))
+        database.execute("COMMIT")
+
+
+class EmbeddedStore:
+    """One session with an :class:`EmbeddedRegistry`; see ``registry.store.Store``."""
+
+    def __init__(self, registry: EmbeddedRegistry, session_id: int, session_timeout_ms: int) -> None:
+        self._registry = registry
+        self._session_id = session_id
+        self._session_timeout_ms = session_timeout_ms
+        self._state = SessionState.CONNECTED
+        self._listeners: list[SessionListener] = []
+        self._owns_registry = False
+
+    def __repr__(self) -> str:
+        return f"EmbeddedStore(session_id={self._session_id}, {self._state.value}, {self._registry!r})"
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._session_timeout_ms
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    def add_session_listener(self, listener: SessionListener) -> None:
+        self._listeners.append(listener)
+
+    def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> Future[str]:
+        def run() -> str:
+            registry = self._registry
+            parents = registry.tree.missing_parents(path) if make_parents else []
+            created = Create(path, data, ephemeral=ephemeral, sequential=sequential)
+            name: str = registry.apply([*parents, created], self._session_id)[-1]
+            return name
+
+        return self._submit(run)
+
+    def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:
+        return self._submit(lambda: self._registry.tree.get(path, self._session_id, watch))
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Stat]:
+        return self._submit(lambda: self._registry.apply([SetData(path, data, version)], self._session_id)[0])
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
+        return self._submit(lambda: self._registry.apply([Delete(path, version)], self._session_id)[0])
+
+    def exists(self, path: str, watch: Watcher | None = None) -> Future[Stat | None]:
+        return self._submit(lambda: self._registry.tree.exists(path, self._session_id, watch))
+
+    def children(self, path: str, watch: Watcher | None = None) -> Future[list[str]]:
+        return self._submit(lambda: self._registry.tree.children(path, self._session_id, watch))
+
+    def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
+        taken = list(operations)
+        return self._submit(lambda: self._registry.apply(taken, self._session_id))
+
+    def sync(self) -> Future[None]:
+        return self._submit(lambda: None)
+
+    def close(self) -> None:
+        if self._state is not SessionState.LOST:
+            with contextlib.suppress(RegistryError):
+                self._registry.expire(self._session_id).result()
+        if self._owns_registry:
+            self._registry.close()
+
+    def own_registry(self) -> None:
+        """Close the registry together with this session."""
+        self._owns_registry = True
+
+    def report(self, state: SessionState) -> None:
+        """Take a new state and tell the listeners. Writer thread only."""
+        if self._state is state or self._state is SessionState.LOST:
+            return
+        self._state = state
+        for listener in list(self._listeners):
+            _call(listener, state)
+
+    def _submit(self, run: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run_in_session() -> Any:
+            if self._session_id not in self._registry.tree.sessions:
+                raise SessionExpired(f"registry session {self._session_id} has ended")
+            return run()
+
+        self._registry.submit(run_in_session, future)
+        return future
+
+
+def open_embedded(
+    directory: Path | str, *, session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS, clock: Clock = SYSTEM_CLOCK
+) -> EmbeddedStore:
+    """Open the registry in ``directory`` (made when missing) with one session; closing that closes the registry.
+
+    Raises RegistryError when another process has it open, or its file is damaged.
+    """
+    registry = EmbeddedRegistry(directory, clock)
+    store = registry.connect(session_timeout_ms)
+    store.own_registry()
+    return store
+
+
+def _row(path: str, node: Node) -> tuple[Any, ...]:
+    return (
+        path,
+        node.data,
+        node.czxid,
+        node.mzxid,
+        node.pzxid,
+        node.ctime,
+        node.mtime,
+        node.version,
+        node.child_creations,
+    )
+
+
+def _deliver(task: _Task) -> None:
+    """Call the watches that a task fired, then answer it."""
+    for watcher, event in task.fired:
+        _call(watcher, event)
+    if not task.future.set_running_or_notify_cancel():
+        return
+    if task.error is not None:
+        task.future.set_exception(task.error)
+    else:
+        task.future.set_result(task.result)
+
+
+def _call(callback: Callable[[Any], None], argument: Any) -> None:
+    try:
+        callback(argument)
+    except Exception:
+        _LOG.exception("a registry callback failed on %s", argument)
+
+
+def _take_lock(directory: Path) -> int:
+    """Lock the directory for this process and return the lock file's descriptor."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock_fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RegistryError(f"cannot use the registry directory {directory}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(lock_fd)
+        raise RegistryError(
+            f"the registry directory {directory} is in use by another process (pid {holder}); stop that broker or give "
+            "this one its own registry.dir"
+        ) from None
+    # For the message of a second process only: the lock itself is the kernel's and goes with this process.
+    with contextlib.suppress(OSError):
+        os.truncate(lock_fd, 0)
+        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+    return lock_fd

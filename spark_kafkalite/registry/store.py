@@ -1,0 +1,272 @@
+"""The registry's interface: a tree of small nodes with versions, ephemerals, one-shot watches and atomic multis.
+
+The model is ZooKeeper's, because a cluster on several hosts uses a ZooKeeper ensemble; the embedded tree follows it.
+
+- Every method returns a ``concurrent.futures.Future`` at once and never blocks. All futures and all watch and session
+  events of one store are completed by one thread, in the order of the registry's transactions: an event of a change
+  arrives before any answer that shows the change. Callbacks run in that thread and must only hand over (for a loop:
+  ``call_soon_threadsafe``, see :func:`answer`); one that waits for another registry answer would wait for ever.
+- A write's answer means that the write survives a crash. ConnectionLoss is the exception: the write may or may not have
+  happened, so the caller reads again before it acts.
+- Watches are one-shot and belong to the session. Their event says only *that* something changed: read again, with the
+  next watch in the same call, and act on what was read.
+- Ephemeral nodes go with their session; they cannot have children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from spark_kafkalite.errors import RegistryError
+
+T = TypeVar("T")
+
+ANY_VERSION: Final = -1
+# ZooKeeper's default jute.maxbuffer: larger packets break the connection there, so the embedded tree refuses them too.
+MAX_DATA_BYTES: Final = 1024 * 1024 - 1024
+# Operations in one multi: keeps it below MAX_DATA_BYTES with partition states of a few hundred bytes.
+MAX_MULTI_OPERATIONS: Final = 1000
+
+
+class NodeError(RegistryError):
+    """An operation on a path was refused. ``operation_index`` is its place in a multi, -1 outside of one."""
+
+    def __init__(self, message: str, path: str, operation_index: int = -1) -> None:
+        super().__init__(message)
+        self.path = path
+        self.operation_index = operation_index
+
+
+class NoNode(NodeError):
+    """The node, or the parent of a node to create, does not exist."""
+
+
+class NodeExists(NodeError):
+    """A node of this path exists."""
+
+
+class BadVersion(NodeError):
+    """The node has another version than the one the write asks for."""
+
+
+class NotEmpty(NodeError):
+    """The node to delete has children."""
+
+
+class NoChildrenForEphemerals(NodeError):
+    """The parent of the node to create is ephemeral."""
+
+
+class BadArguments(NodeError):
+    """The path is not legal or the data is too large."""
+
+
+class SessionExpired(RegistryError):
+    """The session has ended: its ephemeral nodes are gone, and a new session is needed."""
+
+
+class ConnectionLoss(RegistryError):
+    """The connection broke before the answer came: a write may or may not have been done."""
+
+    retriable = True
+
+
+class Stat(NamedTuple):
+    """What the registry knows of a node. Times are milliseconds since the epoch; zxids number transactions."""
+
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    cversion: int
+    aversion: int
+    ephemeral_owner: int
+    data_length: int
+    num_children: int
+    pzxid: int
+
+
+class EventType(Enum):
+    """What happened to a watched node; the values are ZooKeeper's."""
+
+    CREATED = 1
+    DELETED = 2
+    DATA_CHANGED = 3
+    CHILDREN_CHANGED = 4
+
+
+class WatchEvent(NamedTuple):
+    """One watch has fired."""
+
+    type: EventType
+    path: str
+
+
+class SessionState(Enum):
+    """Where a session stands. LOST is final for that session; SUSPENDED may become CONNECTED or LOST."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+Watcher = Callable[[WatchEvent], None]
+SessionListener = Callable[[SessionState], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a node; with ``sequential`` ten digits of the parent's counter are added to its name."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """Replace a node's data if it has this version."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a childless node if it has this version."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Fail the multi unless the node has this version."""
+
+    path: str
+    version: int
+
+
+Operation = Create | SetData | Delete | Check
+
+
+class Store(Protocol):
+    """One session with the registry. Errors arrive through the futures."""
+
+    @property
+    def session_id(self) -> int:
+        """The number of the current session; ``Stat.ephemeral_owner`` of its ephemeral nodes."""
+        ...
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long the registry keeps a silent session."""
+        ...
+
+    @property
+    def state(self) -> SessionState: ...
+
+    def add_session_listener(self, listener: SessionListener) -> None:
+        """Have every later change of the session's state reported, in order with answers and watch events."""
+        ...
+
+    def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> Future[str]:
+        """Create a node and give its path. NodeExists, NoNode (no parent), NoChildrenForEphemerals."""
+        ...
+
+    def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:
+        """Read data and stat. NoNode, and then no watch is left; else it fires at the next change or deletion."""
+        ...
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Stat]:
+        """Replace the data. NoNode, BadVersion."""
+        ...
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
+        """Remove a node. NoNode, BadVersion, NotEmpty."""
+        ...
+
+    def exists(self, path: str, watch: Watcher | None = None) -> Future[Stat | None]:
+        """Read the stat, None when there is no node. The watch fires at creation, change or deletion."""
+        ...
+
+    def children(self, path: str, watch: Watcher | None = None) -> Future[list[str]]:
+        """Give the children's names, sorted. The watch fires when one comes or goes, or the node is deleted."""
+        ...
+
+    def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
+        """Do all operations or none. Results: path (Create), Stat (SetData), None (Delete, Check).
+
+        The error of a refused multi is that of its first refused operation, with ``operation_index``.
+        """
+        ...
+
+    def sync(self) -> Future[None]:
+        """Answer when the store has caught up with everything that was written before this call."""
+        ...
+
+    def close(self) -> None:
+        """End the session (its ephemerals go) and release everything. Idempotent; may block briefly."""
+        ...
+
+
+def check_path(path: str) -> None:
+    """Raise BadArguments unless the path is legal. Source: org.apache.zookeeper.common.PathUtils.validatePath."""
+    if path == "/":
+        return
+    problem = None
+    if not path.startswith("/"):
+        problem = "must start with '/'"
+    elif path.endswith("/"):
+        problem = "must not end with '/'"
+    elif any(part in ("", ".", "..") for part in path[1:].split("/")):
+        problem = "has an empty or relative part"
+    elif any(_illegal(character) for character in path):
+        problem = "has a control or private-use character"
+    if problem:
+        raise BadArguments(f"registry path {path!r} {problem}", path)
+
+
+def _illegal(character: str) -> bool:
+    return (
+        character <= "\x1f"
+        or "\x7f" <= character <= "\x9f"
+        or "\ud800" <= character <= "\uf8ff"
+        or character >= "\ufff0"
+    )
+
+
+def parent_of(path: str) -> str:
+    """Return the path of the parent of a path other than the root."""
+    return path.rpartition("/")[0] or "/"
+
+
+async def answer(future: Future[T]) -> T:
+    """Wait in an event loop for an answer of the registry.
+
+    Answers awaited in one loop, and watch events handed over with ``call_soon_threadsafe``, keep the store's order.
+    """
+    return await asyncio.wrap_future(future)
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: Any) -> None:
+    """Hand a call over to a loop from the store's thread; nothing happens when the loop has been closed meanwhile."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *arguments)

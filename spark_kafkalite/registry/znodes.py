@@ -1,0 +1,330 @@
+"""Every path and payload of the registry. Pure: text and bytes in, values out.
+
+Paths and JSON forms are those of Apache Kafka with ZooKeeper (compact UTF-8 JSON), so that its tools can read them:
+
+====================================  ==========  ======================================================================
+path                                  kind        data
+====================================  ==========  ======================================================================
+/cluster/id                           persistent  ``{"version":"1","id":ID}``: 22 characters of URL-safe base64
+/brokers/ids/N                        ephemeral   version 5: host, port, endpoints, jmx_port, timestamp, rack, ...
+/brokers/topics/T                     persistent  version 3: partitions (replicas of each), topic_id
+/brokers/topics/T/partitions/P/state  persistent  version 1: leader, leader_epoch, controller_epoch, isr
+/controller                           ephemeral   version 2: brokerid, timestamp
+/controller_epoch                     persistent  decimal number; the first controller has 1
+/config/topics/T                      persistent  version 1: config
+/admin/delete_topics/T                persistent  empty; a topic whose deletion has begun
+/latest_producer_id_block             persistent  version 1: broker, block_start, block_end (inclusive, both as text)
+====================================  ==========  ======================================================================
+
+Readers take every version that Kafka has written and ignore unknown fields. A payload that cannot be read raises
+MalformedNode naming the path: another program wrote it, so nothing is guessed.
+Source: kafka.zk.ZkData of Apache Kafka 3.9.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+
+CLUSTER_ID: Final = "/cluster/id"
+BROKER_IDS: Final = "/brokers/ids"
+TOPICS: Final = "/brokers/topics"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+TOPIC_CONFIGS: Final = "/config/topics"
+DELETED_TOPICS: Final = "/admin/delete_topics"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+# What must exist before anything else is written or watched; parents come before children.
+PERSISTENT_PATHS: Final = (
+    "/cluster",
+    "/brokers",
+    BROKER_IDS,
+    TOPICS,
+    "/config",
+    TOPIC_CONFIGS,
+    "/admin",
+    DELETED_TOPICS,
+)
+
+NO_LEADER: Final = BrokerId(-1)
+NO_TOPIC_ID: Final = bytes(16)
+PRODUCER_ID_BLOCK_SIZE: Final = 1000
+
+
+class MalformedNode(RegistryError):
+    """A node's data is not what its path promises."""
+
+
+# Paths --------------------------------------------------------------------------------------------------------------
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def state_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def deleted_topic_path(topic: str) -> str:
+    return f"{DELETED_TOPICS}/{topic}"
+
+
+# Ids ----------------------------------------------------------------------------------------------------------------
+
+
+def new_uuid() -> bytes:
+    """Return a random id of 16 bytes whose text form does not begin with '-', which tools would take for an option."""
+    while True:
+        candidate = uuid.uuid4().bytes
+        if candidate[0] >> 2 != 62:
+            return candidate
+
+
+def uuid_text(raw: bytes) -> str:
+    """Return the 22 characters of URL-safe base64 of a 16-byte id."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def uuid_bytes(text: str) -> bytes:
+    """Return the 16 bytes of a text id. Raises ValueError when it is none."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError, ValueError) as error:
+        raise ValueError(f"{text!r} is not an id of 22 characters of URL-safe base64") from error
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not an id of 22 characters of URL-safe base64")
+    return raw
+
+
+# Payloads -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """What a broker says of itself in /brokers/ids/N: where clients reach it."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    rack: str | None = None
+    timestamp_ms: int = 0
+    endpoints: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        endpoints = list(self.endpoints) or [f"PLAINTEXT://{_bracketed(self.host)}:{self.port}"]
+        fields: dict[str, Any] = {
+            "version": 5,
+            "host": self.host,
+            "port": self.port,
+            "jmx_port": -1,
+            "timestamp": str(self.timestamp_ms),
+            "endpoints": endpoints,
+            "listener_security_protocol_map": {_listener_name(endpoint): "PLAINTEXT" for endpoint in endpoints},
+            "features": {},
+        }
+        if self.rack is not None:
+            fields["rack"] = self.rack
+        return _encode(fields)
+
+    @classmethod
+    def decode(cls, broker_id: int, data: bytes) -> BrokerRegistration:
+        path = broker_path(broker_id)
+        fields = _decode_object(path, data)
+        with _reading(path, data):
+            endpoints = tuple(str(endpoint) for endpoint in fields.get("endpoints", ()))
+            host, port = fields.get("host"), int(fields.get("port", -1))
+            if not host and endpoints:
+                # Kafka leaves host and port empty when no endpoint is PLAINTEXT.
+                parts = urlsplit(endpoints[0])
+                host, port = parts.hostname or "", parts.port or -1
+            rack = fields.get("rack")
+            return cls(BrokerId(broker_id), str(host), port, rack, int(fields.get("timestamp", 0)), endpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """/brokers/topics/T: the topic's id and the replicas of each partition, the preferred leader first."""
+
+    topic_id: bytes
+    partitions: Mapping[int, tuple[BrokerId, ...]]
+
+    def encode(self) -> bytes:
+        return _encode(
+            {
+                "version": 3,
+                "partitions": {str(number): list(replicas) for number, replicas in sorted(self.partitions.items())},
+                "adding_replicas": {},
+                "removing_replicas": {},
+                "topic_id": uuid_text(self.topic_id),
+            }
+        )
+
+    @classmethod
+    def decode(cls, topic: str, data: bytes) -> TopicAssignment:
+        path = topic_path(topic)
+        fields = _decode_object(path, data)
+        with _reading(path, data):
+            topic_id = uuid_bytes(fields["topic_id"]) if fields.get("topic_id") else NO_TOPIC_ID
+            partitions = {
+                int(number): tuple(BrokerId(int(replica)) for replica in replicas)
+                for number, replicas in fields["partitions"].items()
+            }
+            return cls(topic_id, dict(sorted(partitions.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr:
+    """/brokers/topics/T/partitions/P/state. ``leader`` is -1 when no replica can lead."""
+
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    controller_epoch: ControllerEpoch
+
+    def encode(self) -> bytes:
+        return _encode(
+            {
+                "controller_epoch": self.controller_epoch,
+                "leader": self.leader,
+                "version": 1,
+                "leader_epoch": self.leader_epoch,
+                "isr": list(self.isr),
+            }
+        )
+
+    @classmethod
+    def decode(cls, topic: str, partition: int, data: bytes) -> LeaderAndIsr:
+        path = state_path(topic, partition)
+        fields = _decode_object(path, data)
+        with _reading(path, data):
+            return cls(
+                BrokerId(int(fields["leader"])),
+                LeaderEpoch(int(fields["leader_epoch"])),
+                tuple(BrokerId(int(replica)) for replica in fields["isr"]),
+                ControllerEpoch(int(fields["controller_epoch"])),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """A range of producer ids, both ends inclusive, and the broker that took it."""
+
+    broker_id: BrokerId
+    first: int
+    last: int
+
+    def encode(self) -> bytes:
+        fields = {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
+        return _encode(fields)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerIdBlock:
+        fields = _decode_object(PRODUCER_ID_BLOCK, data)
+        with _reading(PRODUCER_ID_BLOCK, data):
+            return cls(BrokerId(int(fields["broker"])), int(fields["block_start"]), int(fields["block_end"]))
+
+    @classmethod
+    def after(cls, last: ProducerIdBlock | None, broker_id: BrokerId) -> ProducerIdBlock:
+        """Return the block that follows ``last`` (None: the first one)."""
+        first = 0 if last is None else last.last + 1
+        return cls(broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    fields = _decode_object(CLUSTER_ID, data)
+    with _reading(CLUSTER_ID, data):
+        cluster_id = str(fields["id"])
+        uuid_bytes(cluster_id)
+        return cluster_id
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    return _encode({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1})
+
+
+def decode_controller(data: bytes) -> BrokerId:
+    fields = _decode_object(CONTROLLER, data)
+    with _reading(CONTROLLER, data):
+        return BrokerId(int(fields["brokerid"]))
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode("ascii")
+
+
+def decode_controller_epoch(data: bytes) -> ControllerEpoch:
+    with _reading(CONTROLLER_EPOCH, data):
+        return ControllerEpoch(int(data))
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    return _encode({"version": 1, "config": dict(config)})
+
+
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    fields = _decode_object(path, data)
+    with _reading(path, data):
+        return {str(name): str(value) for name, value in fields["config"].items()}
+
+
+# JSON ---------------------------------------------------------------------------------------------------------------
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def _decode_object(path: str, data: bytes) -> dict[str, Any]:
+    with _reading(path, data):
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise ValueError("not an object")
+        return fields
+
+
+@contextlib.contextmanager
+def _reading(path: str, data: bytes) -> Iterator[None]:
+    """Turn whatever a malformed payload raises into MalformedNode."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MalformedNode(f"registry node {path} holds {data[:80]!r}, which cannot be read: {error!r}") from error
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _listener_name(endpoint: str) -> str:
+    return endpoint.partition("://")[0]
