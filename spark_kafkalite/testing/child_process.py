@@ -47,8 +47,12 @@ class ChildProcess:
         name: str,
         *,
         environment: Mapping[str, str] | None = None,
+        working_directory: Path | None = None,
     ) -> None:
-        """Start ``command``; its output goes to ``NAME.out`` and ``NAME.err`` in ``directory``."""
+        """Start ``command``; its output goes to ``NAME.out`` and ``NAME.err`` in ``directory``.
+
+        ``environment`` and ``working_directory`` are this process's own when None.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.stdout_path = directory / f"{name}.out"
@@ -63,6 +67,7 @@ class ChildProcess:
                     stdout=out,
                     stderr=err,
                     env=dict(environment) if environment is not None else None,
+                    cwd=working_directory,
                     start_new_session=True,
                 )
 

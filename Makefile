@@ -1,0 +1,94 @@
+# The two commands for a fresh clone are `make demo` and `make test`; each sets up what it needs first.
+# Files named .stamp-* inside a virtual environment say what was installed, so that a second run starts at once.
+
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+VENV42 := .venv-spark42
+PY := $(VENV)/bin/python
+PYTHON_FOUND = $(shell scripts/check_prerequisites.sh --python)
+KERNEL_SOURCES := $(wildcard spark_kafkalite/records/*.pyx)
+BUILD_INPUTS := pyproject.toml setup.py
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
+
+# A host's own name need not resolve; everything here stays on loopback.
+export SPARK_LOCAL_IP := 127.0.0.1
+
+.PHONY: help setup setup-spark42 setup-debian build lint format check test soak bench bench-quick wheel docs demo clean
+
+help: ## Say what each target does
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.stamp-project ## Check the prerequisites, make .venv, install everything and build the kernel
+
+setup-spark42: $(VENV42)/.stamp-project ## The same in .venv-spark42, with PySpark 4.2.0
+
+setup-debian: ## Install the Debian packages that some tests use (needs root)
+	@scripts/install_debian_packages.sh
+
+# One recipe for both environments: the stamp's directory is the environment, its requirements the first prerequisite.
+define make_environment
+	@scripts/check_prerequisites.sh
+	@echo "Setting up $(@D) with $(PYTHON_FOUND); the first time takes some minutes"
+	@test -x $(@D)/bin/python || $(PYTHON_FOUND) -m venv $(@D)
+	@$(@D)/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
+endef
+
+$(VENV)/.stamp-requirements: requirements.txt scripts/check_prerequisites.sh
+	$(make_environment)
+
+$(VENV42)/.stamp-requirements: requirements-spark42.txt scripts/check_prerequisites.sh
+	$(make_environment)
+
+# The kernel is built into the source tree, which both environments use.
+%/.stamp-project: %/.stamp-requirements $(BUILD_INPUTS) $(KERNEL_SOURCES)
+	@echo "Installing the project into $* and building its kernel"
+	@$*/bin/python $(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+build: setup ## Build the native kernel in place
+	@$(PY) setup.py --quiet build_ext --inplace
+
+lint: setup ## ruff, mypy --strict, and the layers
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-logo
+
+format: setup ## Let ruff rewrite what it can
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+check: lint ## lint, types, layers and unit tests, in under two minutes
+	@$(PY) scripts/run_tests.py unit
+
+test: lint setup-spark42 ## check, then everything else; slowest ten and a summary at the end
+ifeq ($(CI),true)
+	@$(MAKE) --no-print-directory setup-debian
+endif
+	@$(PY) scripts/run_tests.py
+
+soak: setup setup-spark42 ## The full counts of the crash and interop tests
+	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py contract crash interop -- --timeout=3600
+
+bench: setup setup-spark42 ## Measure everything against Apache Kafka, its clients and Spark's connector
+	@$(PY) -m bench
+
+bench-quick: setup setup-spark42 ## The same with small amounts: minutes, rough figures
+	@$(PY) -m bench --quick
+
+wheel: setup ## Build a binary wheel into dist/
+	@$(PY) -m build --wheel --no-isolation --outdir dist
+
+docs: setup ## Write the generated pages of docs/ again
+	@$(PY) scripts/generate_docs.py
+
+demo: setup ## The main job on real input: about five minutes, ends with a table
+	@PYSPARK_PYTHON=$(CURDIR)/$(PY) PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) jobs/demo.py
+
+clean: ## Remove what was built (not the virtual environments)
+	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -f spark_kafkalite/records/*.so spark_kafkalite/records/*.c

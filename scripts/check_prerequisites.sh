@@ -1,0 +1,73 @@
+#!/bin/sh
+# Says what this machine lacks, and what to install. Exit code 1 when the project cannot be set up here.
+#   check_prerequisites.sh            check everything
+#   check_prerequisites.sh --python   print the Python interpreter to use, nothing else
+# $PYTHON, when set, is the only interpreter considered.
+
+set -u
+
+is_usable_python() {
+    command -v "$1" >/dev/null 2>&1 &&
+        "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+find_python() {
+    # 3.11 first: the locked versions were tested on it. A name may exist without running (a shim of a version manager).
+    for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13 python3.14}; do
+        if is_usable_python "$candidate"; then
+            command -v "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+if [ "${1:-}" = "--python" ]; then
+    find_python || { echo python3.11; exit 1; }
+    exit 0
+fi
+
+failed=0
+missing() {
+    echo "MISSING  $1" >&2
+    echo "         $2" >&2
+    failed=1
+}
+optional() {
+    # In CI nothing is optional: a test that skips there counts as failed.
+    if [ "${CI:-}" = "true" ]; then missing "$1" "$2"; else
+        echo "optional $1" >&2
+        echo "         $2" >&2
+    fi
+}
+
+if python=$(find_python); then
+    "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
+        missing "the venv module of $python" "install it: apt-get install python3-venv"
+    header=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")')
+    [ -f "$header" ] || missing "Python's C headers ($header)" "install them: apt-get install python3-dev"
+else
+    missing "Python 3.11 or newer${PYTHON:+ (PYTHON=$PYTHON)}" \
+        "install it: apt-get install python3 python3-venv python3-dev, or set PYTHON to one"
+fi
+
+command -v make >/dev/null 2>&1 || missing "make" "install it: apt-get install make"
+
+compiler=${CC:-cc}
+command -v "${compiler%% *}" >/dev/null 2>&1 ||
+    missing "a C compiler (${compiler%% *})" "install one: apt-get install gcc libc6-dev"
+
+java=java
+[ -n "${JAVA_HOME:-}" ] && java=$JAVA_HOME/bin/java
+if command -v "$java" >/dev/null 2>&1; then
+    major=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+    [ "${major:-0}" -ge 17 ] ||
+        missing "Java 17 or newer ($java is Java ${major:-?})" "install it: apt-get install openjdk-17-jdk-headless"
+else
+    missing "Java 17 (Spark runs on it)" "install it: apt-get install openjdk-17-jdk-headless"
+fi
+
+command -v mvn >/dev/null 2>&1 ||
+    optional "Maven (mvn): without it the tests against real Apache Kafka and HDFS skip" "install it: apt-get install maven"
+
+[ "$failed" -eq 0 ] || { echo "Set-up needs what is missing above." >&2; exit 1; }

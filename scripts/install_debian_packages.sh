@@ -1,0 +1,22 @@
+#!/bin/sh
+# Installs the Debian packages that the tests marked `debian` and `root` use. Needs root; does nothing where all are there.
+#   kcat      an older librdkafka: a client that still asks for Produce 0-2
+#   iproute2  network namespaces: broker, client and Spark driver as if on different hosts
+#   strace    counting and failing system calls
+
+set -eu
+
+wanted=""
+command -v kcat >/dev/null 2>&1 || wanted="$wanted kcat"
+command -v ip >/dev/null 2>&1 || wanted="$wanted iproute2"
+command -v strace >/dev/null 2>&1 || wanted="$wanted strace"
+
+[ -n "$wanted" ] || exit 0
+if [ "$(id -u)" -ne 0 ]; then
+    echo "The tests marked debian and root need:$wanted (install them as root: apt-get install$wanted)" >&2
+    exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086  # a list of package names
+apt-get install -y -qq --no-install-recommends $wanted

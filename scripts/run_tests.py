@@ -1,0 +1,153 @@
+"""Runs the test suites in order, each in its own pytest, and sums them up as one.
+
+Suites are separate runs because they differ in what they need: several processes or one, the newest PySpark or 4.2.0. The last lines
+are the ten slowest tests of all suites, one line per suite, and pytest's own kind of summary. The exit code is 0 only when every suite ran
+something and nothing failed: a suite that collects no test counts as failed, and so does a folder of tests that no suite names.
+
+    python scripts/run_tests.py [--list] [SUITE ...] [-- PYTEST_ARGUMENT ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OUTCOMES = ("failed", "error", "passed", "skipped")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Test folders that run in one pytest. ``workers`` 1 means one process; more share the folders' files."""
+
+    name: str
+    folders: tuple[str, ...]
+    workers: int = 1
+    environment: str = ".venv"
+    select: str = ""
+
+
+# In the order in which a failure is cheapest to see. Files that share a JVM or time something run in one process.
+SUITES = (
+    Suite("unit", ("tests/unit", "tests/twins"), workers=2),
+    Suite("contract", ("tests/contract",)),
+    Suite("crash", ("tests/crash",), workers=2),
+    Suite("interop", ("tests/interop",)),
+    Suite("spark", ("tests/spark",)),
+    Suite("spark42", ("tests/spark",), environment=".venv-spark42"),
+    Suite("jobs", ("tests/jobs",)),
+    Suite("packaging", ("tests/packaging",)),
+)
+CHECK = ("unit",)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one suite ended. ``slowest`` holds (seconds, test)."""
+
+    suite: Suite
+    exit_code: int
+    seconds: float
+    counts: dict[str, int]
+    slowest: list[tuple[float, str]]
+
+    @property
+    def failed(self) -> bool:
+        return self.exit_code != 0
+
+
+def run(suite: Suite, extra: list[str]) -> Result:
+    """Run one suite with its output shown as it comes."""
+    python = ROOT / suite.environment / "bin" / "python"
+    with tempfile.TemporaryDirectory(prefix="kafkalite-tests-") as scratch:
+        report = Path(scratch) / "report.xml"
+        command = [str(python), "-m", "pytest", *existing_folders(suite), f"--junit-xml={report}", "--durations=0"]
+        command += ["--durations-min=5.0"]
+        if suite.workers > 1:
+            command += ["-n", str(suite.workers), "--dist", "loadfile"]
+        if suite.select:
+            command += ["-m", suite.select]
+        print(f"\n### {suite.name}: {' '.join(existing_folders(suite))} ({suite.environment})", flush=True)
+        started = time.monotonic()
+        exit_code = subprocess.run([*command, *extra], cwd=ROOT, check=False).returncode
+        seconds = time.monotonic() - started
+        counts, slowest = read_report(report)
+    return Result(suite, exit_code, seconds, counts, slowest)
+
+
+def existing_folders(suite: Suite) -> list[str]:
+    return [folder for folder in suite.folders if (ROOT / folder).is_dir()] or list(suite.folders)
+
+
+def read_report(path: Path) -> tuple[dict[str, int], list[tuple[float, str]]]:
+    """Return the outcomes' counts and every test with its time from a JUnit report; nothing when pytest wrote none."""
+    counts = dict.fromkeys(OUTCOMES, 0)
+    times: list[tuple[float, str]] = []
+    if not path.exists():
+        return counts, times
+    for case in ElementTree.parse(path).iter("testcase"):
+        kinds = {child.tag for child in case}
+        outcome = next(
+            (name for tag, name in (("failure", "failed"), ("error", "error"), ("skipped", "skipped")) if tag in kinds),
+            "passed",
+        )
+        counts[outcome] += 1
+        times.append((float(case.get("time", "0")), f"{case.get('classname')}::{case.get('name')}"))
+    return counts, times
+
+
+def folders_without_suite() -> list[str]:
+    """Return the folders with tests that no suite would run."""
+    named = {folder for suite in SUITES for folder in suite.folders}
+    found = {"/".join(path.relative_to(ROOT).parts[:2]) for path in (ROOT / "tests").rglob("test_*.py")}
+    return sorted(found - named)
+
+
+def summary(results: list[Result]) -> str:
+    """Return the last line: counts and time of all suites in pytest's words."""
+    totals = {outcome: sum(result.counts[outcome] for result in results) for outcome in OUTCOMES}
+    words = [f"{count} {outcome}" for outcome, count in totals.items() if count] or ["no tests ran"]
+    return f" {', '.join(words)} in {sum(result.seconds for result in results):.2f}s ".center(100, "=")
+
+
+def main(arguments: list[str]) -> int:
+    own, _, extra = (
+        (arguments, "", [])
+        if "--" not in arguments
+        else (arguments[: arguments.index("--")], "--", arguments[arguments.index("--") + 1 :])
+    )
+    parser = argparse.ArgumentParser(description="Run the test suites and sum them up.")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="suites to run; all when none is named")
+    parser.add_argument("--list", action="store_true", help="print the suites' names and end")
+    options = parser.parse_args(own)
+    by_name = {suite.name: suite for suite in SUITES}
+    if unknown := [name for name in options.suites if name not in by_name]:
+        parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(by_name)}")
+    if options.list:
+        print("\n".join(f"{suite.name}: {' '.join(suite.folders)}" for suite in SUITES))
+        return 0
+    if stray := folders_without_suite():
+        print(f"tests that no suite runs: {', '.join(stray)}; name them in {Path(__file__).name}", file=sys.stderr)
+        return 1
+    results = [run(by_name[name], extra) for name in options.suites or by_name]
+    slowest = sorted((entry for result in results for entry in result.slowest), reverse=True)[:10]
+    print(f"\n{' slowest 10 tests ':=^100}")
+    for seconds, test in slowest:
+        print(f"{seconds:8.2f}s {test}")
+    print(f"{' suites ':=^100}")
+    for result in results:
+        verdict = f"FAILED (pytest exit code {result.exit_code})" if result.failed else "ok"
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in result.counts.items() if count)
+        print(f"{result.suite.name:<12} {result.seconds:7.1f}s  {verdict:<8} {counts}")
+    print(summary(results), flush=True)
+    return 1 if any(result.failed for result in results) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""Builds the native record kernel; everything else about the package is in pyproject.toml.
+
+The kernel is optional: without a C compiler (or with one that fails) the build goes on and says so, and the installed package
+runs on the pure Python twin, which is slower and gives the same results.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+KERNEL_DIRECTORY = Path("spark_kafkalite", "records")
+
+
+class BuildKernel(build_ext):
+    """Builds the extensions, and says on stderr which one was left out and what that means."""
+
+    def build_extension(self, extension: Extension) -> None:
+        try:
+            super().build_extension(extension)
+        except Exception as error:  # the compiler is missing, refuses or crashes: setuptools has a dozen types for it
+            self.announce_left_out(extension, error)
+
+    def announce_left_out(self, extension: Extension, error: Exception) -> None:
+        print(
+            f"\n*** WARNING: {extension.name} was NOT built: {error}\n"
+            "*** spark-kafkalite is installed without its native kernel and will use the slower pure Python one.\n"
+            "*** Install a C compiler (Debian: apt-get install gcc libc6-dev) and install again to have it.\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def kernel_extensions() -> list[Extension]:
+    extensions = [
+        Extension(
+            ".".join(source.with_suffix("").parts),
+            [str(source)],
+            extra_compile_args=["-O3"],
+            optional=True,  # also tells an editable install not to miss the file
+        )
+        for source in sorted(KERNEL_DIRECTORY.glob("*.pyx"))
+    ]
+    return cythonize(extensions, language_level=3)
+
+
+setup(ext_modules=kernel_extensions(), cmdclass={"build_ext": BuildKernel})

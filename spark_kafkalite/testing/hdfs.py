@@ -1,0 +1,128 @@
+"""A real HDFS for tests: Hadoop's mini cluster, one name node and one data node on loopback, in one Java process.
+
+The mini cluster comes from :mod:`spark_kafkalite.testing.jars`, the rest of Hadoop from PySpark's own jars, so that
+the server and Spark's client are of one version.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from spark_kafkalite.testing import jars
+from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem
+
+_MAIN_CLASS: Final = "org.apache.hadoop.test.MiniDFSClusterManager"
+_START_TIMEOUT_S: Final = 90
+_STOP_TIMEOUT_S: Final = 30
+# Of PySpark's jars: Hadoop's client, shaded, and the logging that it expects. All of them would bring a second Netty and Jersey.
+_PYSPARK_JARS: Final = ("hadoop-client-api-", "hadoop-client-runtime-", "slf4j-api-", "jcl-over-slf4j-", "log4j-")
+# What the name node answers while it waits for the data node's first report.
+_LIVE_NODES: Final = b'"NumLiveDataNodes" : 1'
+_SAFE_MODE_OFF: Final = b'"FSState" : "Operational"'
+
+
+def available() -> str | None:
+    """Say why HDFS cannot run here, or return None."""
+    if (problem := java_problem()) is not None:
+        return problem
+    pyspark_jars = _pyspark_jars()
+    if pyspark_jars is None:
+        return "PySpark is not installed; its jars hold the Hadoop client that HDFS needs"
+    hadoop = next((jar.name for jar in pyspark_jars if jar.name.startswith("hadoop-client-api-")), "none")
+    if hadoop != f"hadoop-client-api-{jars.HADOOP_VERSION}.jar":
+        return f"PySpark's Hadoop ({hadoop}) is not the mini cluster's version {jars.HADOOP_VERSION}"
+    return jars.available(jars.HDFS_MINI_CLUSTER)
+
+
+class MiniHdfs:
+    """A running HDFS; a context manager. ``uri`` is its root (``hdfs://127.0.0.1:PORT``), ``pid`` its process."""
+
+    def __init__(self, directory: Path, *, heap_mb: int = 512) -> None:
+        """Prepare a cluster that keeps its blocks and output in ``directory``; ``start()`` or ``with`` starts it."""
+        self.directory = directory
+        self._heap_mb = heap_mb
+        self._process: ChildProcess | None = None
+        self._port = 0
+
+    @property
+    def uri(self) -> str:
+        return f"hdfs://127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise ChildFailed("HDFS is not running: call start() first")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start an empty file system and return when it takes files."""
+        mini_cluster = jars.fetch(jars.HDFS_MINI_CLUSTER)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._port, http_port = free_ports(2)
+        class_path = os.pathsep.join([jars.class_path(mini_cluster), *(str(jar) for jar in _pyspark_jars() or [])])
+        command = java_arguments(
+            class_path, _MAIN_CLASS,
+            "-format", "-datanodes", "1", "-nnport", str(self._port), "-httpport", str(http_port),
+            "-D", "dfs.permissions.enabled=false", "-D", "dfs.replication=1",
+            # A failed write must not wait for other data nodes that do not exist.
+            "-D", "dfs.client.block.write.replace-datanode-on-failure.policy=NEVER",
+            jvm_options=(
+                f"-Xmx{self._heap_mb}m", *SHORT_LIVED_OPTIONS,
+                f"-Dtest.build.data={self.directory / 'data'}", f"-Djava.io.tmpdir={self.directory}",
+            ),
+        )  # fmt: skip
+        self._process = ChildProcess(command, self.directory, "hdfs", working_directory=self.directory)
+        try:
+            self._process.wait_until(
+                lambda: _serves(http_port), _START_TIMEOUT_S, f"serving on {self.uri} with a data node"
+            )
+        except ChildFailed:
+            self._process.kill()
+            self._process = None
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop the cluster. Nothing happens when it is not running."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        finally:
+            process.kill()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _pyspark_jars() -> list[Path] | None:
+    """Return those of PySpark's jars that the mini cluster needs, or None without PySpark (which is not imported)."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return None
+    return [jar for jar in jars.jars_in(Path(spec.origin).parent / "jars") if jar.name.startswith(_PYSPARK_JARS)]
+
+
+def _serves(http_port: int) -> bool:
+    """Whether the name node has its data node and has left safe mode, by its own metrics."""
+    state = f"http://127.0.0.1:{http_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+    try:
+        with urllib.request.urlopen(state, timeout=2) as answer:
+            text = answer.read(1_000_000)
+    except (OSError, ValueError):
+        return False
+    return _LIVE_NODES in text and _SAFE_MODE_OFF in text
