@@ -1,13 +1,13 @@
 """What a broker checks before a produced batch may enter a log.
 
-:func:`admit` looks at one partition's part of a Produce request: exactly one whole batch of magic 2, its size, codec, CRC
-and header, and then, record by record, everything inside. Header checks alone would let in batches whose records no
-consumer can read. A compressed batch above 64 KiB, or one whose records take more than 256 KiB, is too much for the
-broker's loop: ``admit`` then leaves the records to :func:`walk`, which the caller runs in a thread.
+:func:`admit` looks at one partition's part of a Produce request: exactly one whole batch of magic 2, its size, codec,
+CRC and header, and then, record by record, everything inside. Header checks alone would let in batches whose records
+no consumer can read. A compressed batch above 64 KiB, or one whose records take more than 256 KiB, is too much for
+the broker's loop: ``admit`` then leaves the records to :func:`walk`, which the caller runs in a thread.
 
-Nothing here assigns offsets or looks at sequences; that is the log's. Errors are those that Kafka's clients know for each
-case; their text goes into the response. One header field may be set right in place: a ``max_timestamp`` that is not the
-largest of the records' timestamps, as Kafka's LogValidator does, because the time index relies on it.
+Nothing here assigns offsets or looks at sequences; that is the log's. Errors are those that Kafka's clients know for
+each case; their text goes into the response. One header field may be set right in place: a ``max_timestamp`` that is
+not the largest of the records' timestamps, as Kafka's LogValidator does, because the time index relies on it.
 
 Source: org.apache.kafka.storage.internals.log.LogValidator and kafka.log.UnifiedLog.analyzeAndValidateRecords.
 """
@@ -44,7 +44,8 @@ FIRST_PRODUCE_VERSION_WITH_ZSTD: Final = 7
 class AdmissionRules:
     """A topic's rules for what is produced to it, and the time. Not frozen: ``now_ms`` may be set for each request.
 
-    ``timestamp_before_max_ms`` and ``timestamp_after_max_ms``: how far a record's timestamp may lie before and after now.
+    ``timestamp_before_max_ms`` and ``timestamp_after_max_ms``: how far a record's timestamp may lie before and after
+    now.
     """
 
     max_message_bytes: int = 1_048_588
@@ -66,7 +67,8 @@ class Admission(NamedTuple):
 def admit(buffer: Buffer, position: int, end: int, rules: AdmissionRules, *, produce_version: int) -> Admission:
     """Check the batch that fills ``buffer`` from ``position`` to ``end``; ``buffer`` may be read-only.
 
-    Raises InvalidRecord (87), CorruptMessage (2), MessageTooLarge (10), UnsupportedCompressionType (76), InvalidTimestamp (32).
+    Raises InvalidRecord (87), CorruptMessage (2), MessageTooLarge (10), UnsupportedCompressionType (76),
+    InvalidTimestamp (32).
     """
     header = _admit_header(buffer, position, end, rules, produce_version)
     if needs_thread(header):
@@ -105,7 +107,9 @@ def _section(buffer: Buffer, position: int, header: BatchHeader) -> memoryview:
 def _admit_header(buffer: Buffer, position: int, end: int, rules: AdmissionRules, produce_version: int) -> BatchHeader:
     available = end - position
     if available <= 0:
-        raise InvalidRecord("a partition's part of a produce request must hold exactly one record batch, this one is empty")
+        raise InvalidRecord(
+            "a partition's part of a produce request must hold exactly one record batch, this one is empty"
+        )
     view = memoryview(buffer)[:end]
     if available > layout.MAGIC_POSITION and view[position + layout.MAGIC_POSITION] != layout.MAGIC:
         magic = view[position + layout.MAGIC_POSITION]
@@ -116,8 +120,8 @@ def _admit_header(buffer: Buffer, position: int, end: int, rules: AdmissionRules
         raise layout.cut_batch(position, size_bytes, available)
     if size_bytes < available:
         raise InvalidRecord(
-            f"a partition's part of a produce request must hold exactly one record batch: the first takes {size_bytes} of "
-            f"{available} bytes"
+            f"a partition's part of a produce request must hold exactly one batch: the first takes {size_bytes} "
+            f"of {available} bytes"
         )
     if size_bytes > rules.max_message_bytes:
         raise MessageTooLarge(

@@ -1,8 +1,8 @@
 """Turns an encoded records section into a finished batch: compresses it, writes the header, sets the CRC.
 
-Both twins of the kernel and the builder end here, so that there is one place that writes a header. A buffer handed in has
-``HEADER_BYTES`` free bytes before its records. A finished batch has base offset 0 and leader epoch -1: the broker gives
-both, and neither is covered by the CRC.
+Both twins of the kernel and the builder end here, so that there is one place that writes a header. A buffer handed in
+has ``HEADER_BYTES`` free bytes before its records. A finished batch has base offset 0 and leader epoch -1: the broker
+gives both, and neither is covered by the CRC.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The kernel in Python: the reference that the native twin is held to, and what runs where no compiler was.
 
-Owns everything that touches the bytes of a record batch: reading and checking headers, walking records, decoding them to
-columns, encoding them one by one or from columns, stamping what a broker owns, and Kafka's key hash. ``_kernel.pyx`` has
-the same names, signatures, results, exceptions and texts; tests/twins holds the two together. Import through
-``records.kernel``, which picks one.
+Owns everything that touches the bytes of a record batch: reading and checking headers, walking records, decoding them
+to columns, encoding them one by one or from columns, stamping what a broker owns, and Kafka's key hash.
+``_kernel.pyx`` has the same names, signatures, results, exceptions and texts; tests/twins holds the two together.
+Import through ``records.kernel``, which picks one.
 
 Order of checks is part of the contract, because the first fault found names the error. Nothing read from a batch is
 trusted: every length is checked against the bytes left before it is used, and no room is made that the bytes at hand
@@ -43,7 +43,8 @@ from spark_kafkalite.records.layout import (
 
 IS_NATIVE = False
 
-# What a row of columns takes beside its bytes: offset, timestamp, timestamp type, key and value offset. A header: two offsets.
+# What a row of columns takes beside its bytes: offset, timestamp, timestamp type, key and value offset. A header: two
+# offsets.
 _ROW_BYTES = 28
 _HEADER_ROW_BYTES = 8
 
@@ -54,7 +55,8 @@ _HEADER_ROW_BYTES = 8
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header of the batch at ``position``; the rest of the batch need not be there.
 
-    Raises CorruptMessage (code 2) when the header is cut, the magic is not 2, or the length is none that a batch can have.
+    Raises CorruptMessage (code 2) when the header is cut, the magic is not 2, or the length is none that a batch can
+    have.
     """
     view = memoryview(buffer).cast("B")
     available = _available(view, position)
@@ -169,7 +171,16 @@ class _Parsed(NamedTuple):
 class _Section:
     """Reads the records of one uncompressed section in order, checking everything that the format says about them."""
 
-    __slots__ = ("_base_timestamp", "_end", "_last_offset_delta", "_position", "_view", "count", "index", "previous_delta")
+    __slots__ = (
+        "_base_timestamp",
+        "_end",
+        "_last_offset_delta",
+        "_position",
+        "_view",
+        "count",
+        "index",
+        "previous_delta",
+    )
 
     def __init__(self, view: memoryview, header: BatchHeader) -> None:
         self._view = view
@@ -262,7 +273,8 @@ def walk_records(
     """Read every record of an uncompressed section and return the largest record timestamp; -1 without records.
 
     Log append time is not looked at: the timestamps are the records' own. A timestamp of -1 (none) passes both limits.
-    Raises InvalidRecord (code 87) or InvalidTimestamp (code 32), which name the record's index and what is wrong with it.
+    Raises InvalidRecord (code 87) or InvalidTimestamp (code 32), which name the record's index and what is wrong with
+    it.
     """
     section = _Section(memoryview(payload).cast("B"), header)
     largest = None
@@ -284,10 +296,10 @@ def walk_records(
 class Columns:
     """Rows of records as buffers in Arrow's layout; decoding makes them, encoding takes them.
 
-    ``offsets`` int64[n], ``timestamps`` int64[n] in ms (None, or -1 in a row: no timestamp), ``timestamp_types`` int32[n],
-    ``key_offsets`` and ``value_offsets`` int32[n+1] (None: every row is null), ``*_validity`` bitmaps (None: no row is
-    null), ``headers`` (None: not decoded, or no row has any). ``next_offset``: the first offset after everything that was
-    decoded, also where that had no row. Buffers are kept, not copied.
+    ``offsets`` int64[n], ``timestamps`` int64[n] in ms (None, or -1 in a row: no timestamp), ``timestamp_types``
+    int32[n], ``key_offsets`` and ``value_offsets`` int32[n+1] (None: every row is null), ``*_validity`` bitmaps
+    (None: no row is null), ``headers`` (None: not decoded, or no row has any). ``next_offset``: the first offset
+    after everything that was decoded, also where that had no row. Buffers are kept, not copied.
     """
 
     __slots__ = (
@@ -472,9 +484,9 @@ class ColumnBuilder:
     """Decodes batches, one after the other, into one set of columns, up to a number of rows or bytes.
 
     It takes what fits and stops in the middle of a batch: ``next_offset`` is then the offset of the first record it did
-    not take, for the next builder's ``first_offset``, and ``is_full`` is true; a full builder takes nothing more. The first
-    row always fits. ``size_bytes`` counts keys, values, header keys and values, 28 bytes a row and 8 a header, and
-    ``max_bytes`` is at most 2^31-1, so that no int32 offset can overflow.
+    not take, for the next builder's ``first_offset``, and ``is_full`` is true; a full builder takes nothing more. The
+    first row always fits. ``size_bytes`` counts keys, values, header keys and values, 28 bytes a row and 8 a header,
+    and ``max_bytes`` is at most 2^31-1, so that no int32 offset can overflow.
     """
 
     __slots__ = (
@@ -543,8 +555,8 @@ class ColumnBuilder:
     ) -> int:
         """Add the batch's records from ``first_offset`` to before ``until_offset`` and return how many were added.
 
-        ``payload`` is the decompressed records section; it may be None when there is no codec, ``buffer`` may be empty when
-        it is given. Control batches add no row. The CRC is the caller's to check.
+        ``payload`` is the decompressed records section; it may be None when there is no codec, ``buffer`` may be
+        empty when it is given. Control batches add no row. The CRC is the caller's to check.
         Raises InvalidRecord (code 87) or CorruptMessage (code 2), and then has added nothing of the batch.
         """
         if self.is_full:
@@ -727,19 +739,15 @@ def _put_record(
         _put_bytes(out, cell)
 
 
-def _too_large(size_bytes: int) -> SerializationError:
-    return SerializationError(
-        f"the record makes a batch of {size_bytes} bytes; the record format ends at {layout.MAX_BATCH_BYTES}"
-    )
-
-
 def _checked_bytes(what: str, data: Any) -> Buffer | None:
     if data is None or type(data) is bytes:
         return data
     try:
         return memoryview(data).cast("B")
     except (TypeError, BufferError):
-        raise SerializationError(f"{what} is {type(data).__name__}, must be bytes-like and contiguous, or None") from None
+        raise SerializationError(
+            f"{what} is {type(data).__name__}, must be bytes-like and contiguous, or None"
+        ) from None
 
 
 def _checked_timestamp(timestamp_ms: Any) -> int:
@@ -749,8 +757,8 @@ def _checked_timestamp(timestamp_ms: Any) -> int:
         raise SerializationError(
             f"timestamp is {type(timestamp_ms).__name__}, must be int (milliseconds since the epoch)"
         ) from None
-    if not -1 <= number <= MAX_INT64:
-        raise SerializationError(f"timestamp {number} is not between -1 (none) and {MAX_INT64} ms")
+    if not -1 <= number <= layout.MAX_TIMESTAMP:
+        raise SerializationError(layout.timestamp_problem(number))
     return number
 
 
@@ -806,7 +814,9 @@ class OpenBatch:
         """Largest timestamp so far, -1 without one."""
         return self._max_timestamp
 
-    def append(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Headers | None = None) -> int:
+    def append(
+        self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Headers | None = None
+    ) -> int:
         """Append a record and return its index, or return -1 when it would take the batch past ``max_bytes``.
 
         The first record always fits. ``timestamp_ms`` -1 is none.
@@ -824,7 +834,7 @@ class OpenBatch:
         if size_bytes > layout.MAX_BATCH_BYTES:
             if self.count:
                 return -1
-            raise _too_large(size_bytes)
+            raise layout.too_large(size_bytes)
         _put_record(self._buffer, body_size, delta, self.count, key, value, encoded)
         if self.count == 0:
             self._base_timestamp = self._max_timestamp = timestamp
@@ -843,7 +853,10 @@ class OpenBatch:
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> bytearray:
-        """Return the whole batch, compressed with ``codec``; may be called again. Raises ValueError without a record."""
+        """Return the whole batch, compressed with ``codec``; may be called again.
+
+        Raises ValueError without a record.
+        """
         if self.count == 0:
             raise ValueError("a batch without records cannot be built")
         return assemble(
@@ -863,16 +876,18 @@ def encode_columns(
 ) -> tuple[bytearray, SectionFacts, int]:
     """Encode rows into one batch and return (buffer, facts, next): what ``assemble`` needs, and where to go on.
 
-    ``rows``: int32 row numbers, in the order in which they are to be written, or None for the rows themselves; ``first`` and
-    ``until`` are positions in ``rows``, or row numbers. Stops before the row that would take the batch past ``max_bytes``
-    (uncompressed, header included); the first always fits. ``buffer`` has the header's bytes free and is exactly as long as
-    the uncompressed batch. A row without a timestamp gets ``now_ms``.
+    ``rows``: int32 row numbers, in the order in which they are to be written, or None for the rows themselves;
+    ``first`` and ``until`` are positions in ``rows``, or row numbers. Stops before the row that would take the batch
+    past ``max_bytes`` (uncompressed, header included); the first always fits. ``buffer`` has the header's bytes free
+    and is exactly as long as the uncompressed batch. A row without a timestamp gets ``now_ms``.
     Raises SerializationError when a row cannot be written, ValueError when the buffers contradict each other.
     """
     selection = None if rows is None else as_int32(rows)
     limit = columns.count if selection is None else len(selection)
     if not 0 <= first < until <= limit:
         raise ValueError(f"rows {first} to {until} are not at least one row within the {limit} given")
+    if not -1 <= now_ms <= layout.MAX_TIMESTAMP:
+        raise ValueError(layout.timestamp_problem(now_ms))
     out = bytearray(HEADER_BYTES)
     base = largest = -1
     index = first
@@ -881,8 +896,8 @@ def encode_columns(
         if not 0 <= row < columns.count:
             raise ValueError(f"row {row} is not within the {columns.count} rows")
         timestamp = columns.timestamp_at(row)
-        if timestamp < -1:
-            raise SerializationError(f"row {row}: timestamp {timestamp} is not between -1 (none) and {MAX_INT64} ms")
+        if not -1 <= timestamp <= layout.MAX_TIMESTAMP:
+            raise SerializationError(f"row {row}: {layout.timestamp_problem(timestamp)}")
         if timestamp == -1:
             timestamp = now_ms
         if index == first:
@@ -895,7 +910,7 @@ def encode_columns(
         if index > first and (size_bytes > max_bytes or size_bytes > layout.MAX_BATCH_BYTES):
             break
         if size_bytes > layout.MAX_BATCH_BYTES:
-            raise _too_large(size_bytes)
+            raise layout.too_large(size_bytes)
         _put_record(out, body_size, delta, offset_delta, key, value, headers)
         largest = max(largest, timestamp)
         index += 1
@@ -940,7 +955,7 @@ def murmur2(data: Buffer) -> int:
 
 
 def partition_by_key(columns: Columns, partition_count: int) -> array[int]:
-    """Return int32[n]: the partition that Kafka's default partitioner gives each row's key, -1 where there is no key."""
+    """Return int32[n]: the partition that Kafka's partitioner gives each row's key, -1 where there is no key."""
     if not 1 <= partition_count <= MAX_INT32:
         raise ValueError(f"partition count {partition_count} is not between 1 and {MAX_INT32}")
     partitions = array("i")
@@ -951,7 +966,7 @@ def partition_by_key(columns: Columns, partition_count: int) -> array[int]:
 
 
 def group_rows(partitions: Buffer, partition_count: int) -> list[array[int]]:
-    """Return for each partition the int32 numbers of its rows, in order. ``partitions``: int32[n], a number for each row."""
+    """Return the int32 numbers of each partition's rows, in order; ``partitions``: int32[n], a number for each row."""
     if not 1 <= partition_count <= MAX_INT32:
         raise ValueError(f"partition count {partition_count} is not between 1 and {MAX_INT32}")
     groups = [array("i") for _ in range(partition_count)]

@@ -8,9 +8,10 @@ first, 1 for a value and 0 for null, and is None when nothing is null. Everythin
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-Buffer = bytes | bytearray | memoryview
+# Stands for every contiguous object of the buffer protocol: Python 3.11 has no name for them (PEP 688 came later).
+Buffer: TypeAlias = "bytes | bytearray | memoryview | array[int]"
 
 
 class HeaderColumns(NamedTuple):
@@ -47,7 +48,7 @@ def bit_at(bitmap: Buffer | None, row: int) -> bool:
 
 
 def shift_bitmap(bitmap: Buffer | None, first_row: int, row_count: int) -> bytes | None:
-    """Return the bitmap of ``row_count`` rows from ``first_row`` on, moved to bit 0 (slices of Arrow arrays need it)."""
+    """Return the bitmap of ``row_count`` rows from ``first_row`` on, moved to bit 0, as slices of Arrow arrays need."""
     if bitmap is None:
         return None
     last_byte = (first_row + row_count + 7) // 8
@@ -58,8 +59,9 @@ def shift_bitmap(bitmap: Buffer | None, first_row: int, row_count: int) -> bytes
 def with_valid_keys(headers: HeaderColumns) -> HeaderColumns:
     """Return the headers with every byte sequence in a key that is not UTF-8 replaced by U+FFFD.
 
-    The protocol says that keys are UTF-8, but no broker checks it, and readers of an Arrow string column rely on it. Kafka's
-    Java client replaces in the same way. Returns its argument when there is nothing to replace, which is nearly always.
+    The protocol says that keys are UTF-8, but no broker checks it, and readers of an Arrow string column rely on it.
+    Kafka's Java client replaces in the same way. Returns its argument when there is nothing to replace, which is
+    nearly always.
     """
     data = bytes(headers.key_data)
     offsets = as_int32(headers.key_offsets)

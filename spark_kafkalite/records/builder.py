@@ -1,7 +1,7 @@
 """Columns into finished batches: the producer's path for many records at once.
 
-:func:`build_batches` cuts the rows at a byte limit, compresses each batch, and gives every batch its producer fields; it
-touches no record itself (``kernel.encode_columns`` does). Record by record, a producer uses ``kernel.OpenBatch``.
+:func:`build_batches` cuts the rows at a byte limit, compresses each batch, and gives every batch its producer fields;
+it touches no record itself (``kernel.encode_columns`` does). Record by record, a producer uses ``kernel.OpenBatch``.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def build_batches(
     """Yield batches of the rows in order, each of at most ``max_bytes`` before compression, header included.
 
     A row that is larger by itself makes a batch of its own: the broker, not this, knows its limit. ``rows``: int32 row
-    numbers, as ``group_rows`` gives for a partition, or None for all; ``first`` and ``until`` are positions in them. Rows
-    without a timestamp get ``now_ms``. ``base_sequence`` is the first batch's; the next ones go on from it, past 2^31-1 at 0.
+    numbers, as ``group_rows`` gives for a partition, or None for all; ``first`` and ``until`` are positions in them.
+    Rows without a timestamp get ``now_ms``. ``base_sequence`` is the first batch's; the next ones go on from it, past
+    2^31-1 at 0.
     Raises SerializationError when a row cannot be written.
     """
     if until is None:

@@ -30,15 +30,16 @@ __all__ = [
     "shift_bitmap",
 ]
 
-# What a fetched batch may decompress to: the broker's own bound (max.decompressed.batch.bytes) may have been raised, and
-# brokers other than ours have none, so a reader takes whatever int32 offsets can hold unless told otherwise.
+# What a fetched batch may decompress to: the broker's own bound (max.decompressed.batch.bytes) may have been raised,
+# and brokers other than ours have none, so a reader takes whatever int32 offsets can hold unless told otherwise.
 DEFAULT_MAX_DECOMPRESSED_BYTES = MAX_INT32
 
 
 def batch_payload(
     buffer: Buffer, position: int, header: BatchHeader, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> Buffer:
-    """Return the uncompressed records section of the batch at ``position``: a view, or a new buffer when it has a codec.
+    """Return the uncompressed records section of the batch at ``position``: a view, or a new buffer when it has a
+    codec.
 
     Raises InvalidRecord beyond ``max_bytes``, CorruptMessage when the codec cannot read it.
     """
@@ -59,8 +60,8 @@ def add_batch(
 ) -> int:
     """Check one fetched batch's CRC, decompress it and add its records; returns how many rows were added.
 
-    As ``ColumnBuilder.add_batch``. Who expects to stop in the middle of large compressed batches keeps the payload instead
-    (:func:`batch_payload`), so that it is decompressed once.
+    As ``ColumnBuilder.add_batch``. Who expects to stop in the middle of large compressed batches keeps the payload
+    instead (:func:`batch_payload`), so that it is decompressed once.
     """
     if verify_crc:
         check_crc(buffer, position, header.size_bytes)
@@ -85,8 +86,8 @@ class _CellWriter:
                 view = memoryview(cell).cast("B")
             except (TypeError, BufferError):
                 raise SerializationError(
-                    f"{self._what} of row {len(self._valid)} is {type(cell).__name__}, must be bytes-like and contiguous, "
-                    "or None"
+                    f"{self._what} of row {len(self._valid)} is {type(cell).__name__}, must be bytes-like and "
+                    "contiguous, or None"
                 ) from None
             if len(self.data) + len(view) > MAX_INT32:
                 raise SerializationError(f"{self._what}s of one set of columns take more than {MAX_INT32} bytes")

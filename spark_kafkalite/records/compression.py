@@ -1,12 +1,14 @@
 """The codecs of a batch's records section, in every dialect that clients send.
 
 Reads: gzip with any number of members; snappy as Java and aiokafka frame it (xerial stream) and as librdkafka sends it
-(one raw block); lz4 frames with or without block checksums, content size and block independence; zstd frames, several in a
-row too. Writes what every client can read: one gzip member, xerial snappy in 32 KiB blocks, lz4 frames of independent
-64 KiB blocks (Java's reader refuses dependent ones, and the library's own frames are dependent), zstd at level 3.
+(one raw block); lz4 frames with or without block checksums, content size and block independence; zstd frames, several
+in a row too. Writes what every client can read: one gzip member, xerial snappy in 32 KiB blocks, lz4 frames of
+independent 64 KiB blocks (Java's reader refuses dependent ones, and the library's own frames are dependent), zstd at
+level 3.
 
-Output is capped: :func:`decompress` never allocates more than ``max_bytes``, nor more than the input could expand to, so a
-small hostile batch costs no more than its cap. The sizes that formats carry are hints for the first try, never trusted.
+Output is capped: :func:`decompress` never allocates more than ``max_bytes``, nor more than the input could expand to,
+so a small hostile batch costs no more than its cap. The sizes that formats carry are hints for the first try, never
+trusted.
 
 Source of the framings: RFC 1952; github.com/xerial/snappy-java SnappyOutputStream; LZ4 frame format 1.6; RFC 8878.
 """
@@ -33,8 +35,9 @@ ZSTD: Final = 4
 CODECS: Final = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 CODEC_NAMES: Final = {number: name for name, number in CODECS.items()}
 
-# Highest and lowest level and the one that is used without asking. Sources: Kafka's defaults for compression.gzip.level,
-# compression.lz4.level and compression.zstd.level (KIP-390). lz4's frames are ours (see _compress_lz4): one level.
+# Highest and lowest level and the one that is used without asking. Sources: Kafka's defaults for
+# compression.gzip.level, compression.lz4.level and compression.zstd.level (KIP-390). lz4's frames are ours (see
+# _compress_lz4): one level.
 LEVELS: Final = {GZIP: (1, 9, 6), LZ4: (1, 17, 9), ZSTD: (-131072, 22, 3)}
 
 # What a byte of input can become at most; a hint beyond it is a lie. Deflate: 258 bytes for 2 bits; lz4: 255 for a byte
@@ -48,7 +51,8 @@ _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
-# Magic; version 1 with independent blocks; blocks of up to 64 KiB; checksum of the two bytes before (xxh32, second byte).
+# Magic; version 1 with independent blocks; blocks of up to 64 KiB; checksum of the two bytes before (xxh32, second
+# byte).
 _LZ4_HEADER: Final = _LZ4_MAGIC + b"\x60\x40\x82"
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
 _LZ4_UNCOMPRESSED_BIT: Final = 0x80000000
@@ -62,7 +66,7 @@ _DecompressInto = Callable[[Any, Any], int]
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes | bytearray:
-    """Return ``data`` compressed as one piece; ``level`` None is the codec's default, and snappy and lz4 have only one."""
+    """Return ``data`` compressed as one piece; ``level`` None is the codec's default, snappy and lz4 have only one."""
     if codec == GZIP:
         return bytes(cramjam.gzip.compress(data, level=LEVELS[GZIP][2] if level is None or level < 0 else level))
     if codec == SNAPPY:
@@ -79,7 +83,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes | byte
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
     """Return ``data`` decompressed; without a codec, ``data`` itself.
 
-    Raises InvalidRecord when there are more than ``max_bytes``, CorruptMessage when the data is not what the codec writes.
+    Raises InvalidRecord when there are more than ``max_bytes``, CorruptMessage when the data is not what the codec
+    writes.
     """
     if codec == NONE:
         if len(data) > max_bytes:
@@ -111,8 +116,8 @@ def _corrupt(codec: int, reason: object) -> CorruptMessage:
 
 
 def _decompress_into(codec: int, into: _DecompressInto, data: Buffer, max_bytes: int, hint: int) -> Buffer:
-    # The library fills a buffer of ours and fails once it is full, so nothing larger is ever made. A first guess that was
-    # too small costs another round with four times the room: at most a third more work than the last round.
+    # The library fills a buffer of ours and fails once it is full, so nothing larger is ever made. A first guess that
+    # was too small costs another round with four times the room: at most a third more work than the last round.
     if not len(data):
         raise _corrupt(codec, "it is empty")
     limit = min(max_bytes, len(data) * _MAX_RATIO[codec])

@@ -1,8 +1,8 @@
 """Chooses the twin of the kernel: the native one where it is built, else the Python one, with a warning.
 
 Everybody imports the kernel's functions from here; nobody else knows that there are two. The warning comes once in a
-process, when the kernel is first imported, because who imports it is about to use it; ``fallback_warning()`` returns its
-text, so that a Spark driver can say it for its executors too. Setting the environment variable
+process, when the kernel is first imported, because who imports it is about to use it; ``fallback_warning()`` returns
+its text, so that a Spark driver can say it for its executors too. Setting the environment variable
 ``KAFKALITE_PURE_PYTHON=1`` chooses the Python twin on purpose, for tests and comparisons.
 """
 

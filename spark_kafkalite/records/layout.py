@@ -11,7 +11,7 @@ offset     size   field                   note
 12         4      partition_leader_epoch  given by the broker; not covered by the CRC
 16         1      magic                   2; at this place in versions 0 and 1 too, so that it can always be looked at
 17         4      crc                     CRC-32C, unsigned, of everything from byte 21 to the end
-21         2      attributes              bits 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 delete horizon
+21         2      attributes              bits 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 horizon
 23         4      last_offset_delta       record count - 1 when it was produced; compaction leaves it unchanged
 27         8      base_timestamp          record timestamps are stored relative to it
 35         8      max_timestamp           with log append time: the timestamp of every record
@@ -35,7 +35,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from spark_kafkalite.errors import CorruptMessage, InvalidRecord, InvalidTimestamp
+from spark_kafkalite.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, SerializationError
 from spark_kafkalite.model import TimestampType
 
 MAGIC: Final = 2
@@ -66,6 +66,8 @@ MIN_RECORD_BYTES: Final = 7
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 MIN_INT64: Final = -(2**63)
+# One less than fits, so that the difference to a timestamp of -1 (none) fits too.
+MAX_TIMESTAMP: Final = MAX_INT64 - 1
 
 HEADER_STRUCT: Final = struct.Struct(">qiibIhiqqqhii")
 # Producer id, producer epoch and base sequence lie together.
@@ -205,9 +207,9 @@ def record_error(fault: int, field: int, index: int, first: int, second: int) ->
     if fault == Fault.SECTION_REST:
         return InvalidRecord(f"{first} bytes are left in the batch after its last record ({index} records)")
     if fault == Fault.TOO_EARLY:
-        return BadTimestamp(index, f"record {index}: timestamp {first} is before {second}, the earliest the topic allows")
+        return BadTimestamp(index, f"record {index}: timestamp {first} is before {second}, the earliest allowed")
     if fault == Fault.TOO_LATE:
-        return BadTimestamp(index, f"record {index}: timestamp {first} is after {second}, the latest the topic allows")
+        return BadTimestamp(index, f"record {index}: timestamp {first} is after {second}, the latest allowed")
     name = _FIELD_NAMES[field]
     if fault == Fault.CUT:
         reason = f"{name} is cut off: the data ends before it does"
@@ -226,6 +228,18 @@ def record_error(fault: int, field: int, index: int, first: int, second: int) ->
     else:
         reason = f"timestamp delta {second} takes base timestamp {first} beyond 64 bits"
     return BadRecord(index, f"record {index}: {reason}")
+
+
+def timestamp_problem(timestamp: int) -> str:
+    """Say that a timestamp cannot be written."""
+    return f"timestamp {timestamp} is not between -1 (none) and {MAX_TIMESTAMP} ms"
+
+
+def too_large(size_bytes: int) -> SerializationError:
+    """Return the error for a record that by itself is beyond what a batch can hold."""
+    return SerializationError(
+        f"the record makes a batch of {size_bytes} bytes; the record format ends at {MAX_BATCH_BYTES}"
+    )
 
 
 def too_short(position: int, available: int) -> CorruptMessage:
