@@ -1,0 +1,1 @@
+"""The Spark jobs: load into Hadoop, replay, stream. Each has a plan (pure), a staging part and a publishing part."""

@@ -1,0 +1,147 @@
+"""The load job: what a topic received since the last run becomes Parquet files in a directory, once.
+
+Run by ``spark-submit "$(kafkalite jobs path hadoop_load)" ...`` or ``kafkalite jobs run hadoop_load ...``. The steps
+are ``recover`` (finish or drop what an earlier run left), plan, stage, commit; see the modules of those names. A run
+with nothing new publishes nothing and succeeds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import cast
+
+import click
+
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import IsolationLevel
+from spark_kafkalite.spark.jobs import planning, publish, staging
+from spark_kafkalite.spark.jobs.files import files_for
+from spark_kafkalite.spark.jobs.session import (
+    JobFailed,
+    log_bounds,
+    open_admin,
+    parse_client_options,
+    start_session,
+)
+
+
+@click.command(name="hadoop_load", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
+@click.option("--topic", "topics", required=True, help="Topic to load, or several with commas.")
+@click.option("--destination", required=True, help="Directory to load into: a path, or a URI such as hdfs://host/dir.")
+@click.option("--format", "file_format", type=click.Choice(["parquet"]), default="parquet", show_default=True)
+@click.option(
+    "--partition-by",
+    type=click.Choice(["day", "hour", "none"]),
+    default="day",
+    show_default=True,
+    help="Directories by record timestamp, in UTC.",
+)
+@click.option(
+    "--on-out-of-range",
+    type=click.Choice(["fail", "earliest"]),
+    default="fail",
+    show_default=True,
+    help="When records were deleted before they were loaded: fail, or go on from what is left and say how many.",
+)
+@click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
+@click.option(
+    "--option", "client_options", multiple=True, metavar="NAME=VALUE", help="Client setting, by Kafka's name."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def main(
+    bootstrap_server: str,
+    topics: str,
+    destination: str,
+    file_format: str,
+    partition_by: str,
+    on_out_of_range: str,
+    recover_only: bool,
+    client_options: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Load what TOPIC received since the last run into DESTINATION.
+
+    Files appear as DESTINATION/TOPIC/day=YYYY-MM-DD/TOPIC-PARTITION-FIRST-LAST.parquet with the columns of the Spark
+    source, values undecoded. A run killed at any point leaves nothing half-done: the next one completes or drops it.
+    """
+    options = parse_client_options(client_options)
+    names = [name.strip() for name in topics.split(",") if name.strip()]
+    try:
+        summary = _run(bootstrap_server, names, destination, partition_by, on_out_of_range, recover_only, options)
+    except KafkaliteError as error:
+        raise JobFailed(str(error)) from error
+    click.echo(json.dumps(summary) if as_json else _sentence(summary))
+
+
+def _run(
+    bootstrap_server: str,
+    topics: list[str],
+    destination: str,
+    partition_by: str,
+    on_out_of_range: str,
+    recover_only: bool,
+    options: dict[str, str],
+) -> dict[str, object]:
+    started = time.monotonic()
+    spark = start_session("kafkalite hadoop_load")
+    files = files_for(spark, destination)
+    recovery = publish.recover(files)
+    summary: dict[str, object] = {
+        "destination": files.root,
+        "recovered_files": recovery.moved,
+        "discarded_runs": list(recovery.discarded),
+        "manifest": None,
+        "files": 0,
+        "records": 0,
+        "offsets": 0,
+        "lost_offsets": 0,
+        "records_without_timestamp": 0,
+    }
+    if recover_only:
+        return summary
+    with open_admin(bootstrap_server, options) as admin:
+        bounds = log_bounds(admin, topics, IsolationLevel.READ_COMMITTED)
+    loaded = recovery.newest.next_offsets if recovery.newest is not None else {}
+    plan = planning.plan_load(loaded, bounds, cast(planning.OutOfRangePolicy, on_out_of_range))
+    summary["lost_offsets"] = plan.lost
+    if plan.ranges:
+        run = publish.new_run()
+        publish.write_plan(files, run, plan)
+        source = {
+            "kafka.bootstrap.servers": bootstrap_server,
+            "kafka.isolation.level": "read_committed",
+            **{f"kafka.{name}": value for name, value in options.items()},
+        }
+        staged = staging.stage(spark, files, run, plan, source, cast(staging.PartitionBy, partition_by))
+        manifest = publish.commit(files, run, plan, staged, recovery.newest)
+        summary |= {
+            "manifest": manifest.path,
+            "files": len(manifest.files),
+            "records": manifest.records,
+            "offsets": plan.size,
+            "records_without_timestamp": manifest.records_without_timestamp,
+        }
+    summary["seconds"] = round(time.monotonic() - started, 1)
+    return summary
+
+
+def _sentence(summary: dict[str, object]) -> str:
+    lines = []
+    if summary["recovered_files"]:
+        lines.append(f"completed an earlier run: {summary['recovered_files']} files moved to their places")
+    if summary["discarded_runs"]:
+        lines.append(f"dropped what {len(cast(list[str], summary['discarded_runs']))} unfinished run(s) had left")
+    if summary["lost_offsets"]:
+        lines.append(f"WARNING: {summary['lost_offsets']} offsets were deleted from the log before they were loaded")
+    if summary["records_without_timestamp"]:
+        lines.append(f"{summary['records_without_timestamp']} records had no timestamp and lie under day=1969-12-31")
+    if summary["manifest"] is None:
+        lines.append(f"nothing new for {summary['destination']}")
+    else:
+        lines.append(
+            f"loaded {summary['records']} records into {summary['files']} files under {summary['destination']} "
+            f"({summary['manifest']})"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,178 @@
+"""The replay job: a past range of a topic is read again, into another topic or into files.
+
+The range is given by time or by offset and is planned before anything is read. Into a topic, records keep key, value,
+headers and timestamp, and their partition when the target has as many partitions; into files, they go through the same
+stage and commit as a load, into a destination that holds nothing yet.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import click
+from spark_kafkalite.client.admin import Admin
+
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.spark.jobs import planning, publish, staging
+from spark_kafkalite.spark.jobs.files import files_for
+from spark_kafkalite.spark.jobs.planning import LogBounds, Plan, PlanError
+from spark_kafkalite.spark.jobs.session import (
+    JobFailed,
+    log_bounds,
+    open_admin,
+    parse_client_options,
+    start_session,
+)
+
+
+class Instant(click.ParamType):
+    """Milliseconds since the epoch, or an ISO 8601 time; a time without a zone is UTC."""
+
+    name = "MS_OR_ISO"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if text.isdigit():
+            return int(text)
+        try:
+            instant = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{text!r} is neither milliseconds since the epoch nor an ISO 8601 time", param, ctx)
+        return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+class PartitionOffsets(click.ParamType):
+    """Offsets by partition as JSON: {"0": 120, "1": 80}."""
+
+    name = "JSON"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[int, int]:
+        if isinstance(value, dict):
+            return value
+        try:
+            document = json.loads(str(value))
+            return {int(partition): int(offset) for partition, offset in document.items()}
+        except (ValueError, AttributeError, TypeError):
+            self.fail(f'{value!r} is not of the form {{"PARTITION": OFFSET, ...}}', param, ctx)
+
+
+@click.command(name="replay", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
+@click.option("--topic", required=True, help="Topic to read again.")
+@click.option("--from-timestamp", type=Instant(), help="First record timestamp: milliseconds, or ISO 8601 (UTC).")
+@click.option("--from-offsets", type=PartitionOffsets(), help="First offset by partition: '{\"0\": 120}'.")
+@click.option("--to-timestamp", type=Instant(), help="End, exclusive; default is the end of the log.")
+@click.option("--to-offsets", type=PartitionOffsets(), help="End by partition, exclusive.")
+@click.option("--to-topic", help="Topic to write the records to; it must exist.")
+@click.option("--destination", help="Directory to write the records to; it must hold no manifest yet.")
+@click.option(
+    "--option", "client_options", multiple=True, metavar="NAME=VALUE", help="Client setting, by Kafka's name."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def main(
+    bootstrap_server: str,
+    topic: str,
+    from_timestamp: int | None,
+    from_offsets: dict[int, int] | None,
+    to_timestamp: int | None,
+    to_offsets: dict[int, int] | None,
+    to_topic: str | None,
+    destination: str | None,
+    client_options: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Read a past range of TOPIC again, into another topic or into files.
+
+    The range is in log order: with timestamps it starts, in each partition, at the first record whose timestamp is at
+    or after the one given, and runs to the first at or after the end. Records may be out of time order inside it.
+    """
+    _exactly_one("--from-timestamp", from_timestamp, "--from-offsets", from_offsets)
+    _exactly_one("--to-topic", to_topic, "--destination", destination)
+    if to_timestamp is not None and to_offsets is not None:
+        raise click.UsageError("give --to-timestamp or --to-offsets, not both")
+    if to_topic == topic:
+        raise click.UsageError(f"--to-topic {to_topic}: a topic cannot be replayed into itself")
+    options = parse_client_options(client_options)
+    try:
+        with open_admin(bootstrap_server, options) as admin:
+            bounds = log_bounds(admin, [topic], IsolationLevel.READ_COMMITTED)
+            starts = _positions(admin, topic, bounds, from_timestamp, from_offsets)
+            ends = _positions(admin, topic, bounds, to_timestamp, to_offsets)
+            same_partitions = to_topic is not None and len(bounds) == len(
+                log_bounds(admin, [to_topic], IsolationLevel.READ_UNCOMMITTED)
+            )
+        summary = _run(
+            bootstrap_server,
+            planning.plan_replay(starts, ends, bounds),
+            to_topic,
+            same_partitions,
+            destination,
+            options,
+        )
+    except KafkaliteError as error:
+        raise JobFailed(str(error)) from error
+    click.echo(json.dumps(summary) if as_json else f"replayed {summary['records']} records to {summary['target']}")
+
+
+def _exactly_one(first: str, first_value: object, second: str, second_value: object) -> None:
+    if (first_value is None) == (second_value is None):
+        raise click.UsageError(f"give exactly one of {first} and {second}")
+
+
+def _positions(
+    admin: Admin,
+    topic: str,
+    bounds: Mapping[TopicPartition, LogBounds],
+    timestamp: int | None,
+    offsets: dict[int, int] | None,
+) -> dict[TopicPartition, int]:
+    """Return the offset of each partition that a timestamp or explicit offsets name; a time past the end is the end."""
+    if offsets is not None:
+        return {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+    if timestamp is None:
+        return {}
+    found = admin.list_offsets(dict.fromkeys(bounds, timestamp), isolation=IsolationLevel.READ_COMMITTED)
+    return {item: bounds[item].end if found[item].offset < 0 else found[item].offset for item in bounds}
+
+
+def _run(
+    bootstrap_server: str,
+    plan: Plan,
+    to_topic: str | None,
+    same_partitions: bool,
+    destination: str | None,
+    options: dict[str, str],
+) -> dict[str, object]:
+    started = time.monotonic()
+    spark = start_session("kafkalite replay")
+    connection = {"kafka.bootstrap.servers": bootstrap_server, **{f"kafka.{k}": v for k, v in options.items()}}
+    source = {**connection, "kafka.isolation.level": "read_committed"}
+    records = 0
+    if to_topic is not None:
+        if plan.ranges:
+            frame = staging.read_ranges(spark, plan, source)
+            columns = ["key", "value", "headers", "timestamp", *(["partition"] if same_partitions else [])]
+            writer = frame.select(*columns).write.format("kafkalite").options(**connection)
+            writer.option("topic", to_topic).mode("append").save()
+            records = plan.size
+    elif destination is not None:
+        files = files_for(spark, destination)
+        if publish.newest_manifest(files) is not None:
+            raise PlanError(f"{files.root} already holds published files; replay into a new directory")
+        publish.recover(files)
+        if plan.ranges:
+            run = publish.new_run()
+            publish.write_plan(files, run, plan)
+            staged = staging.stage(spark, files, run, plan, source, "day")
+            records = publish.commit(files, run, plan, staged, None).records
+    return {
+        "target": to_topic or destination,
+        "offsets": plan.size,
+        "records": records,
+        "ranges": json.loads(plan.to_json())["ranges"],
+        "seconds": round(time.monotonic() - started, 1),
+    }

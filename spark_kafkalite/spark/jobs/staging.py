@@ -1,0 +1,135 @@
+"""Reads a plan's ranges with Spark and writes them as staged Parquet files, then says what lies in each file.
+
+One task reads one planned range and writes one file for every directory that the range falls into; rows keep offset
+order inside a file. Nothing here is visible outside ``_kafkalite/staging/RUN``. The facts about the files (first and
+last offset, records) are read back from the files themselves, so that what is published is what was written; a range
+that came out with more records than offsets, or outside its bounds, is never published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.jobs.files import Files
+from spark_kafkalite.spark.jobs.manifest import PublishedFile, file_name, staging_path
+from spark_kafkalite.spark.jobs.planning import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PartitionBy = Literal["day", "hour", "none"]
+
+# The directory column of staged files: topic@partition[@day[@hour]]. '@' cannot stand in a topic's name.
+_GROUP = "kafkalite_group"
+_FORMATS: dict[str, tuple[str, ...]] = {"none": (), "day": ("yyyy-MM-dd",), "hour": ("yyyy-MM-dd", "HH")}
+
+
+class AuditError(KafkaliteError):
+    """The files do not hold what the plan asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a run wrote to its staging directory."""
+
+    files: tuple[PublishedFile, ...]
+    records: int
+    records_without_timestamp: int
+
+
+def stage(
+    spark: SparkSession,
+    files: Files,
+    run: str,
+    plan: Plan,
+    source_options: Mapping[str, str],
+    partition_by: PartitionBy,
+) -> Staged:
+    """Write the plan's records under the run's staging directory and return the facts of every file.
+
+    Raises AuditError when a file holds an offset outside its range, or a range more records than offsets.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    frame = read_ranges(spark, plan, source_options)
+    parts = [F.col("topic"), F.col("partition").cast("string")]
+    parts += [F.date_format("timestamp", pattern) for pattern in _FORMATS[partition_by]]
+    data = f"{staging_path(run)}/data"
+    (
+        frame.withColumn(_GROUP, F.concat_ws("@", *parts))
+        .sortWithinPartitions(_GROUP, "offset")
+        .write.partitionBy(_GROUP)
+        .parquet(f"{files.root}/{data}")
+    )
+    if not any(name.startswith(_GROUP) for name in files.names(data)):
+        # Nothing visible in the planned offsets: aborted transactions, control records, or compacted away.
+        return Staged((), 0, 0)
+    rows = (
+        spark.read.parquet(f"{files.root}/{data}")
+        .groupBy(_GROUP, F.col("_metadata.file_name").alias("file"))
+        .agg(
+            F.min("offset").alias("first"),
+            F.max("offset").alias("last"),
+            F.count("offset").alias("records"),
+            F.count_if(F.col("timestamp") < F.timestamp_seconds(F.lit(0))).alias("untimed"),
+        )
+        .collect()
+    )
+    published = tuple(
+        _published_file(data, row[_GROUP], row["file"], row["first"], row["last"], row["records"])
+        for row in sorted(rows, key=lambda row: (row[_GROUP], row["first"]))
+    )
+    audit(plan, published)
+    return Staged(published, sum(file.records for file in published), sum(row["untimed"] for row in rows))
+
+
+def read_ranges(spark: SparkSession, plan: Plan, source_options: Mapping[str, str]) -> DataFrame:
+    """Return the plan's records with headers, one task for each range. The session must be in UTC (see ``session``)."""
+    # Any split option keeps the source from packing several ranges into one task; this one never splits a range.
+    options = {"maxRecordsPerPartition": str(2**62), **source_options, **plan.spark_options()}
+    return spark.read.format("kafkalite").options(**options).option("includeHeaders", "true").load()
+
+
+def _published_file(data: str, group: str, name: str, first: int, last: int, records: int) -> PublishedFile:
+    topic, partition, *times = group.split("@")
+    directory = "/".join([topic, *(f"{label}={time}" for label, time in zip(("day", "hour"), times, strict=False))])
+    return PublishedFile(
+        staged=f"{data}/{_GROUP}={group}/{name}",
+        final=f"{directory}/{file_name(topic, int(partition), first, last)}",
+        topic=topic,
+        partition=int(partition),
+        first_offset=first,
+        last_offset=last,
+        records=records,
+    )
+
+
+def audit(plan: Plan, files: tuple[PublishedFile, ...]) -> None:
+    """Hold the files against the plan.
+
+    Fewer records than offsets are legal (compaction and transaction markers leave gaps); more, or offsets that were
+    not planned, are not.
+    """
+    planned = {r.topic_partition: r for r in plan.ranges}
+    counted = dict.fromkeys(planned, 0)
+    for file in files:
+        asked = planned.get(TopicPartition(file.topic, file.partition))
+        if asked is None or not asked.start <= file.first_offset <= file.last_offset < asked.until:
+            bounds = (
+                "the plan does not name it" if asked is None else f"planned were {asked.start} to {asked.until - 1}"
+            )
+            raise AuditError(
+                f"{file.staged} holds offsets {file.first_offset} to {file.last_offset} of {file.topic}-{file.partition}: "
+                f"{bounds}; nothing was published"
+            )
+        counted[asked.topic_partition] += file.records
+    for topic_partition, records in counted.items():
+        if records > planned[topic_partition].size:
+            raise AuditError(
+                f"{topic_partition}: {records} records were written for {planned[topic_partition].size} offsets; "
+                "nothing was published"
+            )
