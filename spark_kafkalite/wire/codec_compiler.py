@@ -14,8 +14,8 @@ decoder reads like this (Metadata v4's broker):
         ...
 
 ``buf`` is a memoryview of bytes that ends with the frame, ``end`` its length, ``room`` a one-element list with the
-number of array elements that may still be made. Bounds of fixed-width fields are checked by ``struct`` and by indexing: the
-caller turns ``struct.error`` and ``IndexError`` into ``FrameError``. ``pos`` never goes back and lengths are compared
+number of array elements that may still be made. Bounds of fixed-width fields are checked by ``struct`` and by indexing:
+the caller turns ``struct.error`` and ``IndexError`` into ``FrameError``. ``pos`` never goes back and lengths are compared
 before they are added, so no index is ever negative.
 
 Only names and numbers from generated classes get into the source, nothing that came from a peer.
@@ -44,7 +44,7 @@ FIXED: Final = {
     "uuid": ("16s", 16),
 }
 LENGTH_CODES: Final = {"string": ("h", 2), "bytes": ("i", 4), "records": ("i", 4)}
-# What a field that the schema lets be null looks like in one decode: a value read from here, then overwritten.
+# What the generated source may call.
 _HELPERS: Final = {
     "read_uvarint": primitives.read_uvarint,
     "append_uvarint": primitives.append_uvarint,

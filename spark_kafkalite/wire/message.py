@@ -29,7 +29,7 @@ ZERO_UUID: Final = bytes(16)
 class Message:
     """A struct of the protocol: compared and shown by its fields, mutable, not hashable."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
     SCHEMA: ClassVar[tuple[SchemaRow, ...]] = ()
 
     def __eq__(self, other: object) -> bool:

@@ -1,0 +1,204 @@
+"""Every error code of the protocol, its exception class and its name.
+
+The classes come from ``errors.py`` where our code raises or catches them by name; the rest are made here from a table,
+so that whatever code a broker sends has a class, a name and a word on whether another try may help. A test compares the
+whole with kio's list.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from spark_kafkalite import errors
+from spark_kafkalite.errors import KafkaError, RetriableError, StaleMetadataError, UnknownServerError
+
+NONE: Final = 0
+
+
+class _Rare(NamedTuple):
+    code: int
+    name: str
+    base: type[KafkaError]
+    meaning: str
+
+
+# What errors.py does not name. Which of them another try may cure, and which mean that the client's picture of the
+# cluster is stale: org.apache.kafka.common.errors, RetriableException and InvalidMetadataException.
+_RARE: Final = (
+    _Rare(9, "REPLICA_NOT_AVAILABLE", StaleMetadataError, "The replica is not available."),
+    _Rare(11, "STALE_CONTROLLER_EPOCH", KafkaError, "Another broker has become the controller since."),
+    _Rare(
+        12,
+        "OFFSET_METADATA_TOO_LARGE",
+        KafkaError,
+        "The text stored with an offset is longer than offset.metadata.max.bytes.",
+    ),
+    _Rare(
+        23,
+        "INCONSISTENT_GROUP_PROTOCOL",
+        KafkaError,
+        "The member's protocol type, or all of its protocols, differ from those of its group.",
+    ),
+    _Rare(26, "INVALID_SESSION_TIMEOUT", KafkaError, "The session timeout lies outside what the broker allows."),
+    _Rare(28, "INVALID_COMMIT_OFFSET_SIZE", KafkaError, "The committed offsets do not fit into one record."),
+    _Rare(33, "UNSUPPORTED_SASL_MECHANISM", KafkaError, "The broker does not offer this SASL mechanism."),
+    _Rare(34, "ILLEGAL_SASL_STATE", KafkaError, "The request is not possible at this point of the authentication."),
+    _Rare(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", KafkaError, "The topic's record format is too old for this request."),
+    _Rare(48, "INVALID_TXN_STATE", KafkaError, "The transaction is in a state that does not allow this."),
+    _Rare(49, "INVALID_PRODUCER_ID_MAPPING", KafkaError, "This producer id does not belong to the transactional id."),
+    _Rare(51, "CONCURRENT_TRANSACTIONS", RetriableError, "The producer's last transaction is not finished yet."),
+    _Rare(52, "TRANSACTION_COORDINATOR_FENCED", KafkaError, "Another broker coordinates this transaction since."),
+    _Rare(54, "SECURITY_DISABLED", KafkaError, "The broker has no security features enabled."),
+    _Rare(
+        55,
+        "OPERATION_NOT_ATTEMPTED",
+        KafkaError,
+        "The operation was not tried, because another one in the request failed.",
+    ),
+    _Rare(57, "LOG_DIR_NOT_FOUND", KafkaError, "The broker has no such log directory."),
+    _Rare(58, "SASL_AUTHENTICATION_FAILED", KafkaError, "The credentials were refused."),
+    _Rare(60, "REASSIGNMENT_IN_PROGRESS", KafkaError, "The partition is being moved already."),
+    _Rare(61, "DELEGATION_TOKEN_AUTH_DISABLED", KafkaError, "Delegation tokens are not enabled."),
+    _Rare(62, "DELEGATION_TOKEN_NOT_FOUND", KafkaError, "The broker has no such delegation token."),
+    _Rare(63, "DELEGATION_TOKEN_OWNER_MISMATCH", KafkaError, "The delegation token belongs to another principal."),
+    _Rare(
+        64,
+        "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED",
+        KafkaError,
+        "Delegation tokens cannot be asked for over this kind of connection.",
+    ),
+    _Rare(65, "DELEGATION_TOKEN_AUTHORIZATION_FAILED", KafkaError, "This principal may not use the delegation token."),
+    _Rare(66, "DELEGATION_TOKEN_EXPIRED", KafkaError, "The delegation token has expired."),
+    _Rare(67, "INVALID_PRINCIPAL_TYPE", KafkaError, "Principals of this type are not possible here."),
+    _Rare(68, "NON_EMPTY_GROUP", KafkaError, "The group still has members."),
+    _Rare(69, "GROUP_ID_NOT_FOUND", KafkaError, "There is no such group."),
+    _Rare(71, "INVALID_FETCH_SESSION_EPOCH", RetriableError, "The fetch session's epoch is not the next one."),
+    _Rare(
+        72,
+        "LISTENER_NOT_FOUND",
+        StaleMetadataError,
+        "The leader has no listener of the name that the request came through.",
+    ),
+    _Rare(77, "STALE_BROKER_EPOCH", KafkaError, "The broker has registered again since."),
+    _Rare(79, "MEMBER_ID_REQUIRED", KafkaError, "The group has given the member an id; join again with it."),
+    _Rare(
+        80, "PREFERRED_LEADER_NOT_AVAILABLE", StaleMetadataError, "The partition's preferred leader is not available."
+    ),
+    _Rare(81, "GROUP_MAX_SIZE_REACHED", KafkaError, "The group has group.max.size members already."),
+    _Rare(82, "FENCED_INSTANCE_ID", KafkaError, "Another member uses this group.instance.id."),
+    _Rare(
+        83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", StaleMetadataError, "No replica that may lead the partition is available."
+    ),
+    _Rare(84, "ELECTION_NOT_NEEDED", StaleMetadataError, "The partition has the right leader already."),
+    _Rare(85, "NO_REASSIGNMENT_IN_PROGRESS", KafkaError, "The partition is not being moved."),
+    _Rare(86, "GROUP_SUBSCRIBED_TO_TOPIC", KafkaError, "The group still reads the topic."),
+    _Rare(88, "UNSTABLE_OFFSET_COMMIT", RetriableError, "A transaction may still change the committed offset."),
+    _Rare(89, "THROTTLING_QUOTA_EXCEEDED", RetriableError, "The principal has used up its quota for such changes."),
+    _Rare(91, "RESOURCE_NOT_FOUND", KafkaError, "There is no such resource."),
+    _Rare(92, "DUPLICATE_RESOURCE", KafkaError, "The request names the resource twice."),
+    _Rare(93, "UNACCEPTABLE_CREDENTIAL", KafkaError, "The credential does not meet the rules."),
+    _Rare(94, "INCONSISTENT_VOTER_SET", KafkaError, "The set of voters differs from the one this broker knows."),
+    _Rare(95, "INVALID_UPDATE_VERSION", KafkaError, "The new version number is not legal."),
+    _Rare(96, "FEATURE_UPDATE_FAILED", KafkaError, "The feature could not be changed."),
+    _Rare(97, "PRINCIPAL_DESERIALIZATION_FAILURE", KafkaError, "The forwarded principal cannot be read."),
+    _Rare(98, "SNAPSHOT_NOT_FOUND", KafkaError, "There is no such snapshot."),
+    _Rare(99, "POSITION_OUT_OF_RANGE", KafkaError, "The position lies outside the snapshot."),
+    _Rare(101, "DUPLICATE_BROKER_REGISTRATION", KafkaError, "This broker id is registered already."),
+    _Rare(102, "BROKER_ID_NOT_REGISTERED", KafkaError, "This broker id is not registered."),
+    _Rare(103, "INCONSISTENT_TOPIC_ID", StaleMetadataError, "The broker knows the topic under another topic id."),
+    _Rare(105, "TRANSACTIONAL_ID_NOT_FOUND", KafkaError, "There is no such transactional id."),
+    _Rare(106, "FETCH_SESSION_TOPIC_ID_ERROR", RetriableError, "The fetch session used topic ids differently before."),
+    _Rare(107, "INELIGIBLE_REPLICA", KafkaError, "The replica may not join the in-sync replicas."),
+    _Rare(108, "NEW_LEADER_ELECTED", KafkaError, "A new leader was elected by this request."),
+    _Rare(109, "OFFSET_MOVED_TO_TIERED_STORAGE", KafkaError, "The offset has moved to tiered storage."),
+    _Rare(110, "FENCED_MEMBER_EPOCH", KafkaError, "A newer epoch of this group member exists."),
+    _Rare(111, "UNRELEASED_INSTANCE_ID", KafkaError, "Another member has not released this instance id yet."),
+    _Rare(112, "UNSUPPORTED_ASSIGNOR", KafkaError, "The group coordinator does not know the assignor."),
+    _Rare(113, "STALE_MEMBER_EPOCH", KafkaError, "The member's epoch is behind; heartbeat first."),
+    _Rare(114, "MISMATCHED_ENDPOINT_TYPE", KafkaError, "The request is meant for another kind of endpoint."),
+    _Rare(115, "UNSUPPORTED_ENDPOINT_TYPE", KafkaError, "The broker does not know this kind of endpoint."),
+    _Rare(116, "UNKNOWN_CONTROLLER_ID", KafkaError, "There is no controller of this id."),
+    _Rare(117, "UNKNOWN_SUBSCRIPTION_ID", KafkaError, "The client's telemetry subscription is not the present one."),
+    _Rare(118, "TELEMETRY_TOO_LARGE", KafkaError, "The telemetry is larger than the broker allows."),
+    _Rare(119, "INVALID_REGISTRATION", KafkaError, "The controller refuses the registration."),
+    _Rare(120, "TRANSACTION_ABORTABLE", KafkaError, "The transaction has met an error and must be aborted."),
+    _Rare(121, "INVALID_RECORD_STATE", KafkaError, "The record is not in a state that allows this."),
+    _Rare(122, "SHARE_SESSION_NOT_FOUND", RetriableError, "The broker does not know the share session."),
+    _Rare(123, "INVALID_SHARE_SESSION_EPOCH", RetriableError, "The share session's epoch is not the next one."),
+    _Rare(124, "FENCED_STATE_EPOCH", KafkaError, "A newer epoch of this state exists."),
+    _Rare(125, "INVALID_VOTER_KEY", KafkaError, "The voter's key is not the expected one."),
+    _Rare(126, "DUPLICATE_VOTER", KafkaError, "The voter is in the set already."),
+    _Rare(127, "VOTER_NOT_FOUND", KafkaError, "The voter is not in the set."),
+    _Rare(128, "INVALID_REGULAR_EXPRESSION", KafkaError, "The regular expression is not legal."),
+    _Rare(129, "REBOOTSTRAP_REQUIRED", KafkaError, "The client must start again from its bootstrap servers."),
+    _Rare(130, "STREAMS_INVALID_TOPOLOGY", KafkaError, "The streams topology is not legal."),
+    _Rare(131, "STREAMS_INVALID_TOPOLOGY_EPOCH", KafkaError, "The streams topology's epoch is not legal."),
+    _Rare(132, "STREAMS_TOPOLOGY_FENCED", KafkaError, "The streams topology's epoch is behind."),
+    _Rare(133, "SHARE_SESSION_LIMIT_REACHED", RetriableError, "The broker has as many share sessions as it allows."),
+)
+
+# Classes whose name on the wire is not simply their own in capitals.
+_WIRE_NAMES: Final = {
+    "InvalidTopic": "INVALID_TOPIC_EXCEPTION",
+}
+
+
+def _wire_name(class_name: str) -> str:
+    return _WIRE_NAMES.get(class_name) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).upper()
+
+
+def _class_name(wire_name: str) -> str:
+    return "".join(word.capitalize() for word in wire_name.split("_"))
+
+
+def _collect() -> tuple[dict[int, type[KafkaError]], dict[int, str]]:
+    classes: dict[int, type[KafkaError]] = {}
+    for value in vars(errors).values():
+        # "code" in its own dictionary: bases without a code of their own inherit one.
+        # KafkaError itself, the base, comes first in that file and gives way to UnknownServerError.
+        if isinstance(value, type) and issubclass(value, KafkaError) and "code" in vars(value):
+            classes[value.code] = value
+    names = {code: _wire_name(cls.__name__) for code, cls in classes.items()}
+    for rare in _RARE:
+        body = {"code": rare.code, "__doc__": rare.meaning, "__module__": __name__}
+        classes[rare.code] = type(_class_name(rare.name), (rare.base,), body)
+        names[rare.code] = rare.name
+    return classes, names
+
+
+_CLASSES, _NAMES = _collect()
+
+
+def class_for(code: int) -> type[KafkaError]:
+    """Return the exception class of a code other than 0; UnknownServerError for a code that is not known."""
+    return _CLASSES.get(code, UnknownServerError)
+
+
+def error_for(code: int, message: str | None = None) -> KafkaError:
+    """Return an exception, not raised, for a code that came over the wire.
+
+    ``message`` is the broker's own text; without one, or with an empty one, the class's meaning stands in. The text ends
+    with the code's name and number.
+    """
+    cls = class_for(code)
+    text = message or " ".join((cls.__doc__ or "").split())
+    name = f"{name_of(code)}, code {code}" if code in _NAMES else name_of(code)
+    return cls(f"{text} ({name})")
+
+
+def name_of(code: int) -> str:
+    """Return the code's name as Kafka spells it, NONE for 0; a code that is not known is named by its number."""
+    if code == NONE:
+        return "NONE"
+    return _NAMES.get(code) or f"error code {code}"
+
+
+def is_retriable(code: int) -> bool:
+    """Say whether the same request may succeed later."""
+    return code != NONE and class_for(code).retriable
+
+
+def codes() -> list[int]:
+    """Every known code but 0, in order."""
+    return sorted(_CLASSES)
