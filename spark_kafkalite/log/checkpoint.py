@@ -1,0 +1,152 @@
+"""Small files that are replaced as a whole: checkpoints, ``partition.metadata``, ``meta.properties``.
+
+All are text, in Kafka's formats:
+
+* offset checkpoints (``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint``,
+  ``replication-offset-checkpoint``) of a log directory: line 1 the version ``0``, line 2 the number of entries, then
+  one line ``topic partition offset`` each;
+* ``leader-epoch-checkpoint`` of a partition: the same head, then lines ``epoch start_offset``;
+* ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe base64>``;
+* ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``.
+
+Each is written to ``.tmp``, synced, renamed over the old one, and the directory is synced, so a crash leaves the old
+file or the new one. A file that does not read as above is :class:`CheckpointError`: it was not left by a crash.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.log.fs import Fs, read_whole, replace_file
+from spark_kafkalite.model import TopicPartition
+
+RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
+HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+LOCK_FILE = ".lock"
+META_FILE = "meta.properties"
+LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+PARTITION_METADATA_FILE = "partition.metadata"
+
+NO_TOPIC_ID = bytes(16)
+
+
+class CheckpointError(KafkaliteError):
+    """A small file of a log directory does not have its format."""
+
+
+def _read_lines(fs: Fs, path: str, fields: int) -> list[list[str]]:
+    """Return the fields of each entry of a version 0 checkpoint; nothing when the file is missing."""
+    try:
+        raw = read_whole(fs, path)
+    except FileNotFoundError:
+        return []
+    try:
+        lines = raw.decode().splitlines()
+        version, count = int(lines[0]), int(lines[1])
+        entries = [line.split(" ") for line in lines[2:] if line]
+    except (ValueError, IndexError, UnicodeDecodeError):
+        raise CheckpointError(f"{path}: the first two lines are not a version and a number of entries") from None
+    if version != 0:
+        raise CheckpointError(f"{path}: version {version} is not known, only 0 is")
+    if count != len(entries):
+        raise CheckpointError(f"{path}: {count} entries announced, {len(entries)} found")
+    if any(len(entry) != fields for entry in entries):
+        raise CheckpointError(f"{path}: an entry does not have {fields} fields")
+    return entries
+
+
+def _write_lines(fs: Fs, path: str, lines: Iterable[str], *, sync: bool = True) -> None:
+    entries = list(lines)
+    text = "\n".join(["0", str(len(entries)), *entries]) + "\n"
+    replace_file(fs, path, text.encode(), sync=sync)
+
+
+def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
+    """Return an offset checkpoint's entries; empty when the file is missing."""
+    offsets = {}
+    for topic, partition, offset in _read_lines(fs, path, 3):
+        try:
+            offsets[TopicPartition(topic, int(partition))] = int(offset)
+        except ValueError:
+            raise CheckpointError(f"{path}: {topic} {partition} {offset} is not an entry") from None
+    return offsets
+
+
+def write_offsets(fs: Fs, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace an offset checkpoint."""
+    _write_lines(fs, path, (f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())))
+
+
+def read_epochs(fs: Fs, path: str) -> list[tuple[int, int]]:
+    """Return the (leader epoch, start offset) pairs of a partition; empty when the file is missing."""
+    try:
+        return [(int(epoch), int(start)) for epoch, start in _read_lines(fs, path, 2)]
+    except ValueError:
+        raise CheckpointError(f"{path}: an entry is not two numbers") from None
+
+
+def write_epochs(fs: Fs, path: str, entries: Iterable[tuple[int, int]], *, sync: bool = True) -> None:
+    """Replace a partition's leader epochs."""
+    _write_lines(fs, path, (f"{epoch} {start}" for epoch, start in entries), sync=sync)
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """Return a topic id as Kafka writes it: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def topic_id_from_text(text: str) -> bytes:
+    """Return the 16 bytes of a topic id's text. Raises ValueError."""
+    try:
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not a topic id: {error}") from None
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a topic id: it holds {len(raw)} bytes, not 16")
+    return raw
+
+
+def read_topic_id(fs: Fs, path: str) -> bytes | None:
+    """Return the topic id of a ``partition.metadata`` file, None when the file is missing."""
+    try:
+        text = read_whole(fs, path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    try:
+        if fields["version"].strip() != "0":
+            raise CheckpointError(f"{path}: version {fields['version']} is not known, only 0 is")
+        return topic_id_from_text(fields["topic_id"].strip())
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"{path}: no version and topic_id in it ({error})") from None
+
+
+def write_topic_id(fs: Fs, path: str, topic_id: bytes) -> None:
+    """Replace a ``partition.metadata`` file."""
+    replace_file(fs, path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode())
+
+
+def read_meta(fs: Fs, path: str) -> dict[str, str] | None:
+    """Return the properties of a ``meta.properties`` file, None when the file is missing."""
+    try:
+        text = read_whole(fs, path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    properties = {}
+    for line in text.splitlines():
+        name, separator, value = line.strip().partition("=")
+        if separator and not name.startswith("#"):
+            properties[name.strip()] = value.strip()
+    if properties.get("version") not in ("0", "1"):
+        raise CheckpointError(f"{path}: version {properties.get('version')} is not known, only 0 and 1 are")
+    return properties
+
+
+def write_meta(fs: Fs, path: str, broker_id: int, cluster_id: str) -> None:
+    """Replace a ``meta.properties`` file."""
+    replace_file(fs, path, f"version=0\nbroker.id={broker_id}\ncluster.id={cluster_id}\n".encode())

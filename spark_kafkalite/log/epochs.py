@@ -1,0 +1,127 @@
+"""Which leader epoch wrote which part of a log.
+
+A list of (leader epoch, start offset), both ascending, kept in ``leader-epoch-checkpoint`` (see ``checkpoint``). A
+leader adds (its epoch, log end offset) before its first append; a follower takes the entries from the batches that it
+copies. Replicas find the place where their logs part by asking for the end offset of an epoch (KIP-101, KIP-279).
+
+Rules: entries never go backwards; an epoch has one start offset, the first it was seen with; one in which
+nothing was written is dropped when the next begins; the first entry starts at
+the log start offset once earlier ones have been cut. Source: LeaderEpochFileCache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from spark_kafkalite.log.checkpoint import read_epochs, write_epochs
+from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.model import NO_LEADER_EPOCH
+
+_NO_OFFSET = -1
+
+
+class LeaderEpochs:
+    """The leader epochs of one partition."""
+
+    __slots__ = ("_fs", "_path", "_starts", "epochs", "latest")
+
+    def __init__(self, fs: Fs, path: str, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._fs = fs
+        self._path = path
+        self.epochs: list[int] = []
+        self._starts: list[int] = []
+        for epoch, start in entries:
+            self.epochs.append(epoch)
+            self._starts.append(start)
+        self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
+
+    @classmethod
+    def load(cls, fs: Fs, path: str) -> LeaderEpochs:
+        """Read the checkpoint. Entries that go backwards are dropped, as a crash of an older broker may leave them."""
+        epochs = cls(fs, path)
+        for epoch, start in read_epochs(fs, path):
+            if epoch >= 0 and start >= 0:
+                epochs.note(epoch, start)
+        return epochs
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """All (leader epoch, start offset) pairs."""
+        return list(zip(self.epochs, self._starts, strict=True))
+
+    def note(self, epoch: int, start_offset: int) -> bool:
+        """Take up an epoch in memory and return whether it was new; ``write`` must follow.
+
+        A lower epoch than the latest is not taken up: batches of one log never go back in epochs.
+        """
+        if epoch <= self.latest:
+            return False
+        # An epoch in which nothing was written gives its place to its successor, so starts ascend strictly.
+        while self._starts and self._starts[-1] >= start_offset:
+            self._starts.pop()
+            self.epochs.pop()
+        self.epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.latest = epoch
+        return True
+
+    def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> bool:
+        """Take up an epoch and write the checkpoint; return whether the epoch was new."""
+        if not self.note(epoch, start_offset):
+            return False
+        self.write(sync=sync)
+        return True
+
+    def write(self, *, sync: bool = True) -> None:
+        """Replace the checkpoint file by what is in memory."""
+        write_epochs(self._fs, self._path, self.entries, sync=sync)
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch that wrote ``offset``, -1 when that is not known."""
+        number = bisect_right(self._starts, offset) - 1
+        return self.epochs[number] if number >= 0 else NO_LEADER_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Return (the largest known epoch at or below ``epoch``, the offset where it ends); (-1, -1) when unknown.
+
+        An epoch older than all known ones ends where the first known one starts and is answered as itself. Source:
+        LeaderEpochFileCache.endOffsetFor.
+        """
+        if epoch < 0 or not self.epochs or epoch > self.latest:
+            return NO_LEADER_EPOCH, _NO_OFFSET
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        higher = bisect_right(self.epochs, epoch)
+        if higher == 0:
+            return epoch, self._starts[0]
+        return self.epochs[higher - 1], self._starts[higher]
+
+    def truncate_from_end(self, end_offset: int, *, sync: bool = True) -> None:
+        """Forget epochs that start at or after ``end_offset``."""
+        keep = len(self._starts)
+        while keep and self._starts[keep - 1] >= end_offset:
+            keep -= 1
+        if keep < len(self._starts):
+            del self.epochs[keep:]
+            del self._starts[keep:]
+            self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
+            self.write(sync=sync)
+
+    def truncate_from_start(self, start_offset: int, *, sync: bool = True) -> None:
+        """Forget epochs that end at or before ``start_offset``; the one that holds it starts there afterwards."""
+        first = bisect_right(self._starts, start_offset) - 1
+        if first < 0 or (first == 0 and self._starts[0] == start_offset):
+            return
+        del self.epochs[:first]
+        del self._starts[:first]
+        self._starts[0] = start_offset
+        self.write(sync=sync)
+
+    def clear(self) -> None:
+        """Forget every epoch."""
+        if self.epochs:
+            self.epochs.clear()
+            self._starts.clear()
+            self.latest = NO_LEADER_EPOCH
+            self.write()

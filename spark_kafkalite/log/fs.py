@@ -1,0 +1,295 @@
+"""The file system as the log uses it: a protocol, and the operating system's implementation.
+
+Owns the few operations that a log needs, so that tests can put an in-memory file system with faults underneath
+(``testing.memory_fs``; both pass ``testing.contracts``). Paths are text. Failures are OSError with an errno.
+
+Two habits that the rest of the log relies on:
+
+* A :class:`File` is positional: there is no file pointer to share, so one file serves any number of readers.
+* A file is closed when its last holder lets go of it. A queued answer holds the file that it will be sent from; the
+  segment may be removed or the log closed meanwhile, and the descriptor still cannot be reused under the answer's feet.
+
+What survives a power loss: the bytes of a file after ``sync``, the names in a directory after ``sync_directory``.
+Nothing else does, in no order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from typing import NamedTuple, Protocol
+
+
+class Entry(NamedTuple):
+    """One name in a directory. ``size_bytes`` is 0 for directories."""
+
+    name: str
+    is_directory: bool
+    size_bytes: int
+
+
+class File(Protocol):
+    """An open file, for reading and writing at positions."""
+
+    @property
+    def path(self) -> str: ...
+
+    def fileno(self) -> int:
+        """Return the descriptor, for ``sendfile``."""
+        ...
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Return up to ``length`` bytes from ``position``; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
+        """Write at ``position`` and return how many bytes were written; fewer than given only when the disk is full."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file, or extend it with zeros."""
+        ...
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+        ...
+
+    def sync(self) -> None:
+        """Return once the bytes and the length are on the disk. After a failure never call it again: the kernel has
+        already marked the pages clean, so a second call would succeed although the data is lost."""
+        ...
+
+    def start_writeback(self, position: int, length: int) -> None:
+        """Ask the kernel to begin writing a range; returns at once, promises nothing."""
+        ...
+
+
+class Lock(Protocol):
+    """A held lock file."""
+
+    def release(self) -> None: ...
+
+
+class Fs(Protocol):
+    """A file system."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file; ``create`` makes it when it is missing. FileNotFoundError otherwise."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def entries(self, path: str) -> list[Entry]:
+        """Return what a directory holds, in no particular order."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """Return when the file was last written, in milliseconds since the epoch."""
+        ...
+
+    def make_directories(self, path: str) -> None:
+        """Make a directory and its parents; those that exist are fine."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory, replacing an existing file."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Return once the names in the directory are on the disk."""
+        ...
+
+    def sync_everything(self, path: str) -> None:
+        """Return once everything on the file system that holds ``path`` is on the disk."""
+        ...
+
+    def lock(self, path: str) -> Lock | None:
+        """Take an exclusive lock on a file, made when missing; None when another process holds it."""
+        ...
+
+
+class OsFile:
+    """A descriptor of the operating system's."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        # One system call reads at most 0x7ffff000 bytes and a signal may cut it shorter; both are rare.
+        while len(data) < length:
+            more = os.pread(self._descriptor, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
+        return os.pwrite(self._descriptor, data, position)
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def start_writeback(self, position: int, length: int) -> None:
+        sync_file_range = getattr(_libc(), "sync_file_range", None)
+        if sync_file_range is not None:
+            sync_file_range(self._descriptor, ctypes.c_int64(position), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
+
+    def __del__(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __repr__(self) -> str:
+        return f"OsFile({self.path!r}, descriptor={self._descriptor})"
+
+
+_SYNC_FILE_RANGE_WRITE = 2
+_loaded_libc: ctypes.CDLL | None = None
+
+
+def _libc() -> ctypes.CDLL:
+    global _loaded_libc
+    if _loaded_libc is None:
+        _loaded_libc = ctypes.CDLL(None, use_errno=True)
+    return _loaded_libc
+
+
+class OsLock:
+    """An advisory lock that the kernel drops when the process ends, however it ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class OsFs:
+    """The operating system's file system."""
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return OsFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def entries(self, path: str) -> list[Entry]:
+        found = []
+        with os.scandir(path) as listing:
+            for item in listing:
+                is_directory = item.is_dir()
+                try:
+                    size_bytes = 0 if is_directory else item.stat().st_size
+                except FileNotFoundError:
+                    continue
+                found.append(Entry(item.name, is_directory, size_bytes))
+        return found
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_everything(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            syncfs = getattr(_libc(), "syncfs", None)
+            if syncfs is None:
+                os.sync()
+            elif syncfs(descriptor) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), path)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> OsLock | None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise
+        return OsLock(descriptor)
+
+
+def read_whole(fs: Fs, path: str) -> bytes:
+    """Return a small file's bytes."""
+    file = fs.open(path)
+    return file.pread(file.size(), 0)
+
+
+def write_whole(file: File, data: bytes | bytearray | memoryview, position: int = 0) -> None:
+    """Write all of ``data`` at ``position``; a short write is OSError ENOSPC."""
+    written = file.pwrite(data, position)
+    if written != len(data):
+        raise OSError(errno.ENOSPC, f"wrote {written} of {len(data)} bytes", file.path)
+
+
+def replace_file(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
+    """Replace a file's content by way of ``path.tmp`` and a rename: readers and crashes see the old bytes or the new.
+
+    With ``sync`` the new bytes are on the disk when this returns. Without it a power loss may leave the file empty.
+    """
+    temporary = path + ".tmp"
+    file = fs.open(temporary, create=True)
+    file.truncate(0)
+    write_whole(file, data)
+    if sync:
+        file.sync()
+    fs.rename(temporary, path)
+    if sync:
+        fs.sync_directory(path.rpartition("/")[0] or ".")
+
+
+def remove_tree(fs: Fs, path: str) -> None:
+    """Remove a directory and all it holds."""
+    for entry in fs.entries(path):
+        child = f"{path}/{entry.name}"
+        if entry.is_directory:
+            remove_tree(fs, child)
+        else:
+            fs.unlink(child)
+    fs.remove_directory(path)

@@ -1,0 +1,423 @@
+"""All logs of one broker: where they lie, how they are loaded, flushed, checkpointed, removed, and stopped.
+
+A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
+
+    .lock                              held (flock) while a broker uses the directory
+    meta.properties                    whose directory this is
+    .kafka_cleanshutdown               written last by an orderly stop; read and deleted before anything is loaded
+    recovery-point-offset-checkpoint   from where each log must be scanned after a crash
+    log-start-offset-checkpoint
+    replication-offset-checkpoint      high watermarks; the broker gives and takes them
+    TOPIC-PARTITION/                   one log
+    TOPIC-PARTITION.HEX-delete/        a removed log, until file.delete.delay.ms has passed
+
+The clean-shutdown marker counts only if it is read: it is deleted before the first log is opened, so that a crash while
+loading is seen as a crash (KAFKA-10471). At a stop it is written after every log and checkpoint is on the disk.
+
+``open`` (locks, identity) and ``load`` (the work) are separate, and ``load`` touches nothing but its own logs, so that
+a broker can run it in a thread and listen meanwhile. Afterwards one thread owns the manager and its logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError, UnknownTopicOrPartition
+from spark_kafkalite.log.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
+    LOCK_FILE,
+    LOG_START_OFFSET_FILE,
+    META_FILE,
+    RECOVERY_POINT_FILE,
+    CheckpointError,
+    read_meta,
+    read_offsets,
+    write_meta,
+    write_offsets,
+)
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.fs import Fs, Lock, remove_tree, replace_file
+from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.model import TopicPartition, topic_name_problem
+
+logger = logging.getLogger(__name__)
+
+_PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
+_DELETED_DIRECTORY = re.compile(r".+-delete")
+_MAX_NAME_BYTES = 255
+
+ConfigOf = Callable[[str], TopicConfig]
+Progress = Callable[[int, int], None]
+
+
+class LogManager:
+    """The logs in some log directories."""
+
+    def __init__(
+        self,
+        fs: Fs,
+        log_dirs: Iterable[str],
+        clock: Clock,
+        *,
+        config_of: ConfigOf,
+        producer_id_expiration_ms: int = 86_400_000,
+        open_files: int = DEFAULT_CAPACITY,
+    ) -> None:
+        """``config_of`` gives a topic's configuration: its overrides over the broker's defaults."""
+        self.fs = fs
+        self.log_dirs = [directory.rstrip("/") or "/" for directory in log_dirs]
+        if not self.log_dirs:
+            raise ConfigError("log.dirs is empty: name at least one directory")
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        # Logs with records that are not synced; the only ones that flushing has to look at.
+        self.dirty: set[PartitionLog] = set()
+        # Whether the directories were left by an orderly stop; set by load.
+        self.was_clean = False
+        self._clock = clock
+        self._config_of = config_of
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._files = OpenFiles(fs, open_files)
+        self._locks: list[Lock] = []
+        # The high watermarks that were read and whose partitions the broker has not asked for yet.
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        # Directories to remove, with the monotonic time at which that may happen.
+        self._deletions: list[tuple[float, str]] = []
+        self._closed = False
+
+    # Start ----------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make and lock the directories. ConfigError when one is in use or cannot be made."""
+        for directory in self.log_dirs:
+            try:
+                self.fs.make_directories(directory)
+                lock = self.fs.lock(f"{directory}/{LOCK_FILE}")
+            except OSError as error:
+                self._release_locks()
+                raise ConfigError(f"log directory {directory}: {error.strerror or error}") from error
+            if lock is None:
+                self._release_locks()
+                raise ConfigError(
+                    f"log directory {directory} is in use by another broker process (it holds {LOCK_FILE}); "
+                    "stop that one, or name another directory in log.dirs"
+                )
+            self._locks.append(lock)
+
+    def claim(self, broker_id: int, cluster_id: str) -> None:
+        """Check that the directories are this broker's and cluster's; write ``meta.properties`` where it is missing.
+
+        ConfigError for another broker's, InconsistentClusterId for another cluster's.
+        """
+        for directory in self.log_dirs:
+            path = f"{directory}/{META_FILE}"
+            try:
+                meta = read_meta(self.fs, path)
+            except CheckpointError as error:
+                raise ConfigError(str(error)) from error
+            if meta is None:
+                write_meta(self.fs, path, broker_id, cluster_id)
+                continue
+            found = meta.get("broker.id", meta.get("node.id", str(broker_id)))
+            if found != str(broker_id):
+                raise ConfigError(
+                    f"log directory {directory} belongs to broker {found}, this is broker {broker_id}: "
+                    f"set broker.id={found} or name another directory in log.dirs"
+                )
+            if meta.get("cluster.id", cluster_id) != cluster_id:
+                raise InconsistentClusterId(
+                    f"log directory {directory} holds data of cluster {meta['cluster.id']}, this broker joins "
+                    f"{cluster_id}: name another directory in log.dirs, or connect to the other cluster's registry"
+                )
+
+    def load(self, progress: Progress | None = None) -> None:
+        """Open every log, recovering those that a crash left. ``progress`` is told (logs opened, logs in all).
+
+        May run in a thread of its own before anything else of the manager is used. Raises KafkaStorageError naming the
+        directory when the disk fails, ConfigError when two directories hold the same partition.
+        """
+        work: list[tuple[str, str, TopicPartition, bool, int, int]] = []
+        self.was_clean = True
+        for directory in self.log_dirs:
+            try:
+                clean = self._take_clean_marker(directory)
+                self.was_clean &= clean
+                recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_FILE)
+                start_offsets = self._read_checkpoint(directory, LOG_START_OFFSET_FILE)
+                self._high_watermarks.update(self._read_checkpoint(directory, HIGH_WATERMARK_FILE))
+                for entry in self.fs.entries(directory):
+                    if not entry.is_directory:
+                        continue
+                    if _DELETED_DIRECTORY.fullmatch(entry.name):
+                        remove_tree(self.fs, f"{directory}/{entry.name}")
+                        continue
+                    key = _topic_partition(entry.name)
+                    if key is None:
+                        continue
+                    work.append(
+                        (directory, entry.name, key, clean, recovery_points.get(key, 0), start_offsets.get(key, 0))
+                    )
+            except OSError as error:
+                raise KafkaStorageError(f"log directory {directory}: {error.strerror or error}") from error
+        work.sort(key=lambda item: item[2])
+        for number, (directory, name, key, clean, recovery_point, start_offset) in enumerate(work):
+            if key in self.logs:
+                raise ConfigError(
+                    f"partition {key} lies in {self.logs[key].directory} and in {directory}/{name}: move one away"
+                )
+            try:
+                log = PartitionLog.open(
+                    self._files,
+                    f"{directory}/{name}",
+                    key,
+                    self._config_of(key.topic),
+                    self._clock,
+                    clean=clean,
+                    recovery_point=recovery_point,
+                    log_start_offset=start_offset,
+                    on_dirty=self.dirty.add,
+                )
+            except OSError as error:
+                raise KafkaStorageError(f"cannot open the log {directory}/{name}: {error.strerror or error}") from error
+            self.logs[key] = log
+            if progress is not None:
+                progress(number + 1, len(work))
+        if not self.was_clean and work:
+            segments = sum(log.recovered_segments for log in self.logs.values())
+            cut_bytes = sum(log.cut_bytes for log in self.logs.values())
+            logger.info(
+                "the last stop was not clean: %d segments of %d logs scanned, %d bytes cut",
+                segments,
+                len(work),
+                cut_bytes,
+            )
+            self.checkpoint()
+
+    def _take_clean_marker(self, directory: str) -> bool:
+        path = f"{directory}/{CLEAN_SHUTDOWN_FILE}"
+        if not self.fs.exists(path):
+            # A new directory has nothing to recover; one with logs was left by a crash.
+            return not any(_topic_partition(entry.name) for entry in self.fs.entries(directory) if entry.is_directory)
+        self.fs.unlink(path)
+        self.fs.sync_directory(directory)
+        return True
+
+    def _read_checkpoint(self, directory: str, name: str) -> dict[TopicPartition, int]:
+        """Read an offset checkpoint; a damaged one counts as missing: more is scanned, nothing is lost."""
+        try:
+            return read_offsets(self.fs, f"{directory}/{name}")
+        except CheckpointError as error:
+            logger.warning("%s; going on without it", error)
+            return {}
+
+    # Logs -----------------------------------------------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        """Return a log, None when this broker has none of the partition."""
+        return self.logs.get(topic_partition)
+
+    def create(self, topic_partition: TopicPartition, topic_id: bytes | None) -> PartitionLog:
+        """Make the log of a new partition, or return the one that is there with the same topic id.
+
+        A log of another topic id is never touched: ConfigError (``set_aside`` it first). A log without takes this.
+        KafkaStorageError when the disk fails.
+        """
+        log = self.logs.get(topic_partition)
+        if log is None:
+            problem = topic_name_problem(topic_partition.topic)
+            if problem is not None:
+                raise ConfigError(problem)
+            directory = f"{self._emptiest()}/{topic_partition}"
+            try:
+                log = PartitionLog.create(
+                    self._files,
+                    directory,
+                    topic_partition,
+                    topic_id,
+                    self._config_of(topic_partition.topic),
+                    self._clock,
+                    on_dirty=self.dirty.add,
+                )
+            except OSError as error:
+                raise KafkaStorageError(f"cannot make the log {directory}: {error.strerror or error}") from error
+            self.logs[topic_partition] = log
+        elif topic_id is not None and log.topic_id != topic_id:
+            if log.topic_id is not None:
+                raise ConfigError(f"{log.directory} belongs to an older topic of the same name")
+            try:
+                log.adopt_topic_id(topic_id)
+            except OSError as error:
+                raise KafkaStorageError(f"{log.directory}: {error.strerror or error}") from error
+        return log
+
+    def _emptiest(self) -> str:
+        """Return the log directory with the fewest logs."""
+        counts = dict.fromkeys(self.log_dirs, 0)
+        for log in self.logs.values():
+            counts[log.directory.rpartition("/")[0]] += 1
+        return min(self.log_dirs, key=counts.__getitem__)
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Take a log out of use and rename its directory; ``tick`` removes it after ``file.delete.delay.ms``.
+
+        UnknownTopicOrPartition (3) when there is none, KafkaStorageError (56) when it cannot be renamed.
+        """
+        log = self._retire(topic_partition, "delete")
+        self._deletions.append((self._clock.monotonic_s() + log[0].config.file_delete_delay_ms / 1000, log[1]))
+
+    def set_aside(self, topic_partition: TopicPartition) -> str:
+        """Take a log out of use and keep its files, under a name that ends in ``-stray``; return that directory.
+
+        For logs that belong to no topic any more, or to an older one of the same name.
+        """
+        return self._retire(topic_partition, "stray")[1]
+
+    def _retire(self, topic_partition: TopicPartition, suffix: str) -> tuple[PartitionLog, str]:
+        log = self.logs.get(topic_partition)
+        if log is None:
+            raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
+        log.close(clean=False)
+        tail = f".{uuid.uuid4().hex}-{suffix}"
+        parent, _, name = log.directory.rpartition("/")
+        target = f"{parent}/{name[: _MAX_NAME_BYTES - len(tail)]}{tail}"
+        try:
+            self.fs.rename(log.directory, target)
+            self.fs.sync_directory(parent)
+        except OSError as error:
+            raise KafkaStorageError(f"cannot rename {log.directory}: {error.strerror or error}") from error
+        del self.logs[topic_partition]
+        self.dirty.discard(log)
+        self._high_watermarks.pop(topic_partition, None)
+        return log, target
+
+    def update_configs(self) -> None:
+        """Ask for every topic's configuration again, after the broker's or a topic's settings have changed."""
+        for key, log in self.logs.items():
+            log.update_config(self._config_of(key.topic))
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int | None:
+        """Return the checkpointed high watermark, None when there is none; the caller bounds it by the log's ends."""
+        return self._high_watermarks.get(topic_partition)
+
+    @property
+    def failed_logs(self) -> list[PartitionLog]:
+        """Logs whose disk has failed."""
+        return [log for log in self.logs.values() if log.failure is not None]
+
+    # Ticks ----------------------------------------------------------------------------------------------------------
+
+    def due_flushes(self, now_s: float | None = None) -> list[PartitionLog]:
+        """Return the logs to flush now: by ``flush.messages``, by ``flush.ms``, or because a segment has rolled.
+
+        The caller runs ``start_flush``, ``FlushJob.run`` in a thread, ``finish_flush`` for each.
+        """
+        now = self._clock.monotonic_s() if now_s is None else now_s
+        due, clean = [], []
+        for log in self.dirty:
+            if log.closed or log.failure is not None or not (log.unflushed_records or log.has_sealed_unflushed):
+                clean.append(log)
+            elif not log.flush_in_progress and (log.has_sealed_unflushed or log.flush_due(now)):
+                due.append(log)
+        self.dirty.difference_update(clean)
+        return due
+
+    def next_flush_deadline_s(self) -> float | None:
+        """Return the earliest monotonic time at which ``flush.ms`` asks for a flush; None when none does."""
+        deadlines = [log.flush_deadline_s() for log in self.dirty if not log.flush_in_progress and not log.failure]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Write the checkpoints of recovery points and log start offsets, and of high watermarks when they are given.
+
+        KafkaStorageError when the disk fails; the old checkpoints are then still there.
+        """
+        for directory in self.log_dirs:
+            logs = {key: log for key, log in self.logs.items() if log.directory.startswith(directory + "/")}
+            tables: dict[str, dict[TopicPartition, Any]] = {
+                RECOVERY_POINT_FILE: {key: log.recovery_point for key, log in logs.items()},
+                # As Kafka: only where it says more than the name of the first segment.
+                LOG_START_OFFSET_FILE: {
+                    key: log.log_start_offset
+                    for key, log in logs.items()
+                    if log.log_start_offset > log.segments.first.base_offset
+                },
+            }
+            if high_watermarks is not None:
+                tables[HIGH_WATERMARK_FILE] = {key: offset for key, offset in high_watermarks.items() if key in logs}
+            try:
+                for name, offsets in tables.items():
+                    write_offsets(self.fs, f"{directory}/{name}", offsets)
+            except OSError as error:
+                raise KafkaStorageError(f"log directory {directory}: {error.strerror or error}") from error
+
+    def tick(self) -> None:
+        """Remove what ``delete`` left once its time has come; forget silent producers. Cheap; about once a minute."""
+        now_s = self._clock.monotonic_s()
+        due = [directory for at_s, directory in self._deletions if at_s <= now_s]
+        self._deletions = [item for item in self._deletions if item[0] > now_s]
+        for directory in due:
+            try:
+                remove_tree(self.fs, directory)
+            except OSError as error:
+                logger.warning("cannot remove %s: %s; the next start tries again", directory, error.strerror or error)
+        for log in self.logs.values():
+            log.expire_producers(self._producer_id_expiration_ms)
+
+    # Stop -----------------------------------------------------------------------------------------------------------
+
+    def shutdown(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Close every log and leave the clean-shutdown marker; without it where something could not be written.
+
+        Blocks while logs are synced. Safe to call twice.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        failed = set()
+        for log in self.logs.values():
+            try:
+                log.close()
+            except KafkaStorageError as error:
+                logger.error("%s", error)
+            if log.failure is not None:
+                failed.add(log.directory.rpartition("/")[0])
+        try:
+            self.checkpoint(high_watermarks)
+            for directory in self.log_dirs:
+                if directory in failed:
+                    continue
+                # All the small files at once; each on its own would take a sync per file and log.
+                self.fs.sync_everything(directory)
+                # The content is Kafka's: a version and a broker epoch, which says nothing here.
+                marker = b'{"version":0,"brokerEpoch":-1}'
+                replace_file(self.fs, f"{directory}/{CLEAN_SHUTDOWN_FILE}", marker)
+        except (OSError, KafkaStorageError) as error:
+            logger.error("the stop is not clean: %s", error)
+        self._release_locks()
+
+    def abandon(self) -> None:
+        """Let go of everything as a crash would: nothing is synced or written."""
+        self._closed = True
+        for log in self.logs.values():
+            log.close(clean=False)
+        self._release_locks()
+
+    def _release_locks(self) -> None:
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+
+def _topic_partition(name: str) -> TopicPartition | None:
+    """Return what a directory's name says, None when it is not that of a log."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or topic_name_problem(match[1]) is not None:
+        return None
+    # Kafka writes no leading zeros; a directory that has them is somebody else's.
+    return TopicPartition(match[1], int(match[2])) if match[2] == str(int(match[2])) else None

@@ -1,0 +1,683 @@
+"""The log of one partition: appends at its end, reads of whole batches from any offset, look-ups, flushes.
+
+Offsets, and what each of them promises::
+
+    log_start_offset <= recovery_point <= log_end_offset
+    log_start_offset  the first offset that may be read
+    recovery_point    everything below it is on the disk (also called the flushed offset)
+    log_end_offset    the next offset to be given
+
+The high watermark is not the log's: the partition of the broker knows it and passes it to reads as ``until_offset``.
+
+One thread owns a log and calls everything here; only ``FlushJob.run`` may be called elsewhere. Nothing waits. An append
+is one ``pwrite`` at a position that only this object advances, so a reader's slice, which ends at a batch that is
+already written, can never run into one that is being written.
+
+The first failed write, sync, roll or truncation ends the log's life as far as writing goes: ``failure`` is set, and
+every later append raises KafkaStorageError. Going on could put a batch behind a hole (KAFKA-10778). Reads go on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from spark_kafkalite.log.checkpoint import (
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    CheckpointError,
+    read_topic_id,
+    topic_id_text,
+)
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.flush import FlushJob
+from spark_kafkalite.log.fs import File, replace_file
+from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.producer_state import ProducerState, load_newest_snapshot
+from spark_kafkalite.log.recovery import LoadedLog, load_log
+from spark_kafkalite.log.segment import Found, LogSlice, Segment
+from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.model import Offset, TimestampType, TopicPartition
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.columns import add_batch
+from spark_kafkalite.records.kernel import ColumnBuilder
+from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
+
+# How many batch starts are remembered for reads at the end of the log, or that go on where one stopped.
+_REMEMBERED_POSITIONS = 256
+
+
+class AppendResult(NamedTuple):
+    """Where a batch lies in the log. ``log_append_time_ms`` is -1 when the producer's timestamps count."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    # The batch was in the log before; nothing was written.
+    duplicate: bool
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class PartitionLog:
+    """The log of one partition. Made by ``PartitionLog.open`` and ``PartitionLog.create``, held by the LogManager."""
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: TopicConfig,
+        clock: Clock,
+        loaded: LoadedLog,
+        on_dirty: Callable[[PartitionLog], None] | None = None,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.directory = directory
+        self.log_start_offset = Offset(loaded.log_start_offset)
+        self.log_end_offset = Offset(loaded.log_end_offset)
+        self.recovery_point = Offset(loaded.recovery_point)
+        self.segments: Segments = loaded.segments
+        self.epochs = loaded.epochs
+        self.producers: ProducerState = loaded.producers
+        # What went wrong with the disk; None while the log can be written.
+        self.failure: str | None = None
+        self.closed = False
+        # How much recovery had to do, for the log line of the start.
+        self.recovered_segments = loaded.recovered_segments
+        self.cut_bytes = loaded.cut_bytes
+        self._files = files
+        self._clock = clock
+        self._last_append_time_ms = loaded.last_append_time_ms
+        # Offset of a batch that was appended lately, or where a read ended, to its position in its segment.
+        self._positions: dict[int, int] = {}
+        self._on_dirty = on_dirty
+        self._dirty_since_s: float | None = None
+        self._flushing = False
+        self._generation = 0
+        # Synced by the next flush: sealed segments, small files, directories that gained a name.
+        self._unsynced_files: list[File] = []
+        self._unsynced_paths: list[str] = []
+        self._unsynced_directories: list[str] = []
+        self._set_jitter()
+
+    @classmethod
+    def open(
+        cls,
+        files: OpenFiles,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: TopicConfig,
+        clock: Clock,
+        *,
+        clean: bool,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        on_dirty: Callable[[PartitionLog], None] | None = None,
+        on_segment: Callable[[str], None] | None = None,
+    ) -> PartitionLog:
+        """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails."""
+        try:
+            topic_id = read_topic_id(files.fs, f"{directory}/{PARTITION_METADATA_FILE}")
+        except CheckpointError:
+            # An unsynced file that a power loss emptied: nothing was flushed to this log either.
+            topic_id = None
+        loaded = load_log(
+            files,
+            directory,
+            config,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            now_ms=clock.wall_ms(),
+            on_segment=on_segment,
+        )
+        return cls(files, directory, topic_partition, topic_id, config, clock, loaded, on_dirty)
+
+    @classmethod
+    def create(
+        cls,
+        files: OpenFiles,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: TopicConfig,
+        clock: Clock,
+        on_dirty: Callable[[PartitionLog], None] | None = None,
+    ) -> PartitionLog:
+        """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
+        files.fs.make_directories(directory)
+        log = cls.open(files, directory, topic_partition, config, clock, clean=True, on_dirty=on_dirty)
+        log._unsynced_directories += [directory, directory.rpartition("/")[0]]
+        if topic_id is not None:
+            log.adopt_topic_id(topic_id)
+        return log
+
+    def adopt_topic_id(self, topic_id: bytes) -> None:
+        """Write the topic id of a log that has none yet."""
+        path = f"{self.directory}/{PARTITION_METADATA_FILE}"
+        replace_file(self._files.fs, path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode(), sync=False)
+        self.topic_id = topic_id
+        self._unsynced_paths.append(path)
+        self._unsynced_directories.append(self.directory)
+
+    def __repr__(self) -> str:
+        failed = f", failure={self.failure!r}" if self.failure else ""
+        return (
+            f"PartitionLog({self.topic_partition}, log_start_offset={self.log_start_offset}, "
+            f"recovery_point={self.recovery_point}, log_end_offset={self.log_end_offset}, "
+            f"segments={len(self.segments)}{failed})"
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return self.segments.size_bytes
+
+    @property
+    def flushed_offset(self) -> Offset:
+        """The first offset that is not known to be on the disk: the bound of ``visibility.policy=flushed``."""
+        return self.recovery_point
+
+    @property
+    def unflushed_records(self) -> int:
+        """How many offsets are not known to be on the disk."""
+        return self.log_end_offset - self.recovery_point
+
+    @property
+    def latest_epoch(self) -> int:
+        """The latest leader epoch, -1 when there is none."""
+        return self.epochs.latest
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Take up changed topic settings; they hold from the next append on."""
+        self.config = config
+        self._set_jitter()
+
+    def _set_jitter(self) -> None:
+        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        self.segments.active.roll_jitter_ms = random.randrange(jitter_ms) if jitter_ms else 0
+
+    # Append ---------------------------------------------------------------------------------------------------------
+
+    def append_as_leader(self, batch: bytearray | memoryview, header: BatchHeader, leader_epoch: int) -> AppendResult:
+        """Append one admitted batch, giving it its offsets in place (``batch`` must be writable).
+
+        A batch of an idempotent producer that is in the log already is not written again: the result names the
+        original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), RecordListTooLarge (18),
+        KafkaStorageError (56); nothing is written then.
+        """
+        if self.failure is not None or self.closed:
+            raise self._unusable()
+        has_producer = header.producer_id >= 0
+        if has_producer:
+            original = self.producers.check(header)
+            if original is not None:
+                stamped = self.config.message_timestamp_type == "LogAppendTime"
+                return AppendResult(
+                    original.base_offset, original.last_offset, original.timestamp_ms if stamped else -1, True
+                )
+        config = self.config
+        size = len(batch)
+        if size > config.segment_bytes:
+            raise RecordListTooLarge(
+                f"{self.topic_partition}: a batch of {size} bytes does not fit segment.bytes={config.segment_bytes}"
+            )
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        if config.message_timestamp_type == "LogAppendTime":
+            # The wall clock may be set back; the times of one log may not.
+            append_time_ms = max(self._clock.wall_ms(), self._last_append_time_ms)
+            kernel.stamp(batch, 0, base_offset, leader_epoch, append_time_ms)
+            header = header._replace(max_timestamp=append_time_ms)
+        else:
+            append_time_ms = -1
+            kernel.stamp(batch, 0, base_offset, leader_epoch)
+        if leader_epoch != self.epochs.latest:
+            self.assign_leader_epoch(leader_epoch, sync=False)
+        self._write(batch, base_offset, last_offset, header.max_timestamp)
+        if append_time_ms >= 0:
+            self._last_append_time_ms = append_time_ms
+        if has_producer:
+            self.producers.update(header, base_offset)
+        return AppendResult(base_offset, last_offset, append_time_ms, False)
+
+    def append_as_follower(self, batches: bytes | bytearray | memoryview) -> AppendResult:
+        """Append whole batches as the leader has them. Their CRCs, offsets and epochs are checked first, all of them:
+        nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk fails."""
+        if self.failure is not None or self.closed:
+            raise self._unusable()
+        view = memoryview(batches)
+        headers = kernel.scan_headers(view)
+        if not headers or sum(header.size_bytes for header in headers) != len(view):
+            raise CorruptMessage(f"{self.topic_partition}: {len(view)} bytes are not whole record batches")
+        position, next_offset, epoch = 0, int(self.log_end_offset), self.epochs.latest
+        for header in headers:
+            kernel.check_crc(view, position, header.size_bytes)
+            if header.base_offset < next_offset or header.last_offset_delta < 0:
+                raise CorruptMessage(
+                    f"{self.topic_partition}: a batch with base offset {header.base_offset}, {next_offset} was expected"
+                )
+            if header.partition_leader_epoch < epoch:
+                raise CorruptMessage(
+                    f"{self.topic_partition}: a batch of leader epoch {header.partition_leader_epoch} "
+                    f"after one of {epoch}"
+                )
+            next_offset, epoch = header.next_offset, header.partition_leader_epoch
+            position += header.size_bytes
+        position = 0
+        for header in headers:
+            if header.partition_leader_epoch != self.epochs.latest:
+                self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset, sync=False)
+            piece = view[position : position + header.size_bytes]
+            self._write(piece, header.base_offset, header.last_offset, header.max_timestamp)
+            if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+                self._last_append_time_ms = max(self._last_append_time_ms, header.max_timestamp)
+            if header.producer_id >= 0:
+                self.producers.update(header, header.base_offset)
+            position += header.size_bytes
+        return AppendResult(headers[0].base_offset, headers[-1].last_offset, -1, False)
+
+    def _write(
+        self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
+    ) -> None:
+        active = self.segments.active
+        config = self.config
+        if active.must_roll(len(batch), last_offset, max_timestamp, config, self._clock):
+            self.roll(base_offset)
+            active = self.segments.active
+        position = active.size_bytes
+        try:
+            active.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
+        except OSError as error:
+            raise self._fail("append to", error) from error
+        positions = self._positions
+        if len(positions) >= _REMEMBERED_POSITIONS:
+            positions.clear()
+        positions[base_offset] = position
+        self.log_end_offset = Offset(last_offset + 1)
+        if self._dirty_since_s is None:
+            self._dirty_since_s = self._clock.monotonic_s()
+            if self._on_dirty is not None:
+                self._on_dirty(self)
+
+    def assign_leader_epoch(self, leader_epoch: int, start_offset: int | None = None, *, sync: bool = True) -> None:
+        """Note that ``leader_epoch`` begins at the log end (or ``start_offset``). With ``sync`` it is on the disk when
+        this returns, which a leader with followers needs before it acts; without, after the next flush."""
+        try:
+            new = self.epochs.assign(
+                leader_epoch, self.log_end_offset if start_offset is None else start_offset, sync=sync
+            )
+        except OSError as error:
+            raise self._fail("write the leader epochs of", error) from error
+        if new and not sync:
+            self._unsynced_paths.append(f"{self.directory}/{LEADER_EPOCH_FILE}")
+            self._unsynced_directories.append(self.directory)
+
+    def roll(self, base_offset: int | None = None) -> None:
+        """Begin a new segment. The old one is synced by the next flush."""
+        base = int(self.log_end_offset) if base_offset is None else base_offset
+        old = self.segments.active
+        old_file = old.file
+        try:
+            sealed = self.segments.roll(base, self._clock.wall_ms())
+            self.producers.map_end_offset = base
+            snapshot = self.producers.write_snapshot(self._files.fs, self.directory)
+        except OSError as error:
+            raise self._fail("roll a segment of", error) from error
+        self._unsynced_files.append(old_file)
+        self._unsynced_paths += [sealed.offset_index.path, sealed.time_index.path]
+        if snapshot is not None:
+            self._unsynced_paths.append(snapshot)
+        self._unsynced_directories.append(self.directory)
+        self._positions.clear()
+        self._set_jitter()
+
+    def _fail(self, doing: str, error: OSError) -> KafkaStorageError:
+        """Mark the log failed, and cut off what a failed append may have left."""
+        self.failure = f"cannot {doing} {self.topic_partition} in {self.directory}: {error.strerror or error}"
+        try:
+            self.segments.active.cut_back()
+        except OSError as again:
+            # Recovery cuts it at the next start.
+            self.failure += f"; cutting the segment back failed too: {again.strerror or again}"
+        return KafkaStorageError(self.failure)
+
+    def _unusable(self) -> KafkaStorageError | ClosedError:
+        if self.failure is not None:
+            return KafkaStorageError(self.failure)
+        return ClosedError(f"the log of {self.topic_partition} is closed")
+
+    # Read -----------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, start_offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool = True
+    ) -> LogSlice | None:
+        """Return whole batches from the one that holds ``start_offset`` on, all below ``until_offset``.
+
+        They lie in one segment and take up to ``max_bytes``; the first one may be larger, unless ``at_least_one`` is
+        false. None when there is nothing to return. Raises OffsetOutOfRange (1) unless log_start_offset <= start_offset
+        <= log_end_offset; CorruptMessage (2) where the file has been damaged; KafkaStorageError (56) when it cannot be
+        read. Source: KIP-74.
+        """
+        end_offset = self.log_end_offset
+        if not self.log_start_offset <= start_offset <= end_offset:
+            raise OffsetOutOfRange(
+                f"{self.topic_partition}: offset {start_offset} lies outside "
+                f"{self.log_start_offset} (log start) to {end_offset} (log end)"
+            )
+        until_offset = min(until_offset, end_offset)
+        if start_offset >= until_offset:
+            return None
+        try:
+            return self._read(start_offset, max_bytes, until_offset, at_least_one)
+        except OSError as error:
+            raise KafkaStorageError(
+                f"cannot read {self.topic_partition} in {self.directory}: {error.strerror or error}"
+            ) from error
+
+    def _read(self, start_offset: int, max_bytes: int, until_offset: int, at_least_one: bool) -> LogSlice | None:
+        segment = self.segments.floor(start_offset)
+        position = self._positions.get(start_offset)
+        if position is None:
+            located = self._locate(segment, start_offset, until_offset)
+            if located is None:
+                return None
+            segment, position = located
+        following = self.segments.after(segment) if segment is not self.segments.active else None
+        segment_end = self.log_end_offset if following is None else following.base_offset
+        if until_offset >= segment_end:
+            until_position = segment.size_bytes
+        else:
+            until_position = self._until_position(segment, until_offset)
+        if until_position <= position:
+            return None
+        end = until_position
+        if end - position > max_bytes:
+            end = segment.boundary_within(position, max_bytes, until_position)
+            if end - position > max_bytes and not at_least_one:
+                return None
+            self._remember(segment, end)
+        return LogSlice(segment.file, position, end - position, start_offset)
+
+    def _locate(self, segment: Segment, start_offset: int, until_offset: int) -> tuple[Segment, int] | None:
+        """Return the first batch that ends at or after ``start_offset``: here, or after a gap in a later segment."""
+        candidate: Segment | None = segment
+        while candidate is not None and candidate.base_offset < until_offset:
+            found = candidate.find(start_offset)
+            if found is not None:
+                return (candidate, found.position) if found.header.base_offset < until_offset else None
+            candidate = self.segments.after(candidate)
+        return None
+
+    def _until_position(self, segment: Segment, until_offset: int) -> int:
+        position = self._positions.get(until_offset)
+        if position is None:
+            found = segment.find(until_offset)
+            position = segment.size_bytes if found is None else found.position
+        return position
+
+    def _remember(self, segment: Segment, position: int) -> None:
+        """Note which offset begins at a batch start where a read ended, for the read that goes on from there."""
+        if position < segment.size_bytes:
+            found = next(segment.headers(position, position + 1, read_bytes=61))
+            if len(self._positions) >= _REMEMBERED_POSITIONS:
+                self._positions.clear()
+            self._positions[found.header.base_offset] = position
+
+    def offset_for_timestamp(self, timestamp_ms: int, until_offset: int) -> TimestampOffset | None:
+        """Return the first record at or after ``timestamp_ms`` and below ``until_offset``; None when there is none."""
+        until_offset = min(until_offset, self.log_end_offset)
+        try:
+            for segment in self.segments.from_offset(self.log_start_offset):
+                if segment.base_offset >= until_offset:
+                    break
+                if segment.max_timestamp[0] < timestamp_ms:
+                    continue
+                offset = max(segment.time_index.offset_before(timestamp_ms), self.log_start_offset)
+                for found in segment.headers(segment.offset_index.position_before(offset)):
+                    if found.header.base_offset >= until_offset:
+                        return None
+                    if found.header.max_timestamp < timestamp_ms or found.header.last_offset < offset:
+                        continue
+                    record = self._record_at(segment, found, timestamp_ms, until_offset)
+                    if record is not None:
+                        return record
+        except OSError as error:
+            raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
+        return None
+
+    def offset_of_max_timestamp(self, until_offset: int) -> TimestampOffset | None:
+        """Return the first record with the largest timestamp of all below ``until_offset``; None when there is none."""
+        until_offset = min(until_offset, self.log_end_offset)
+        best: tuple[int, Segment, Found] | None = None
+        try:
+            for segment in self.segments.from_offset(self.log_start_offset):
+                if segment.base_offset >= until_offset:
+                    break
+                found = self._max_timestamp_batch(segment, until_offset)
+                if found is not None and (best is None or found.header.max_timestamp > best[0]):
+                    best = found.header.max_timestamp, segment, found
+            return self._record_at(best[1], best[2], best[0], until_offset) if best is not None else None
+        except OSError as error:
+            raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
+
+    def _max_timestamp_batch(self, segment: Segment, until_offset: int) -> Found | None:
+        """Return the first batch with the largest timestamp in the part of a segment that may be read."""
+        timestamp, offset = segment.max_timestamp
+        if timestamp < 0:
+            return None
+        if self.log_start_offset <= offset < until_offset:
+            return segment.find(offset)
+        best: Found | None = None
+        for found in segment.headers(segment.offset_index.position_before(self.log_start_offset)):
+            header = found.header
+            if header.base_offset >= until_offset:
+                break
+            if header.last_offset < self.log_start_offset or header.max_timestamp < 0:
+                continue
+            if best is None or header.max_timestamp > best.header.max_timestamp:
+                best = found
+        return best
+
+    def _record_at(
+        self, segment: Segment, found: Found, timestamp_ms: int, until_offset: int
+    ) -> TimestampOffset | None:
+        """Return the first record of a batch at or after ``timestamp_ms``, None when its header promised too much."""
+        builder = ColumnBuilder(False)
+        add_batch(
+            builder,
+            segment.read_batch(found),
+            0,
+            found.header,
+            first_offset=int(self.log_start_offset),
+            until_offset=min(until_offset, MAX_INT64),
+        )
+        columns = builder.finish()
+        for row in range(columns.count):
+            record_ms = columns.timestamp_at(row)
+            if record_ms >= timestamp_ms:
+                return TimestampOffset(columns.offset_at(row), record_ms, found.header.partition_leader_epoch)
+        return None
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """Return (the largest known epoch at or below ``leader_epoch``, its end offset); (-1, -1) when unknown."""
+        return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    # Flush ----------------------------------------------------------------------------------------------------------
+
+    def start_flush(self) -> FlushJob | None:
+        """Return what to sync for everything appended so far; None when it is synced, or a flush is under way.
+
+        The caller runs the job, in any thread, and then calls ``finish_flush`` in its own.
+        """
+        if self._flushing or self.failure is not None or self.closed:
+            return None
+        if self.recovery_point >= self.log_end_offset and not self._unsynced_files and not self._unsynced_paths:
+            return None
+        self._flushing = True
+        job = FlushJob(
+            self._files.fs,
+            [*self._unsynced_files, self.segments.active.file],
+            list(dict.fromkeys(self._unsynced_paths)),
+            list(dict.fromkeys(self._unsynced_directories)),
+            self.log_end_offset,
+            self._generation,
+            self._clock.monotonic_s(),
+        )
+        self._unsynced_files, self._unsynced_paths, self._unsynced_directories = [], [], []
+        return job
+
+    def finish_flush(self, job: FlushJob) -> None:
+        """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""
+        self._flushing = False
+        if job.error is not None:
+            raise self._fail("flush", job.error) from job.error
+        if job.generation != self._generation:
+            # Truncated meanwhile: what the job synced may have been replaced by other records at the same offsets.
+            return
+        self.recovery_point = Offset(max(self.recovery_point, min(job.end_offset, self.log_end_offset)))
+        if self.recovery_point >= self.log_end_offset:
+            self._dirty_since_s = None
+        else:
+            self._dirty_since_s = job.started_s
+
+    @property
+    def flush_in_progress(self) -> bool:
+        """Whether a flush has been started and not finished."""
+        return self._flushing
+
+    def flush_due(self, now_s: float) -> bool:
+        """Return whether ``flush.messages`` or ``flush.ms`` asks for a flush at this monotonic time."""
+        if self._dirty_since_s is None or self._flushing or self.failure is not None:
+            return False
+        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            return True
+        return (now_s - self._dirty_since_s) * 1000 >= self.config.flush_ms
+
+    def flush_deadline_s(self) -> float | None:
+        """Return the monotonic time at which ``flush.ms`` asks for a flush; None when nothing is unflushed."""
+        return None if self._dirty_since_s is None else self._dirty_since_s + self.config.flush_ms / 1000
+
+    @property
+    def has_sealed_unflushed(self) -> bool:
+        """Whether a segment has rolled and is not synced yet."""
+        return bool(self._unsynced_files)
+
+    def flush(self) -> None:
+        """Flush now, in this thread. KafkaStorageError when it fails."""
+        job = self.start_flush()
+        if job is not None:
+            job.run()
+            self.finish_flush(job)
+
+    # Ends -----------------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove everything from ``offset`` on; from the start of its batch when it lies inside one.
+
+        For followers whose leader's log is another. A segment of which answers are still being sent is cut under them:
+        the caller closes those connections first.
+        """
+        if self.failure is not None or self.closed:
+            raise self._unusable()
+        if offset >= self.log_end_offset:
+            return
+        if offset < self.segments.first.base_offset:
+            self.truncate_fully(offset)
+            return
+        self._generation += 1
+        self._positions.clear()
+        try:
+            end = self.segments.truncate(offset, self._clock.wall_ms())
+            self._cut_state(end)
+            self.epochs.truncate_from_end(end)
+        except OSError as error:
+            raise self._fail("truncate", error) from error
+        self._set_jitter()
+
+    def truncate_fully(self, start_offset: int) -> None:
+        """Remove everything and go on at ``start_offset``."""
+        if self.failure is not None or self.closed:
+            raise self._unusable()
+        self._generation += 1
+        self._positions.clear()
+        try:
+            self.segments.start_anew(start_offset, self._clock.wall_ms())
+            self.epochs.clear()
+            self.log_start_offset = Offset(start_offset)
+            self._cut_state(start_offset)
+        except OSError as error:
+            raise self._fail("truncate", error) from error
+
+    def _cut_state(self, end: int) -> None:
+        self.log_end_offset = Offset(end)
+        self.log_start_offset = Offset(min(self.log_start_offset, end))
+        self.recovery_point = Offset(min(self.recovery_point, end))
+        self._unsynced_files, self._unsynced_paths = [], []
+        if self.producers.map_end_offset > end or self.producers.producers:
+            fs = self._files.fs
+            names = [entry.name for entry in fs.entries(self.directory)]
+            offsets = [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
+            self.producers = load_newest_snapshot(fs, self.directory, offsets, end)
+            for segment in self.segments.from_offset(self.producers.map_end_offset):
+                for found in segment.headers(0):
+                    header = found.header
+                    if header.producer_id >= 0 and header.base_offset >= self.producers.map_end_offset:
+                        self.producers.update(header, header.base_offset)
+        self.producers.map_end_offset = end
+
+    def advance_log_start(self, offset: int) -> bool:
+        """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
+
+        Segments stay until retention removes them; the checkpoint of the log start offset is the manager's.
+        """
+        if offset <= self.log_start_offset:
+            return False
+        if offset > self.log_end_offset:
+            raise OffsetOutOfRange(
+                f"{self.topic_partition}: the log start cannot go to {offset}, beyond the log end {self.log_end_offset}"
+            )
+        self.log_start_offset = Offset(offset)
+        self.epochs.truncate_from_start(offset)
+        return True
+
+    def expire_producers(self, expiration_ms: int) -> int:
+        """Forget producers that have been silent for ``producer.id.expiration.ms``; return how many."""
+        return self.producers.expire(self._clock.wall_ms() - expiration_ms) if self.producers.producers else 0
+
+    def close(self, *, clean: bool = True) -> None:
+        """End the log's use. With ``clean``, records are synced and indexes and producers written (not synced) first,
+        so that the next start need not scan. KafkaStorageError when that fails. Slices that are out stay readable."""
+        if self.closed:
+            return
+        try:
+            if clean and self.failure is None:
+                self._flushing = False
+                self.flush()
+                self.write_small_files()
+        finally:
+            self.closed = True
+            self.segments.forget_files()
+
+    def write_small_files(self) -> None:
+        """Write the active segment's indexes and a producer snapshot, without syncing them."""
+        try:
+            self.segments.active.write_indexes()
+            self.producers.map_end_offset = self.log_end_offset
+            if self.log_end_offset > 0:
+                self.producers.write_snapshot(self._files.fs, self.directory)
+        except OSError as error:
+            raise self._fail("write the indexes of", error) from error

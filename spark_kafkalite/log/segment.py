@@ -1,0 +1,343 @@
+"""One file of a log with its two indexes: a sealed segment only reads, the active one also appends.
+
+Files of a segment, named after its base offset in 20 digits: ``.log`` (record batches back to back, nothing else, byte
+for byte as they are sent), ``.index`` and ``.timeindex``. The ``.log`` file always ends at the end of a batch as far as
+``size_bytes`` goes; bytes beyond it can only be the remains of a failed write, and nothing reads them.
+
+A sealed segment opens its file when it is read. An active one holds its file, and what its indexes gained since they
+were last written lies in memory.
+
+After a crash: see ``recovery``. Batches inside a segment are found by their headers only; nothing here decodes records
+but the two look-ups by time, and those decode one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.fs import File, write_whole
+from spark_kafkalite.log.offset_index import OffsetIndex
+from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.time_index import TimeIndex
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+
+# One index interval and a header more: what a look-up inside an index gap has to read when batches are small.
+_LOOK_UP_BYTES: Final = 4096 + HEADER_BYTES
+
+
+class LogSlice(NamedTuple):
+    """Whole batches in a file, ready for ``sendfile``. It keeps the file open for as long as it lives."""
+
+    file: File
+    position: int
+    length: int
+    # What was asked for; the first batch may begin below it.
+    start_offset: int
+
+    def read(self) -> bytes:
+        """Return the bytes (for tests, tools and connections that cannot send a file)."""
+        return self.file.pread(self.length, self.position)
+
+
+class Found(NamedTuple):
+    """A batch and the position where it starts."""
+
+    position: int
+    header: BatchHeader
+
+
+class Segment:
+    """A segment that is not written any more."""
+
+    __slots__ = ("_max_timestamp", "_path", "base_offset", "files", "offset_index", "size_bytes", "time_index")
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        directory: str,
+        base_offset: int,
+        size_bytes: int,
+        *,
+        index_entries: int = 0,
+        time_index_entries: int = 0,
+    ) -> None:
+        self.files = files
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self._path = f"{directory}/{base_offset:020d}"
+        self.offset_index = OffsetIndex(files, self._path + INDEX_SUFFIX, base_offset, index_entries)
+        self.time_index = TimeIndex(files, self._path + TIME_INDEX_SUFFIX, base_offset, time_index_entries)
+        # (timestamp, last offset of the batch that reached it); None until it is asked for.
+        self._max_timestamp: tuple[int, int] | None = None
+
+    @property
+    def log_path(self) -> str:
+        """Name of the ``.log`` file."""
+        return self._path + LOG_SUFFIX
+
+    @property
+    def file(self) -> File:
+        """The open ``.log`` file."""
+        return self.files.open(self._path + LOG_SUFFIX)
+
+    @property
+    def max_timestamp(self) -> tuple[int, int]:
+        """The largest timestamp and the last offset of the first batch that reached it; (-1, base offset) when none."""
+        if self._max_timestamp is None:
+            self._max_timestamp = self.time_index.last_entry() or (-1, self.base_offset)
+        return self._max_timestamp
+
+    def headers(
+        self, position: int, until_position: int | None = None, *, read_bytes: int = _LOOK_UP_BYTES
+    ) -> Iterator[Found]:
+        """Yield the batches from the one that starts at ``position`` on, by reading ``read_bytes`` at a time.
+
+        Raises CorruptMessage where no batch starts or where one runs past the end.
+        """
+        end = self.size_bytes if until_position is None else until_position
+        file = self.file
+        while position < end:
+            chunk = file.pread(min(read_bytes, self.size_bytes - position), position)
+            at = 0
+            while at + HEADER_BYTES <= len(chunk) and position + at < end:
+                header = kernel.read_header(chunk, at)
+                next_at = at + 12 + header.batch_length
+                if position + next_at > self.size_bytes:
+                    raise CorruptMessage(
+                        f"{self.log_path}: the batch at position {position + at} takes {next_at - at} bytes, "
+                        f"the segment ends {self.size_bytes - position - at} bytes after its start"
+                    )
+                yield Found(position + at, header)
+                at = next_at
+            if not at:
+                raise CorruptMessage(f"{self.log_path}: {len(chunk)} bytes at position {position} are no batch")
+            position += at
+
+    def find(self, offset: int) -> Found | None:
+        """Return the first batch whose last offset is at or after ``offset``; None when the segment ends before."""
+        for found in self.headers(self.offset_index.position_before(offset)):
+            if found.header.last_offset >= offset:
+                return found
+        return None
+
+    def boundary_within(self, position: int, max_bytes: int, until_position: int) -> int:
+        """Return the end of some whole batches from ``position`` on that take at most ``max_bytes``.
+
+        It is the greatest batch start that the index knows, or when that is no progress, found by walking. At least
+        one batch: the end may lie beyond ``max_bytes`` when already the first batch does.
+        """
+        limit = position + max_bytes
+        if limit >= until_position:
+            return until_position
+        boundary = self.offset_index.boundary_before(limit)
+        if boundary > position:
+            return boundary
+        for found in self.headers(position, until_position):
+            end = found.position + found.header.size_bytes
+            if end > limit:
+                return end if found.position == position else found.position
+            boundary = end
+        return boundary
+
+    def read_batch(self, found: Found) -> bytes:
+        """Return a batch's bytes."""
+        return self.file.pread(found.header.size_bytes, found.position)
+
+    def remove(self) -> None:
+        """Unlink the segment's files. Slices that are out stay readable."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = self._path + suffix
+            self.files.forget(path)
+            if self.files.fs.exists(path):
+                self.files.fs.unlink(path)
+
+    def forget_files(self) -> None:
+        """Let go of the open files."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self.files.forget(self._path + suffix)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.log_path!r}, size_bytes={self.size_bytes})"
+
+
+class ActiveSegment(Segment):
+    """The last segment of a log, which appends go to."""
+
+    __slots__ = (
+        "_file",
+        "_index_bytes",
+        "_offset_of_max_timestamp",
+        "_since_index_entry",
+        "_timestamp_so_far",
+        "created_ms",
+        "first_timestamp_ms",
+        "roll_jitter_ms",
+    )
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        directory: str,
+        base_offset: int,
+        size_bytes: int,
+        created_ms: int,
+        *,
+        index_entries: int = 0,
+        time_index_entries: int = 0,
+    ) -> None:
+        super().__init__(
+            files,
+            directory,
+            base_offset,
+            size_bytes,
+            index_entries=index_entries,
+            time_index_entries=time_index_entries,
+        )
+        self._file = files.fs.open(self.log_path, create=True)
+        self._since_index_entry = 0
+        # What the larger of the two indexes takes; the time index never has more entries, but for its last one.
+        self._index_bytes = index_entries * TimeIndex.ENTRY.size
+        self._timestamp_so_far = -1
+        self._offset_of_max_timestamp = base_offset
+        self.created_ms = created_ms
+        # Largest timestamp of the first batch; -1 while there is none. Rolling by time counts from it.
+        self.first_timestamp_ms = -1
+        self.roll_jitter_ms = 0
+
+    @property
+    def file(self) -> File:
+        return self._file
+
+    @property
+    def max_timestamp(self) -> tuple[int, int]:
+        return self._timestamp_so_far, self._offset_of_max_timestamp
+
+    def append(
+        self,
+        data: bytes | bytearray | memoryview,
+        last_offset: int,
+        max_timestamp: int,
+        index_interval_bytes: int,
+    ) -> None:
+        """Write one batch at the end.
+
+        On a failed or short write nothing has changed in memory and OSError is raised; the file may be longer than
+        ``size_bytes`` then, which ``cut_back`` undoes.
+        """
+        position = self.size_bytes
+        size = len(data)
+        if self._file.pwrite(data, position) != size:
+            # The disk is full; the second write says so with its own error number.
+            write_whole(self._file, data, position)
+        self.take_up(position, size, last_offset, max_timestamp, index_interval_bytes)
+
+    def take_up(
+        self, position: int, size: int, last_offset: int, max_timestamp: int, index_interval_bytes: int
+    ) -> None:
+        """Count a batch that is in the file."""
+        if max_timestamp > self._timestamp_so_far:
+            self._timestamp_so_far = max_timestamp
+            self._offset_of_max_timestamp = last_offset
+        if self._since_index_entry > index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self._timestamp_so_far, self._offset_of_max_timestamp)
+            self._since_index_entry = 0
+            self._index_bytes += TimeIndex.ENTRY.size
+        if not position:
+            self.first_timestamp_ms = max_timestamp
+        self._since_index_entry += size
+        self.size_bytes = position + size
+
+    def cut_back(self) -> None:
+        """Cut the remains of a failed write off the file."""
+        self._file.truncate(self.size_bytes)
+
+    def must_roll(self, size: int, last_offset: int, max_timestamp: int, config: TopicConfig, clock: Clock) -> bool:
+        """Return whether a batch belongs into a new segment. Source: LogSegment.shouldRoll."""
+        if last_offset - self.base_offset > MAX_INT32:
+            return True
+        if not self.size_bytes:
+            return False
+        if self.size_bytes + size > config.segment_bytes or self._index_bytes >= config.segment_index_bytes:
+            return True
+        if self.first_timestamp_ms >= 0 and max_timestamp >= 0:
+            waited_ms = max_timestamp - self.first_timestamp_ms
+        else:
+            waited_ms = clock.wall_ms() - self.created_ms
+        return waited_ms > config.segment_ms - self.roll_jitter_ms
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to date, the time index with its last entry."""
+        self.time_index.maybe_append(self._timestamp_so_far, self._offset_of_max_timestamp)
+        self.offset_index.write()
+        self.time_index.write()
+
+    def seal(self) -> Segment:
+        """Write the indexes and return the segment as one that only reads."""
+        self.write_indexes()
+        sealed = Segment(
+            self.files,
+            self._path.rpartition("/")[0],
+            self.base_offset,
+            self.size_bytes,
+            index_entries=self.offset_index.count,
+            time_index_entries=self.time_index.count,
+        )
+        sealed._max_timestamp = self.max_timestamp
+        return sealed
+
+    def load_tail(self) -> BatchHeader | None:
+        """Take up what the index files do not say: walk the batches from the last index entry to the end.
+
+        Returns the last batch's header, None when the segment is empty. Raises CorruptMessage when index and log do
+        not fit together, after which the segment must be recovered.
+        """
+        entry = self.offset_index.last_entry()
+        timestamp, offset = self.time_index.last_entry() or (-1, self.base_offset)
+        position = entry[1] if entry else 0
+        if position > self.size_bytes:
+            raise CorruptMessage(f"{self.log_path}: its index points to {position}, it ends at {self.size_bytes}")
+        last: BatchHeader | None = None
+        for found in self.headers(position):
+            last = found.header
+            if entry and found.position == position and last.last_offset != entry[0]:
+                raise CorruptMessage(
+                    f"{self.log_path}: its index says offset {entry[0]} at {position}, the log says {last.last_offset}"
+                )
+            if last.max_timestamp > timestamp:
+                timestamp, offset = last.max_timestamp, last.last_offset
+        self._timestamp_so_far, self._offset_of_max_timestamp = timestamp, offset
+        self._since_index_entry = self.size_bytes - position
+        if self.size_bytes:
+            first = next(self.headers(0, 1, read_bytes=HEADER_BYTES))
+            self.first_timestamp_ms = first.header.max_timestamp
+        return last
+
+    def reset(self) -> None:
+        """Forget what is known of the file, for recovery to ``take_up`` its batches anew."""
+        self.offset_index.clear()
+        self.time_index.clear()
+        self.size_bytes = 0
+        self.first_timestamp_ms = -1
+        self._since_index_entry = 0
+        self._index_bytes = 0
+        self._timestamp_so_far = -1
+        self._offset_of_max_timestamp = self.base_offset
+
+    def truncate(self, position: int, offset: int) -> None:
+        """Cut the file at a batch start; ``offset`` is the first one that is gone."""
+        self._file.truncate(position)
+        self.size_bytes = position
+        self.offset_index.truncate_to(position)
+        self.time_index.truncate_to(offset)
+        self._index_bytes = self.offset_index.count * TimeIndex.ENTRY.size
+        self.load_tail()

@@ -1,0 +1,117 @@
+"""The segments of one log in order: which one holds an offset, which one comes next, and how a new one begins.
+
+There is always exactly one active segment, the last. ``_bases`` is the sorted list of first offsets in which a look-up
+is a binary search.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.segment import ActiveSegment, Segment
+
+
+class Segments:
+    """Sealed segments and the active one."""
+
+    __slots__ = ("_bases", "_directory", "_files", "_sealed", "active")
+
+    def __init__(self, files: OpenFiles, directory: str, sealed: Iterable[Segment], active: ActiveSegment) -> None:
+        self._files = files
+        self._directory = directory
+        self._sealed = list(sealed)
+        self.active = active
+        self._bases = [segment.base_offset for segment in self]
+
+    def __iter__(self) -> Iterator[Segment]:
+        yield from self._sealed
+        yield self.active
+
+    def __len__(self) -> int:
+        return len(self._sealed) + 1
+
+    @property
+    def first(self) -> Segment:
+        """The oldest segment."""
+        return self._sealed[0] if self._sealed else self.active
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self._sealed) + self.active.size_bytes
+
+    def floor(self, offset: int) -> Segment:
+        """Return the segment whose range holds ``offset``; the first one for offsets before it."""
+        number = bisect_right(self._bases, offset) - 1
+        return self._at(max(number, 0))
+
+    def after(self, segment: Segment) -> Segment | None:
+        """Return the segment after this one, None for the active one."""
+        number = bisect_right(self._bases, segment.base_offset)
+        return self._at(number) if number < len(self._bases) else None
+
+    def from_offset(self, offset: int) -> Iterator[Segment]:
+        """Yield the segment that holds ``offset`` and all later ones."""
+        for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._bases)):
+            yield self._at(number)
+
+    def _at(self, number: int) -> Segment:
+        return self.active if number == len(self._sealed) else self._sealed[number]
+
+    def roll(self, base_offset: int, created_ms: int) -> Segment:
+        """Seal the active segment, begin a new one at ``base_offset``, and return the sealed one. OSError may come out;
+        the active segment is then still the old one."""
+        sealed = self.active.seal()
+        active = self._new_active(base_offset, created_ms)
+        self._sealed.append(sealed)
+        self.active = active
+        self._bases.append(base_offset)
+        return sealed
+
+    def _new_active(self, base_offset: int, created_ms: int) -> ActiveSegment:
+        active = ActiveSegment(self._files, self._directory, base_offset, 0, created_ms)
+        # Remains of a roll that failed half-way.
+        active.cut_back()
+        return active
+
+    def truncate(self, offset: int, created_ms: int) -> int:
+        """Remove what lies at or after ``offset`` and return the new end: ``offset``, or where the batch that holds it
+        begins. Files go from the last to the first, so that a crash in between leaves a log without a hole."""
+        number = max(bisect_left(self._bases, offset + 1) - 1, 0)
+        for later in reversed(range(number + 1, len(self._bases))):
+            self._at(later).remove()
+        keep = self._at(number)
+        if keep is not self.active:
+            self.active = ActiveSegment(
+                self._files,
+                self._directory,
+                keep.base_offset,
+                keep.size_bytes,
+                created_ms,
+                index_entries=keep.offset_index.count,
+                time_index_entries=keep.time_index.count,
+            )
+            del self._sealed[number:]
+            del self._bases[number + 1 :]
+        found = self.active.find(offset)
+        if found is not None:
+            offset = min(offset, found.header.base_offset)
+            self.active.truncate(found.position, offset)
+        elif keep is not self.active:
+            self.active.load_tail()
+        return offset
+
+    def start_anew(self, base_offset: int, created_ms: int) -> None:
+        """Remove every segment and begin an empty one at ``base_offset``."""
+        for segment in reversed(list(self)):
+            segment.remove()
+        self._sealed.clear()
+        self.active = self._new_active(base_offset, created_ms)
+        self._bases = [base_offset]
+
+    def forget_files(self) -> None:
+        """Let go of all open files."""
+        for segment in self:
+            segment.forget_files()
