@@ -1,7 +1,7 @@
 """Builds the native record kernel; everything else about the package is in pyproject.toml.
 
-The kernel is optional: without a C compiler (or with one that fails) the build goes on and says so, and the installed package
-runs on the pure Python twin, which is slower and gives the same results.
+The kernel is optional: without a C compiler (or with one that fails) the build goes on and says so, and the installed
+package runs on the pure Python twin, which is slower and gives the same results.
 """
 
 from __future__ import annotations

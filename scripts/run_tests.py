@@ -1,8 +1,9 @@
 """Runs the test suites in order, each in its own pytest, and sums them up as one.
 
-Suites are separate runs because they differ in what they need: several processes or one, the newest PySpark or 4.2.0. The last lines
-are the ten slowest tests of all suites, one line per suite, and pytest's own kind of summary. The exit code is 0 only when every suite ran
-something and nothing failed: a suite that collects no test counts as failed, and so does a folder of tests that no suite names.
+Suites are separate runs because they differ in what they need: several processes or one, the newest PySpark or 4.2.0.
+The last lines are the ten slowest tests of all suites, one line per suite, and pytest's own kind of summary. The exit
+code is 0 only when every suite ran something and nothing failed: a suite that collects no test counts as failed, and so
+does a folder of tests that no suite names.
 
     python scripts/run_tests.py [--list] [SUITE ...] [-- PYTEST_ARGUMENT ...]
 """

@@ -46,7 +46,7 @@ class ClosedError(KafkaliteError):
 
 
 class BrokerUnreachable(KafkaliteError):
-    """No connection to the broker, or the connection broke; the message names the addresses tried and why each failed."""
+    """No connection to the broker, or it broke; the message names the addresses tried and why each failed."""
 
     retriable = True
     refresh_metadata = True

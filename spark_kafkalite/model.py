@@ -49,7 +49,7 @@ class IsolationLevel(IntEnum):
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; orders by topic, then number. A tuple, because it is the key of every hot dictionary."""
+    """One partition of one topic; orders by topic, then number. A tuple: it is the key of every hot dictionary."""
 
     topic: str
     partition: int

@@ -1,7 +1,7 @@
 """Apache Kafka for tests and benches: one node that is broker and controller, and Kafka's own command-line tools.
 
-The jars come from :mod:`spark_kafkalite.testing.jars`. A node listens on loopback, keeps its log, configuration and output in the
-directory it is given, and has every internal topic on one replica.
+The jars come from :mod:`spark_kafkalite.testing.jars`. A node listens on loopback, keeps its log, configuration and
+output in the directory it is given, and has every internal topic on one replica.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class ApacheKafka:
     ) -> None:
         """Prepare a node; ``start()`` or ``with`` starts it.
 
-        ``overrides`` are lines of server.properties. For a bench give ``heap_mb=1024, jvm_options=("-XX:+UseG1GC",)``: the default
-        options make a JVM start fast and run slowly.
+        ``overrides`` are lines of server.properties. For a bench give ``heap_mb=1024, jvm_options=("-XX:+UseG1GC",)``:
+        the default options make a JVM start fast and run slowly.
         """
         self.directory = directory
         self._heap_mb = heap_mb

@@ -1,9 +1,10 @@
 """A process that a test starts: its output kept, its end certain.
 
 A child is started in a session of its own with stdout and stderr going to files, so that a full pipe never stops it and
-its last lines can be shown in an error. It ends when its owner says so, when the interpreter exits (``atexit``), and when the
-interpreter is killed: util-linux's ``setpriv --pdeathsig`` has the kernel send SIGKILL then. That signal belongs to the
-*thread* that started the child, so all children are started by one thread that lives as long as the interpreter.
+its last lines can be shown in an error. It ends when its owner says so, when the interpreter exits (``atexit``), and
+when the interpreter is killed: util-linux's ``setpriv --pdeathsig`` has the kernel send SIGKILL then. That signal
+belongs to the *thread* that started the child, so all children are started by one thread that lives as long as the
+interpreter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
-_POLL_INTERVAL_S: Final = 0.01
+_POLL_INTERVAL_S: Final = 0.005
 _SETPRIV: Final = shutil.which("setpriv")
 
 _live: set[ChildProcess] = set()
@@ -71,6 +72,7 @@ class ChildProcess:
                     start_new_session=True,
                 )
 
+        self._group_killed = False
         self._process = _start_in_spawner(start)
         _live.add(self)
 
@@ -102,9 +104,12 @@ class ChildProcess:
 
     def kill(self) -> None:
         """Send SIGKILL to it and to every process it has started, and wait for its end."""
-        # The session outlives its first process while children of it run, so the group is killed in either case.
+        if self._group_killed:
+            return  # its number may be another group's by now
+        # The group outlives its first process while children of it run, so it is killed in either case.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        self._group_killed = True
         self._process.wait()
         _live.discard(self)
 
@@ -117,6 +122,10 @@ class ChildProcess:
             if time.monotonic() > deadline:
                 raise ChildFailed(f"{self.name} (pid {self.pid}): not {what} within {timeout_s} s{self.tail()}")
             time.sleep(_POLL_INTERVAL_S)
+
+    def stdout_text(self) -> str:
+        """Return what it has written to stdout so far."""
+        return self.stdout_path.read_text(encoding="utf-8", errors="replace")
 
     def tail(self, lines: int = 20) -> str:
         """Return the last lines of both outputs, to be appended to an error message."""

@@ -21,7 +21,8 @@ from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_argum
 _MAIN_CLASS: Final = "org.apache.hadoop.test.MiniDFSClusterManager"
 _START_TIMEOUT_S: Final = 90
 _STOP_TIMEOUT_S: Final = 30
-# Of PySpark's jars: Hadoop's client, shaded, and the logging that it expects. All of them would bring a second Netty and Jersey.
+# Of PySpark's jars: Hadoop's client, shaded, and the logging that it expects. All of them would bring a second Netty
+# and Jersey.
 _PYSPARK_JARS: Final = ("hadoop-client-api-", "hadoop-client-runtime-", "slf4j-api-", "jcl-over-slf4j-", "log4j-")
 # What the name node answers while it waits for the data node's first report.
 _LIVE_NODES: Final = b'"NumLiveDataNodes" : 1'

@@ -2,9 +2,9 @@
 
 A :class:`JarSet` is a list of Maven coordinates; :func:`fetch` returns the directory that holds its jars. The cache is
 ``$KAFKALITE_JAR_CACHE``, else ``~/.cache/spark-kafkalite/jars``; a set's directory carries a digest of its coordinates,
-so another version is another directory. Maven resolves a set into a temporary directory beside it, which is then renamed: a
-directory that exists is whole, and later calls neither start Maven nor touch the network. A lock file keeps two
-processes from fetching the same set at once.
+so another version is another directory. Maven resolves a set into a temporary directory beside it, which is then
+renamed: a directory that exists is whole, and later calls neither start Maven nor touch the network. A lock file keeps
+two processes from fetching the same set at once.
 
 Where the jars come from is Maven's own configuration (``settings.xml``); no address stands here.
 """

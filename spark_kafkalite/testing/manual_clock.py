@@ -6,8 +6,8 @@ from __future__ import annotations
 class ManualClock:
     """Both of the clock's times, moved by hand; satisfies ``spark_kafkalite.clock.Clock``.
 
-    Wall time and monotonic time pass together in ``advance``; ``jump_wall`` moves wall time alone, as an administrator or NTP
-    does, in either direction.
+    Wall time and monotonic time pass together in ``advance``; ``jump_wall`` moves wall time alone, as an administrator
+    or NTP does, in either direction.
     """
 
     def __init__(self, wall_ms: int = 1_700_000_000_000, monotonic_s: float = 1_000.0) -> None:

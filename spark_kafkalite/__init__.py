@@ -1,0 +1,43 @@
+"""A partitioned, replayable log for Python and Spark people: a broker that speaks Kafka's wire protocol, and clients.
+
+The public names are those of ``__all__``. They are loaded when they are first used: a broker process and a Spark worker
+import this package too, and need only part of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.admin import Admin as Admin
+    from spark_kafkalite.client.consumer import Consumer as Consumer
+    from spark_kafkalite.client.producer import Producer as Producer
+    from spark_kafkalite.model import Record as Record
+    from spark_kafkalite.model import TopicPartition as TopicPartition
+
+__version__ = "0.1.0"
+
+__all__ = ["Admin", "Consumer", "Producer", "Record", "TopicPartition", "__version__"]
+
+_MODULES = {
+    "Admin": "spark_kafkalite.client.admin",
+    "Consumer": "spark_kafkalite.client.consumer",
+    "Producer": "spark_kafkalite.client.producer",
+    "Record": "spark_kafkalite.model",
+    "TopicPartition": "spark_kafkalite.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

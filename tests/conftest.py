@@ -1,0 +1,58 @@
+"""What all tests share: the rule about skips in CI, the environment, the big outside parts (started once per run)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.testing import apache_kafka as apache_kafka_part
+from spark_kafkalite.testing import hdfs as hdfs_part
+
+IN_CI = os.environ.get("CI") == "true"
+
+# asyncio reads it whenever a loop is made in this process; child processes of tests do not inherit it.
+os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
+# Spark starts `python3` from the PATH otherwise, which is not this environment.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def fail_if_skipped_in_ci(report: Any) -> Any:
+    """Turn a skip into a failure where everything that a test may need has to be there."""
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which CI=true does not allow: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    return fail_if_skipped_in_ci((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, Any]:
+    return fail_if_skipped_in_ci((yield))
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache_kafka_part.ApacheKafka]:
+    """Apache Kafka, one node for the whole run: use topics of your own. Mark the test ``kafka``."""
+    if (reason := apache_kafka_part.available()) is not None:
+        pytest.skip(reason)
+    with apache_kafka_part.ApacheKafka(tmp_path_factory.mktemp("apache-kafka")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs_part.MiniHdfs]:
+    """HDFS, one for the whole run: use a directory of your own. Mark the test ``hdfs``."""
+    if (reason := hdfs_part.available()) is not None:
+        pytest.skip(reason)
+    with hdfs_part.MiniHdfs(tmp_path_factory.mktemp("hdfs")) as running:
+        yield running
