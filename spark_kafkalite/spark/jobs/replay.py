@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import click
-from spark_kafkalite.client.admin import Admin
 
+from spark_kafkalite.client.admin import Admin
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.jobs import planning, publish, staging

@@ -14,6 +14,7 @@ from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
     from spark_kafkalite.client.admin import Admin
 
 

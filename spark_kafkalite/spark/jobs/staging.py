@@ -123,8 +123,8 @@ def audit(plan: Plan, files: tuple[PublishedFile, ...]) -> None:
                 "the plan does not name it" if asked is None else f"planned were {asked.start} to {asked.until - 1}"
             )
             raise AuditError(
-                f"{file.staged} holds offsets {file.first_offset} to {file.last_offset} of {file.topic}-{file.partition}: "
-                f"{bounds}; nothing was published"
+                f"{file.staged} holds offsets {file.first_offset} to {file.last_offset} of "
+                f"{file.topic}-{file.partition}: {bounds}; nothing was published"
             )
         counted[asked.topic_partition] += file.records
     for topic_partition, records in counted.items():

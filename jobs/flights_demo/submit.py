@@ -1,0 +1,66 @@
+"""Runs the jobs as their users do: `spark-submit` in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_TIMEOUT_S = 180
+
+
+class JobRun:
+    """One `spark-submit` of a job, running in a process group of its own."""
+
+    def __init__(self, job: str, *arguments: str, log: Path) -> None:
+        spec = importlib.util.find_spec("pyspark")
+        if spec is None or spec.origin is None:
+            raise SystemExit("the demo runs Spark: pip install '.[spark]'")
+        home = Path(spec.origin).parent
+        environment = os.environ | {
+            "SPARK_HOME": str(home),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        script = Path(__file__).parents[1] / f"{job}.py"
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*command, str(script), *arguments, "--json"],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Kill the job, its JVM and its Python workers with -9."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.communicate()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the job and return what it printed. Raises RuntimeError with the log's end when it failed."""
+        try:
+            output, _ = self._process.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"the job was not done after {_TIMEOUT_S} s; its log is {self._log}") from None
+        if self._process.returncode != 0:
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-5:])
+            raise RuntimeError(f"the job ended with exit code {self._process.returncode}; {self._log} ends:\n{tail}")
+        result: dict[str, Any] = json.loads(output.decode().strip().splitlines()[-1])
+        return result
