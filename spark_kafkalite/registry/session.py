@@ -77,6 +77,10 @@ async def register_broker(store: Store, registration: BrokerRegistration) -> Bro
     while True:
         with contextlib.suppress(NodeExists):
             await answer(store.create(path, registration.encode(), ephemeral=True, make_parents=True))
+        stat = await answer(store.exists(path))
+        if stat is not None and stat.ephemeral_owner == store.session_id:
+            # Also when the create itself was answered with ConnectionLoss or tried twice: the node is ours.
+            return BrokerEpoch(stat.czxid)
         gone = asyncio.Event()
 
         def on_event(_: WatchEvent, gone: asyncio.Event = gone) -> None:
@@ -85,9 +89,6 @@ async def register_broker(store: Store, registration: BrokerRegistration) -> Bro
         stat = await answer(store.exists(path, watch=on_event))
         if stat is None:
             continue
-        if stat.ephemeral_owner == store.session_id:
-            # Also when the create itself was answered with ConnectionLoss or tried twice: the node is ours.
-            return BrokerEpoch(stat.czxid)
         try:
             await asyncio.wait_for(gone.wait(), deadline - loop.time())
         except TimeoutError:

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -67,7 +68,7 @@ class ClusterWatcher:
         self._brokers: dict[int, BrokerInfo] = {}
         self._topics: dict[str, _Topic] = {}
         self._watchers: dict[tuple[Any, ...], Watcher] = {}
-        self._lost_states: set[tuple[str, int, int]] = set()
+        self._vanished: list[Callable[[], None]] = []
         self._controller_id = znodes.NO_LEADER
         self._dirty_topics: set[str] = set()
         self._dirty = False
@@ -181,11 +182,11 @@ class ClusterWatcher:
         else:
             # The session is suspended or over: everything is read again when it is back.
             _LOG.warning("a registry read failed: %s", error)
-        if self._pending == 0 and self._lost_states:
+        if self._pending == 0 and self._vanished:
             # By now the deletion of their topic has been seen, if that was why they went: no watch is left behind.
-            lost, self._lost_states = self._lost_states, set()
-            for name, number, generation in lost:
-                self._read_state(name, number, generation)
+            vanished, self._vanished = self._vanished, []
+            for read_again in vanished:
+                read_again()
         if self._pending == 0:
             self._publish()
         elif self._dirty and self._loaded and self._publish_timer is None:
@@ -326,10 +327,10 @@ class ClusterWatcher:
             self._read_state(name, number, topic.generation)
 
     def _read_config(self, name: str) -> None:
-        path = znodes.topic_config_path(name)
-        # The exists comes first: its watch also sees a config node that is made later.
-        self._read(self._store.exists(path, self._watch(self._read_config, name)), lambda _: None)
-        self._read(self._store.get(path), self._apply_config, name)
+        topic = self._topics.get(name)
+        if topic is not None:
+            present = topic.config_zxid >= 0
+            self._read_watched(znodes.topic_config_path(name), self._read_config, (name,), self._apply_config, present)
 
     def _apply_config(self, name: str, result: tuple[bytes, Stat] | None) -> None:
         topic = self._topics.get(name)
@@ -338,6 +339,8 @@ class ClusterWatcher:
         zxid = -1 if result is None else result[1].mzxid
         if topic.config is not None and zxid == topic.config_zxid:
             return
+        if result is None and topic.config is not None:
+            self._vanished.append(partial(self._read_config, name))
         config = {} if result is None else znodes.decode_config(znodes.topic_config_path(name), result[0])
         topic.config, topic.config_zxid = config, zxid
         self._changed_topic(name)
@@ -346,14 +349,28 @@ class ClusterWatcher:
         topic = self._topics.get(name)
         if topic is None or topic.generation != generation:
             return  # an event of a topic that has been deleted or made again
-        path = znodes.state_path(name, number)
-        watch = self._watch(self._read_state, name, number, generation)
-        if number in topic.states:
-            self._read(self._store.get(path, watch), self._apply_state, name, number, generation)
+        arguments = (name, number, generation)
+        present = number in topic.states
+        self._read_watched(znodes.state_path(name, number), self._read_state, arguments, self._apply_state, present)
+
+    def _read_watched(
+        self,
+        path: str,
+        read_again: Callable[..., None],
+        arguments: tuple[Any, ...],
+        apply: Callable[..., None],
+        present: bool,
+    ) -> None:
+        """Read a node that may not exist, leaving a watch either way.
+
+        Only ``exists`` leaves a watch on a node to come; one that was there a moment ago needs one call, not two.
+        """
+        watch = self._watch(read_again, *arguments)
+        if present:
+            self._read(self._store.get(path, watch), apply, *arguments)
         else:
-            # Not there yet, perhaps: only exists leaves a watch on a node to come.
             self._read(self._store.exists(path, watch), lambda _: None)
-            self._read(self._store.get(path), self._apply_state, name, number, generation)
+            self._read(self._store.get(path), apply, *arguments)
 
     def _apply_state(self, name: str, number: int, generation: int, result: tuple[bytes, Stat] | None) -> None:
         topic = self._topics.get(name)
@@ -364,7 +381,7 @@ class ClusterWatcher:
                 topic.changed_partitions.add(number)
                 self._changed_topic(name)
                 # A get that finds nothing leaves no watch; the next read waits for the node to come back.
-                self._lost_states.add((name, number, generation))
+                self._vanished.append(partial(self._read_state, name, number, generation))
             return
         data, stat = result
         known = topic.states.get(number)

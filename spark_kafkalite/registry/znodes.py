@@ -24,9 +24,9 @@ Source: kafka.zk.ZkData of Apache Kafka 3.9.
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -59,6 +59,7 @@ PERSISTENT_PATHS: Final = (
 NO_LEADER: Final = BrokerId(-1)
 NO_TOPIC_ID: Final = bytes(16)
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
+_UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 class MalformedNode(RegistryError):
@@ -114,13 +115,9 @@ def uuid_text(raw: bytes) -> str:
 
 def uuid_bytes(text: str) -> bytes:
     """Return the 16 bytes of a text id. Raises ValueError when it is none."""
-    try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, UnicodeEncodeError, ValueError) as error:
-        raise ValueError(f"{text!r} is not an id of 22 characters of URL-safe base64") from error
-    if len(raw) != 16:
+    if not _UUID_TEXT.fullmatch(text):
         raise ValueError(f"{text!r} is not an id of 22 characters of URL-safe base64")
-    return raw
+    return base64.urlsafe_b64decode(text + "==")
 
 
 # Payloads -----------------------------------------------------------------------------------------------------------
@@ -164,6 +161,8 @@ class BrokerRegistration:
                 # Kafka leaves host and port empty when no endpoint is PLAINTEXT.
                 parts = urlsplit(endpoints[0])
                 host, port = parts.hostname or "", parts.port or -1
+            if not host:
+                raise ValueError("neither a host nor an endpoint")
             rack = fields.get("rack")
             return cls(BrokerId(broker_id), str(host), port, rack, int(fields.get("timestamp", 0)), endpoints)
 

@@ -1,0 +1,353 @@
+"""The watcher and the controller over a real embedded registry, with brokers that are only registrations."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.errors import (
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    InvalidTopic,
+    NotController,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry import session, znodes
+from spark_kafkalite.registry.cluster_state import ClusterState, PartitionState
+from spark_kafkalite.registry.controller import Controller, NewTopic
+from spark_kafkalite.registry.embedded import EmbeddedRegistry, EmbeddedStore
+from spark_kafkalite.registry.store import answer
+from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr
+
+TIMEOUT_S = 10
+
+
+@dataclass
+class Member:
+    """One broker's part in the cluster."""
+
+    store: EmbeddedStore
+    watcher: ClusterWatcher
+    controller: Controller
+    seen: list[tuple[ClusterState, ClusterState]]
+
+    @property
+    def state(self) -> ClusterState:
+        return self.watcher.state
+
+    def partition(self, name: str, number: int = 0) -> PartitionState:
+        return self.state.topics[name].partitions[number]
+
+    async def until(self, condition: Callable[[ClusterState], bool]) -> ClusterState:
+        return await self.watcher.wait_for(condition, TIMEOUT_S)
+
+
+async def join(registry: EmbeddedRegistry, broker_id: int) -> Member:
+    store = registry.connect()
+    await session.create_base_nodes(store)
+    cluster_id = await session.cluster_id(store)
+    await session.register_broker(store, BrokerRegistration(BrokerId(broker_id), "h", 9000 + broker_id))
+    seen: list[tuple[ClusterState, ClusterState]] = []
+    watcher = ClusterWatcher(store, lambda old, new: seen.append((old, new)))
+    await watcher.start(cluster_id)
+    controller = Controller(store, watcher, BrokerId(broker_id))
+    await controller.start()
+    return Member(store, watcher, controller, seen)
+
+
+@asynccontextmanager
+async def cluster(directory: Path, size: int) -> AsyncIterator[tuple[EmbeddedRegistry, list[Member]]]:
+    registry = EmbeddedRegistry(directory)
+    members = [await join(registry, broker_id) for broker_id in range(1, size + 1)]
+    await members[0].until(lambda state: len(state.brokers) == size)
+    try:
+        yield registry, members
+    finally:
+        for member in members:
+            await member.controller.close()
+            member.watcher.close()
+        registry.close()
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work, 30)
+
+    asyncio.run(bounded())
+
+
+def test_the_first_broker_is_the_controller_with_epoch_1(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, second)):
+            assert (first.controller.is_active, second.controller.is_active) == (True, False)
+            assert (await answer(first.store.get("/controller_epoch")))[0] == b"1"
+            await second.until(lambda state: state.controller_id == 1)
+            with pytest.raises(NotController):
+                await second.controller.create_topics([NewTopic("t")])
+
+    run(work())
+
+
+def test_a_created_topic_has_its_nodes_and_leaders(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 3) as (_, (first, second, _)):
+            created = await first.controller.create_topics([NewTopic("t", 3, 2, config={"retention.ms": "-1"})])
+            assignment = created["t"]
+            assert isinstance(assignment, znodes.TopicAssignment)
+            state = await second.until(lambda state: "t" in state.topics)
+            topic = state.topics["t"]
+            assert (topic.topic_id, topic.config) == (assignment.topic_id, {"retention.ms": "-1"})
+            for number, partition in topic.partitions.items():
+                assert partition.replicas == partition.isr == assignment.partitions[number]
+                assert (partition.leader, partition.leader_epoch, partition.version) == (partition.replicas[0], 0, 0)
+                assert partition.is_led_by(state.brokers[partition.leader])
+            data, _ = await answer(first.store.get("/brokers/topics/t/partitions/0/state"))
+            assert LeaderAndIsr.decode("t", 0, data).controller_epoch == 1
+
+    run(work())
+
+
+def test_refused_topics_say_why_and_write_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (registry, (only,)):
+            await only.controller.create_topics([NewTopic("a.b")])
+            before = registry.last_zxid
+            refused = await only.controller.create_topics(
+                [
+                    NewTopic("a.b"),
+                    NewTopic("a_b"),
+                    NewTopic("no/slash"),
+                    NewTopic("wide", 1, 2),
+                    NewTopic("none", 0),
+                ]
+            )
+            assert {name: type(error) for name, error in refused.items()} == {
+                "a.b": TopicAlreadyExists,
+                "a_b": InvalidTopic,
+                "no/slash": InvalidTopic,
+                "wide": InvalidReplicationFactor,
+                "none": InvalidPartitions,
+            }
+            checked = await only.controller.create_topics([NewTopic("fine", 2)], validate_only=True)
+            assert isinstance(checked["fine"], znodes.TopicAssignment)
+            assert registry.last_zxid == before
+
+    run(work())
+
+
+def test_a_restarted_single_broker_leads_again_with_a_higher_epoch(tmp_path: Path) -> None:
+    async def first_life() -> None:
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.controller.create_topics([NewTopic("t", 3)])
+            await only.watcher.caught_up(TIMEOUT_S)
+
+    async def second_life() -> None:
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            state = await only.until(
+                lambda state: all(p.is_led_by(state.brokers[1]) for p in state.topics["t"].partitions.values())
+            )
+            for partition in state.topics["t"].partitions.values():
+                assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 1, (1,))
+                assert partition.controller_epoch == 2
+
+    run(first_life())
+    run(second_life())
+
+
+def test_a_dead_leader_is_replaced_and_the_isr_of_the_dead_is_kept(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 3) as (registry, (first, second, third)):
+            await first.controller.create_topics([NewTopic("t", assignment={0: [2, 3]})])
+            await first.until(lambda state: "t" in state.topics)
+            registry.expire(second.store.session_id)
+            await first.until(lambda state: state.topics["t"].partitions[0].leader == 3)
+            assert (first.partition("t").leader_epoch, first.partition("t").isr) == (1, (3,))
+            registry.expire(third.store.session_id)
+            await first.until(lambda state: state.topics["t"].partitions[0].leader == -1)
+            assert (first.partition("t").leader_epoch, first.partition("t").isr) == (2, (3,))
+            # Broker 2 is not in the ISR: it must not lead, broker 3 must.
+            back_2 = await join(registry, 2)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert first.partition("t").leader == -1
+            back_3 = await join(registry, 3)
+            await first.until(lambda state: state.topics["t"].partitions[0].leader == 3)
+            assert first.partition("t").leader_epoch == 3
+            for member in (back_2, back_3):
+                await member.controller.close()
+                member.watcher.close()
+
+    run(work())
+
+
+def test_the_next_broker_takes_the_role_over(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (registry, (first, second)):
+            await first.controller.create_topics([NewTopic("t", assignment={0: [1, 2]})])
+            registry.expire(first.store.session_id)
+            await second.until(lambda state: state.controller_id == 2)
+            await second.until(lambda state: "t" in state.topics and state.topics["t"].partitions[0].leader == 2)
+            assert second.controller.epoch == 2
+            assert second.partition("t").controller_epoch == 2
+
+    run(work())
+
+
+def test_a_deposed_controllers_writes_are_fenced(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, second)):
+            # Broker 1 does not hear that it has lost the role: its watcher is closed before.
+            first.watcher.close()
+            await answer(second.store.delete("/controller"))
+            await second.until(lambda state: state.controller_id == 2)
+            assert first.controller.is_active
+            with pytest.raises(NotController, match="no longer the controller"):
+                await first.controller._write([])
+            assert not first.controller.is_active
+
+    run(work())
+
+
+def test_the_leaders_own_isr_change_is_not_overwritten(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, second)):
+            await first.controller.create_topics([NewTopic("t", assignment={0: [2, 1]})])
+            await second.until(lambda state: "t" in state.topics)
+            known = second.partition("t")
+            shrunk = LeaderAndIsr(known.leader, known.leader_epoch, (BrokerId(2),), known.controller_epoch)
+            await answer(second.store.set(znodes.state_path("t", 0), shrunk.encode(), known.version))
+            await first.until(lambda state: state.topics["t"].partitions[0].isr == (2,))
+            assert (first.partition("t").version, first.partition("t").leader_epoch) == (1, 0)
+
+    run(work())
+
+
+def test_partitions_are_added(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, _)):
+            await first.controller.create_topics([NewTopic("t", 2)])
+            extended = await first.controller.create_partitions("t", 5)
+            state = await first.until(lambda state: len(state.topics["t"].partitions) == 5)
+            assert {number: p.replicas for number, p in state.topics["t"].partitions.items()} == extended.partitions
+            assert all(p.leader in (1, 2) for p in state.topics["t"].partitions.values())
+            await first.controller.create_partitions("t", 6, [[2]])
+            await first.until(lambda state: len(state.topics["t"].partitions) == 6)
+            assert first.partition("t", 5).replicas == (2,)
+            with pytest.raises(InvalidPartitions):
+                await first.controller.create_partitions("t", 6)
+            with pytest.raises(UnknownTopicOrPartition):
+                await first.controller.create_partitions("other", 6)
+
+    run(work())
+
+
+def test_a_deleted_topic_leaves_nothing_and_can_be_made_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            created = await only.controller.create_topics([NewTopic("t", 2, config={"a": "b"})])
+            outcome = await only.controller.delete_topics(["t", "other"])
+            assert outcome["t"] is None
+            assert isinstance(outcome["other"], UnknownTopicOrPartition)
+            await only.until(lambda state: not state.topics)
+            for path in (znodes.TOPICS, znodes.TOPIC_CONFIGS, znodes.DELETED_TOPICS):
+                assert await answer(only.store.children(path)) == []
+            again = await only.controller.create_topics([NewTopic("t", 1)])
+            await only.until(lambda state: "t" in state.topics)
+            assert again["t"].topic_id == only.state.topics["t"].topic_id != created["t"].topic_id
+            assert (only.state.topics["t"].config, len(only.state.topics["t"].partitions)) == ({}, 1)
+
+    run(work())
+
+
+def test_a_topic_made_again_at_once_is_read_afresh(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            for count in (3, 1, 2, 5, 1):
+                await only.controller.create_topics([NewTopic("t", count)])
+                state = await only.watcher.caught_up(TIMEOUT_S)
+                assert sorted(state.topics["t"].partitions) == list(range(count))
+                assert all(p.version == 0 for p in state.topics["t"].partitions.values())
+                await only.controller.delete_topics(["t"])
+            assert not (await only.watcher.caught_up(TIMEOUT_S)).topics
+
+    run(work())
+
+
+def test_a_large_topic_takes_several_writes_and_is_deleted_whole(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.controller.create_topics([NewTopic("t", 1200)])
+            state = await only.watcher.caught_up(TIMEOUT_S)
+            assert sum(p.leader == 1 for p in state.topics["t"].partitions.values()) == 1200
+            assert await only.controller.delete_topics(["t"]) == {"t": None}
+            for path in (znodes.TOPICS, znodes.DELETED_TOPICS):
+                assert await answer(only.store.children(path)) == []
+
+    run(work())
+
+
+def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        store = registry.connect()
+        await session.create_base_nodes(store)
+        planned = znodes.TopicAssignment(znodes.new_uuid(), {0: (BrokerId(1),), 1: (BrokerId(1),)})
+        # A topic without states, and one whose deletion had begun.
+        await answer(store.create("/brokers/topics/planned", planned.encode()))
+        await answer(store.create("/brokers/topics/doomed", planned.encode()))
+        await answer(store.create("/admin/delete_topics/doomed"))
+        registry.close()
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.until(lambda state: state.topics["planned"].partitions[1].leader == 1)
+            state = await only.watcher.caught_up(TIMEOUT_S)
+            assert set(state.topics) == {"planned"}
+            assert await answer(only.store.children(znodes.DELETED_TOPICS)) == []
+
+    run(work())
+
+
+def test_a_malformed_node_is_ignored_and_what_was_known_stands(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.controller.create_topics([NewTopic("t")])
+            before = (await only.watcher.caught_up(TIMEOUT_S)).topics["t"]
+            await answer(only.store.set(znodes.state_path("t", 0), b"not json"))
+            await answer(only.store.set(znodes.topic_path("t"), b"{}"))
+            after = (await only.watcher.caught_up(TIMEOUT_S)).topics["t"]
+            assert after == before
+            # And it goes on watching.
+            good = LeaderAndIsr(
+                BrokerId(1), before.partitions[0].leader_epoch, (BrokerId(1),), before.partitions[0].controller_epoch
+            )
+            await answer(only.store.set(znodes.state_path("t", 0), good.encode()))
+            assert (await only.watcher.caught_up(TIMEOUT_S)).topics["t"].partitions[0].version == 2
+
+    run(work())
+
+
+def test_rereading_leaves_no_further_watches(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (registry, (only,)):
+            await only.controller.create_topics([NewTopic(f"t{number}", 2) for number in range(5)])
+            await only.watcher.caught_up(TIMEOUT_S)
+
+            def watches() -> int:
+                tables = (registry.tree._data_watches, registry.tree._child_watches)
+                return sum(len(watches) for table in tables for watches in table.values())
+
+            before = watches()
+            for _ in range(5):
+                only.watcher._read_all()
+                await only.watcher.caught_up(TIMEOUT_S)
+            assert watches() == before
+            await only.controller.delete_topics([f"t{number}" for number in range(5)])
+            await only.watcher.caught_up(TIMEOUT_S)
+            # The broker, the two lists and the controller; nothing of the deleted topics but their configs to come.
+            assert watches() <= 4, registry.tree._data_watches
+
+    run(work())

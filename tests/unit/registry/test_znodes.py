@@ -1,0 +1,121 @@
+import json
+import random
+
+import pytest
+
+from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.store import MAX_DATA_BYTES
+from spark_kafkalite.registry.znodes import (
+    BrokerRegistration,
+    LeaderAndIsr,
+    MalformedNode,
+    ProducerIdBlock,
+    TopicAssignment,
+)
+
+
+def test_paths_are_kafkas() -> None:
+    assert znodes.broker_path(3) == "/brokers/ids/3"
+    assert znodes.topic_path("t") == "/brokers/topics/t"
+    assert znodes.state_path("t", 0) == "/brokers/topics/t/partitions/0/state"
+    assert znodes.topic_config_path("t") == "/config/topics/t"
+
+
+def test_broker_registration_has_kafkas_fields_and_comes_back() -> None:
+    registration = BrokerRegistration(BrokerId(1), "h", 9092, "r1", 1700000000000)
+    fields = json.loads(registration.encode())
+    assert fields == {
+        "version": 5,
+        "host": "h",
+        "port": 9092,
+        "jmx_port": -1,
+        "timestamp": "1700000000000",
+        "endpoints": ["PLAINTEXT://h:9092"],
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+        "features": {},
+        "rack": "r1",
+    }
+    decoded = BrokerRegistration.decode(1, registration.encode())
+    assert (decoded.host, decoded.port, decoded.rack, decoded.timestamp_ms) == ("h", 9092, "r1", 1700000000000)
+
+
+def test_an_ipv6_host_is_bracketed_in_the_endpoint() -> None:
+    assert json.loads(BrokerRegistration(BrokerId(1), "::1", 9).encode())["endpoints"] == ["PLAINTEXT://[::1]:9"]
+
+
+def test_a_registration_without_host_takes_its_first_endpoint() -> None:
+    data = b'{"version":5,"host":null,"port":-1,"endpoints":["SSL://[::1]:7"],"timestamp":"1","features":{}}'
+    decoded = BrokerRegistration.decode(2, data)
+    assert (decoded.host, decoded.port) == ("::1", 7)
+
+
+def test_topic_assignment_round_trip_and_old_version() -> None:
+    assignment = TopicAssignment(
+        bytes(range(16)), {0: (BrokerId(1), BrokerId(2)), 10: (BrokerId(2),), 2: (BrokerId(3),)}
+    )
+    decoded = TopicAssignment.decode("t", assignment.encode())
+    assert decoded == assignment
+    assert list(decoded.partitions) == [0, 2, 10]
+    old = TopicAssignment.decode("t", b'{"version":1,"partitions":{"0":[1]}}')
+    assert old.topic_id == znodes.NO_TOPIC_ID
+
+
+def test_leader_and_isr_is_kafkas_json() -> None:
+    state = LeaderAndIsr(BrokerId(1), LeaderEpoch(4), (BrokerId(1), BrokerId(3)), ControllerEpoch(2))
+    assert state.encode() == b'{"controller_epoch":2,"leader":1,"version":1,"leader_epoch":4,"isr":[1,3]}'
+    with_more = b'{"controller_epoch":2,"leader":1,"version":1,"leader_epoch":4,"isr":[1,3],"leader_recovery_state":0}'
+    assert LeaderAndIsr.decode("t", 0, with_more) == state
+
+
+def test_producer_id_blocks_follow_each_other() -> None:
+    first = ProducerIdBlock.after(None, BrokerId(1))
+    assert first.encode() == b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}'
+    second = ProducerIdBlock.after(ProducerIdBlock.decode(first.encode()), BrokerId(2))
+    assert (second.first, second.last) == (1000, 1999)
+
+
+def test_ids_are_22_characters_and_never_begin_with_a_dash() -> None:
+    for _ in range(500):
+        raw = znodes.new_uuid()
+        text = znodes.uuid_text(raw)
+        assert len(text) == 22
+        assert not text.startswith("-")
+        assert znodes.uuid_bytes(text) == raw
+    for bad in ("", "short", "x" * 23, "+" * 22, "é" * 22):
+        with pytest.raises(ValueError, match="22 characters"):
+            znodes.uuid_bytes(bad)
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        lambda data: BrokerRegistration.decode(1, data),
+        lambda data: TopicAssignment.decode("t", data),
+        lambda data: LeaderAndIsr.decode("t", 0, data),
+        lambda data: ProducerIdBlock.decode(data),
+        lambda data: znodes.decode_config("/config/topics/t", data),
+        znodes.decode_cluster_id,
+        znodes.decode_controller,
+        znodes.decode_controller_epoch,
+    ],
+)
+def test_bad_payloads_are_named_and_nothing_else_is_raised(decode) -> None:
+    bad = [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"version":1}', b'{"partitions":[]}', b'{"config":3}', b"[" * 5000]
+    bad.append(b'{"id":"x","isr":3,"leader":"a","brokerid":null,"config":[1],"endpoints":7,"partitions":{"a":[1]}}')
+    chosen = random.Random(1)
+    bad += [bytes(chosen.randrange(256) for _ in range(20)) for _ in range(100)]
+    for data in bad:
+        with pytest.raises(MalformedNode, match="which cannot be read"):
+            decode(data)
+
+
+def test_config_keeps_text() -> None:
+    data = znodes.encode_config({"retention.ms": "-1"})
+    assert data == b'{"version":1,"config":{"retention.ms":"-1"}}'
+    assert znodes.decode_config("/config/topics/t", data) == {"retention.ms": "-1"}
+
+
+def test_a_thousand_partition_states_fit_into_one_multi() -> None:
+    state = LeaderAndIsr(BrokerId(1), LeaderEpoch(4), (BrokerId(1), BrokerId(2), BrokerId(3)), ControllerEpoch(2))
+    assert 500 * (len(state.encode()) + 2 * len(znodes.state_path("t" * 249, 999))) < MAX_DATA_BYTES
