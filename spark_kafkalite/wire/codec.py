@@ -38,15 +38,15 @@ _API_VERSIONS: Final = 18
 _UNSUPPORTED_VERSION: Final = 35
 
 
-def decode_request(api_key: int, version: int, view: Buffer, position: int) -> ApiMessage:
-    """Decode a request body that starts at ``position`` and ends with ``view``.
+def decode_request(api_key: int, version: int, view: Buffer, position: int) -> Any:
+    """Decode a request body that starts at ``position`` and ends with ``view``, into the API's request class.
 
     Raises FrameError, or UnsupportedVersion (35) for an API or version without a schema.
     """
     return _decode(_decoder(api_key, version, True), view, position, MAX_REQUEST_ELEMENTS, api_key, version)
 
 
-def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, ApiMessage]:
+def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]:
     """Decode a whole response frame, header included, into its correlation id and body.
 
     A broker that does not know the version of an ApiVersions request answers in version 0 whatever was asked, with
@@ -85,7 +85,7 @@ def encode_body(message: ApiMessage, version: int) -> bytes:
 
 def _decode(
     decoder: Callable[..., tuple[Any, int]], view: Buffer, position: int, elements: int, api_key: int, version: int
-) -> ApiMessage:
+) -> Any:
     if type(view) is not memoryview:
         view = memoryview(view)
     try:
@@ -98,7 +98,7 @@ def _decode(
         raise FrameError(
             f"{API[api_key].name} (API {api_key}) version {version}: a string is not UTF-8: {error}"
         ) from None
-    return message  # type: ignore[no-any-return]
+    return message
 
 
 def _encode(message: ApiMessage, version: int, out: bytearray) -> None:

@@ -15,8 +15,8 @@ decoder reads like this (Metadata v4's broker):
 
 ``buf`` is a memoryview of bytes that ends with the frame, ``end`` its length, ``room`` a one-element list with the
 number of array elements that may still be made. Bounds of fixed-width fields are checked by ``struct`` and by indexing:
-the caller turns ``struct.error`` and ``IndexError`` into ``FrameError``. ``pos`` never goes back and lengths are compared
-before they are added, so no index is ever negative.
+the caller turns ``struct.error`` and ``IndexError`` into ``FrameError``. ``pos`` never goes back and lengths are
+compared before anything is read at them, so no index is ever negative.
 
 Only names and numbers from generated classes get into the source, nothing that came from a peer.
 """

@@ -178,8 +178,8 @@ def class_for(code: int) -> type[KafkaError]:
 def error_for(code: int, message: str | None = None) -> KafkaError:
     """Return an exception, not raised, for a code that came over the wire.
 
-    ``message`` is the broker's own text; without one, or with an empty one, the class's meaning stands in. The text ends
-    with the code's name and number.
+    ``message`` is the broker's own text; without one, or with an empty one, the class's meaning stands in. The text
+    ends with the code's name and number.
     """
     cls = class_for(code)
     text = message or " ".join((cls.__doc__ or "").split())

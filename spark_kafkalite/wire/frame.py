@@ -1,7 +1,7 @@
 """Cuts a stream of bytes into frames: an int32 length, then that many bytes.
 
-Sans-IO: whoever owns the socket asks for ``writable()``, receives into it, reports with ``received()`` how much came, and
-takes frames with ``next_frame()`` until it gives None. Nothing here waits or knows about sockets.
+Sans-IO: whoever owns the socket asks for ``writable()``, receives into it, reports with ``received()`` how much came,
+and takes frames with ``next_frame()`` until it gives None. Nothing here waits or knows about sockets.
 
 Who owns the memory. A frame is a writable memoryview of its content, without the length. It stays valid as long as
 anybody holds it: the reader never writes again to bytes that it has handed out, so a produced batch can be stamped in
@@ -9,8 +9,8 @@ place and written to disk from here. Small frames that arrive together share a b
 frames is dropped; a frame that does not fit into a block has a buffer of its own, no larger than itself.
 
 How much memory. None between frames (an idle connection owns no buffer), ``BLOCK_BYTES`` while small frames arrive, and
-for a large frame at most about twice what has arrived of it: its buffer doubles as bytes come in, so that a length alone
-costs nothing. ``held_bytes`` says how much it is now, for whoever bounds the sum over all connections.
+for a large frame at most about twice what has arrived of it: its buffer doubles as bytes come in, so that a length
+alone costs nothing. ``held_bytes`` says how much it is now, for whoever bounds the sum over all connections.
 
 A length that is negative, zero or above the limit raises ``FrameError`` at once, before any of the frame is taken in;
 the stream cannot be followed any further after that, and every later call raises it again.
@@ -152,7 +152,7 @@ class FrameReader:
         self._block = None
 
     def _move_to_new_block(self, block: bytearray) -> bytearray:
-        """Begin a new block with the unfinished frame at the end of this one; older frames may still lie in this one."""
+        """Begin a new block with the unfinished frame at the end of this one, where older frames may still lie."""
         rest = self._end - self._start
         fresh = bytearray(BLOCK_BYTES)
         fresh[:rest] = memoryview(block)[self._start : self._end]
