@@ -7,7 +7,7 @@ After a crash everything from the recovery point on (the first offset that was n
 each batch must start where the one before ended, have magic 2 and a sane length, follow in offset and leader epoch, and
 pass its CRC. At the first that does not the file is cut and all later segments are removed: what comes after a hole
 was never acknowledged as flushed, and must not be read. Batches of the recovery point's own segment that lie below it
-are walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then everything is synced,
+are walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then all is synced,
 and the recovery point is the end.
 
 A zero-filled, stale or random tail, a cut batch, a batch after a hole, a length that is negative or beyond the file:
