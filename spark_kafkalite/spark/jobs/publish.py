@@ -58,10 +58,10 @@ def recover(files: Files) -> Recovery:
     """Complete the last committed run and delete what runs that never committed have left behind."""
     newest = newest_manifest(files)
     moved = move_files(files, newest) if newest is not None and files.exists(newest.staging) else 0
-    discarded = tuple(files.names(STAGING))
-    for run in discarded:
+    left = files.names(STAGING)
+    for run in left:
         files.delete(staging_path(run))
-    return Recovery(newest, moved, discarded)
+    return Recovery(newest, moved, tuple(run for run in left if newest is None or run != newest.run))
 
 
 def write_plan(files: Files, run: str, plan: Plan) -> None:
