@@ -155,7 +155,7 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
         if flexible:
             position = skip_tags(view, position)
         topics.append((name, partitions))
-    forgotten_topics: list[tuple[str, Sequence[int]]] = []
+    forgotten_topics: Sequence[tuple[str, Sequence[int]]] = ()
     if version >= 7:
         forgotten_topics, position = _parse_forgotten(view, position, layout, flexible, room)
     rack_id = ""
@@ -181,7 +181,7 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
 
 def _parse_forgotten(
     view: memoryview, position: int, layout: Layout, flexible: bool, room: int
-) -> tuple[list[tuple[str, Sequence[int]]], int]:
+) -> tuple[Sequence[tuple[str, Sequence[int]]], int]:
     forgotten: list[tuple[str, Sequence[int]]] = []
     count, position = layout.array_count(view, position, 3, "forgotten_topics_data", False)
     room -= count
@@ -195,7 +195,7 @@ def _parse_forgotten(
         position += 4 * partition_count
         if flexible:
             position = skip_tags(view, position)
-    return forgotten, position
+    return tuple(forgotten), position
 
 
 def _parse_cluster_id(view: memoryview, position: int) -> str | None:

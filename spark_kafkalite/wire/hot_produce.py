@@ -200,7 +200,9 @@ def _parse_produce_response(view: memoryview, position: int, version: int) -> Pr
                     position = skip_tags(view, position)
             log_start_offset = log_start[0] if log_start else -1
             partitions.append(
-                ProducedPartition(partition, code, base_offset, time, log_start_offset, record_errors, error_message)
+                ProducedPartition(
+                    partition, code, base_offset, time, log_start_offset, tuple(record_errors), error_message
+                )
             )
         if flexible:
             position = skip_tags(view, position)
