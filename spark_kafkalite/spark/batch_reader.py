@@ -1,0 +1,94 @@
+"""Batch reads: plans, on the driver, which ranges which task reads.
+
+``reader()`` runs when Spark plans the first action over a ``.load()``, and Spark keeps its answer for that DataFrame: later
+actions read the same ranges, and records that came since are seen by a new ``.load()``. Ends are resolved here, so that
+``maxRecordsPerPartition`` also applies to a read from earliest to latest. Holds only what can be pickled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
+from spark_kafkalite.spark.conditions import (
+    RESOLVED_START_AFTER_END,
+    START_AND_END_MISMATCH,
+    UNRESOLVED_START_AFTER_END,
+    SparkConditionError,
+)
+from spark_kafkalite.spark.offset_ranges import OffsetRange, Offsets, packed, ranges_between, split
+from spark_kafkalite.spark.options import OffsetSpec, ReaderOptions
+from spark_kafkalite.spark.partition_reader import ReadPlan, ReadTask, read_task
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+
+class KafkaliteBatchReader(DataSourceReader):
+    """What Spark asks for one batch read."""
+
+    def __init__(self, options: ReaderOptions, schema: pa.Schema) -> None:
+        """Raises SparkConditionError for starts and ends that contradict each other."""
+        self._options = options
+        self._plan = ReadPlan.of(options, schema)
+        self._starting = options.starting_for(streaming=False)
+        self._ending = options.ending_for_batch()
+        _check_unresolved(self._starting, self._ending)
+        options.warn_batch()
+
+    def partitions(self) -> list[InputPartition]:
+        """Resolve the ranges and return the tasks."""
+        lookup = ClusterOffsets(self._options)
+        assigned = lookup.assigned().partitions
+        start = lookup.resolved(self._starting, assigned, starting=True)
+        end = lookup.resolved(self._ending, assigned, starting=False)
+        check_resolved(start, end)
+        tasks = planned_tasks(self._options, ranges_between(start, end))
+        # With no task at all Spark would call read() with a partition of its own making.
+        return [ReadTask(tuple(task)) for task in tasks] or [ReadTask(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges; runs in a Python worker."""
+        return read_task(self._plan, partition)
+
+
+def planned_tasks(options: ReaderOptions, ranges: list[OffsetRange]) -> list[list[OffsetRange]]:
+    """Return the ranges of each task: split as the options ask, else small ranges together."""
+    if options.min_partitions is not None or options.max_records_per_partition is not None:
+        return [[piece] for piece in split(ranges, options.min_partitions, options.max_records_per_partition)]
+    return packed(ranges)
+
+
+def _check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
+    """Raise where JSON for the start and JSON for the end do not fit, which needs no broker to see."""
+    if starting.offsets is None or ending.offsets is None:
+        return
+    if set(starting.offsets) != set(ending.offsets):
+        differing = ", ".join(sorted(map(str, set(starting.offsets) ^ set(ending.offsets))))
+        raise SparkConditionError(
+            START_AND_END_MISMATCH,
+            f"{ending.option}={ending.text}: {starting.option} and {ending.option} name different partitions "
+            f"({differing}); name the same ones in both",
+        )
+    for tp, start in sorted(starting.offsets.items()):
+        end = ending.offsets[tp]
+        if start >= 0 and end >= 0 and start > end:
+            raise _after_end(UNRESOLVED_START_AFTER_END, tp, start, end)
+
+
+def check_resolved(start: Offsets, end: Offsets) -> None:
+    """Raise where a resolved start lies after its end."""
+    for tp, offset in sorted(start.items()):
+        if tp in end and offset > end[tp]:
+            raise _after_end(RESOLVED_START_AFTER_END, tp, offset, end[tp])
+
+
+def _after_end(condition: str, tp: TopicPartition, start: int, end: int) -> SparkConditionError:
+    return SparkConditionError(
+        condition,
+        f"{tp}: the start offset {start} is greater than the end offset {end}; lower the start or raise the end",
+    )

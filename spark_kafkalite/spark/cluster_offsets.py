@@ -1,0 +1,278 @@
+"""What the driver asks the cluster: which partitions there are, and which offsets their ends and times have.
+
+Every call retries inside, because an exception that leaves the source kills the whole query: while brokers are away it
+goes on for ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (three minutes by default), and warns while it
+does. Only :meth:`ClusterOffsets.check` is impatient: it runs in ``.load()``, where a user waits for a wrong address.
+
+Nothing of this is pickled; the driver's processes make one when they need one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from spark_kafkalite.client.cluster import EARLIEST as EARLIEST_TIMESTAMP
+from spark_kafkalite.client.cluster import LATEST as LATEST_TIMESTAMP
+from spark_kafkalite.client.cluster import ClusterClient
+from spark_kafkalite.client.metadata import TopicInfo
+from spark_kafkalite.client.retry import Deadline, is_retriable
+from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.spark.conditions import (
+    CONNECTION_FAILED,
+    INVALID_OPTION,
+    OFFSETS_DO_NOT_MATCH_ASSIGNED,
+    TIMESTAMPS_DO_NOT_MATCH_ASSIGNED,
+    TOPIC_NOT_FOUND,
+    SparkConditionError,
+    option_error,
+)
+from spark_kafkalite.spark.connections import cluster_for, reading_config
+from spark_kafkalite.spark.offset_ranges import Offsets
+from spark_kafkalite.spark.options import EARLIEST, LATEST, OffsetSpec, ReaderOptions
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+_T = TypeVar("_T")
+
+# How long .load() waits for a first answer; a broker that restarts takes less.
+CHECK_TIMEOUT_MS: Final = 10_000
+# One attempt of a patient call; the next one starts with fresh connections and a line in the log.
+_ATTEMPT_MS: Final = 10_000
+# A topic that was there may be unknown to a broker that has just started.
+_UNKNOWN_TOPIC_GRACE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The partitions of a subscription at one moment, and their topics' ids (zero bytes: the broker has none)."""
+
+    partitions: tuple[TopicPartition, ...]
+    topic_ids: Mapping[str, bytes]
+
+
+class ClusterOffsets:
+    """Looks up partitions and offsets for one source."""
+
+    def __init__(self, options: ReaderOptions) -> None:
+        self._options = options
+        self._config = reading_config(options.client)
+        self._cluster: ClusterClient = cluster_for(self._config.client, options.client)
+        self._warned_assign = False
+
+    # Partitions -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> Assigned:
+        """Return the partitions now, or raise soon: the check that ``.load()`` makes."""
+        timeout_ms = min(CHECK_TIMEOUT_MS, self._config_timeout_ms())
+        deadline = Deadline.after_ms(timeout_ms)
+        while True:
+            try:
+                return self._assigned(deadline)
+            except KafkaliteError as error:
+                # A topic just made may have no leader for a moment.
+                if isinstance(error, UnknownTopicOrPartition) or not is_retriable(error) or deadline.left_s() < 0.2:
+                    raise self._explained(error) from None
+                time.sleep(0.1)
+
+    def assigned(self, known: Iterable[str] = ()) -> Assigned:
+        """Return the partitions now, waiting for brokers that are away. ``known``: topics that were there before."""
+        return self._patiently("which partitions there are", self._assigned, frozenset(known))
+
+    def _assigned(self, deadline: Deadline) -> Assigned:
+        subscription = self._options.subscription
+        if subscription.kind == "subscribePattern":
+            # An unanchored search, as the JVM connector's admin path does it; internal topics are never listed.
+            matches = re.compile(subscription.pattern).search
+            topics = [
+                info
+                for info in self._cluster.all_topics(deadline).values()
+                if not info.is_internal and not info.error_code and matches(info.name)
+            ]
+        elif subscription.kind == "subscribe":
+            found = self._named(subscription.topics, deadline)
+            topics = [info for info in found if not info.is_internal]
+            for info in found:
+                if info.is_internal:
+                    _LOG.warning("topic %s is internal to the cluster and is not read", info.name)
+        else:
+            topics = self._named(dict.fromkeys(tp.topic for tp in subscription.partitions), deadline)
+        partitions = {TopicPartition(info.name, each.partition) for info in topics for each in info.partitions}
+        if subscription.kind == "assign":
+            missing = [str(tp) for tp in subscription.partitions if tp not in partitions]
+            if missing and not self._warned_assign:
+                self._warned_assign = True
+                _LOG.warning("assign names partitions that do not exist and are not read: %s", ", ".join(missing))
+            partitions &= set(subscription.partitions)
+        return Assigned(tuple(sorted(partitions)), {info.name: info.topic_id for info in topics})
+
+    def _named(self, names: Iterable[str], deadline: Deadline) -> list[TopicInfo]:
+        names = list(names)
+        # Asked anew each time: a cached answer would not show new partitions.
+        snapshot = self._cluster.refresh(names, deadline)
+        infos = []
+        for name in names:
+            info = snapshot.topics.get(name)
+            if info is None or info.error_code or not info.partitions:
+                # Raises what the broker says of it, or waits for a topic that is being made.
+                info = self._cluster.topic(name, deadline)
+            infos.append(info)
+        return infos
+
+    # Offsets --------------------------------------------------------------------------------------------------------
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return the log start offsets. Partitions that are gone are left out."""
+        return self._ends(partitions, EARLIEST_TIMESTAMP, "the first offsets")
+
+    def latest(
+        self, partitions: Iterable[TopicPartition], not_below: Mapping[TopicPartition, int] | None = None
+    ) -> Offsets:
+        """Return the ends of the logs: high watermarks, or last stable offsets for ``read_committed``.
+
+        A leader that has just changed may show an end below what was read before (KAFKA-7703), so an end below
+        ``not_below`` is asked for again, ``fetchOffset.numRetries`` times, and then believed.
+        """
+        wanted = list(partitions)
+        found = self._ends(wanted, LATEST_TIMESTAMP, "the last offsets")
+        for attempt in range(self._options.retries):
+            backwards = [tp for tp, offset in found.items() if offset < (not_below or {}).get(tp, 0)]
+            if not backwards:
+                break
+            _LOG.warning(
+                "last offsets went backwards (attempt %d of %d): %s",
+                attempt + 1,
+                self._options.retries,
+                ", ".join(f"{tp} from {(not_below or {})[tp]} to {found[tp]}" for tp in backwards),
+            )
+            time.sleep(self._options.retry_interval_ms / 1000)
+            found.update(self._ends(backwards, LATEST_TIMESTAMP, "the last offsets"))
+        return found
+
+    def _ends(self, partitions: Iterable[TopicPartition], timestamp: int, what: str) -> Offsets:
+        return {
+            tp: each for tp, each in self._at({tp: timestamp for tp in partitions}, what).items() if each is not None
+        }
+
+    def _at(self, timestamps: Mapping[TopicPartition, int], what: str) -> dict[TopicPartition, int | None]:
+        if not timestamps:
+            return {}
+        isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
+
+        def ask(deadline: Deadline) -> dict[TopicPartition, int | None]:
+            answers = self._cluster.offsets_for(timestamps, deadline, isolation=isolation)
+            return {tp: None if answer is None else answer.offset for tp, answer in answers.items()}
+
+        return self._patiently(what, ask, frozenset(tp.topic for tp in timestamps))
+
+    def resolved(self, spec: OffsetSpec, partitions: Iterable[TopicPartition], *, starting: bool) -> Offsets:
+        """Return the offsets that a starting or ending option means for these partitions.
+
+        Raises SparkConditionError when the option does not name exactly these partitions, and when a starting time lies
+        after every record and the strategy is ``error``. An ending time after every record is the end.
+        """
+        partitions = tuple(partitions)
+        if spec.sentinel is not None:
+            return self.earliest(partitions) if spec.sentinel == EARLIEST else self.latest(partitions)
+        if spec.offsets is not None:
+            _check_names(spec, spec.offsets, partitions, OFFSETS_DO_NOT_MATCH_ASSIGNED)
+            found = {tp: offset for tp, offset in spec.offsets.items() if offset >= 0}
+            found.update(self.earliest(tp for tp, offset in spec.offsets.items() if offset == EARLIEST))
+            found.update(self.latest(tp for tp, offset in spec.offsets.items() if offset == LATEST))
+            return found
+        if spec.timestamps is not None:
+            _check_names(spec, spec.timestamps, partitions, TIMESTAMPS_DO_NOT_MATCH_ASSIGNED)
+            timestamps = dict(spec.timestamps)
+        else:
+            timestamps = {tp: spec.timestamp_ms or 0 for tp in partitions}
+        return self._by_time(spec, timestamps, starting)
+
+    def _by_time(self, spec: OffsetSpec, timestamps: Mapping[TopicPartition, int], starting: bool) -> Offsets:
+        found = self._at(timestamps, f"the offsets of {spec.option}")
+        beyond = sorted(tp for tp in timestamps if found.get(tp) is None)
+        if beyond and starting and not self._options.latest_when_no_timestamp:
+            named = ", ".join(f"{tp} (time {timestamps[tp]})" for tp in beyond)
+            raise option_error(
+                INVALID_OPTION,
+                spec.option,
+                spec.text,
+                f"no record at or after that time in {named}; take an earlier time, or set "
+                "startingOffsetsByTimestampStrategy=latest to start such partitions at their end",
+            )
+        offsets = {tp: offset for tp, offset in found.items() if offset is not None}
+        offsets.update(self.latest(beyond))
+        return offsets
+
+    # Patience -------------------------------------------------------------------------------------------------------
+
+    def _config_timeout_ms(self) -> int:
+        return max(1, self._config.client.default_api_timeout_ms)
+
+    def _patiently(self, what: str, ask: Callable[[Deadline], _T], known: frozenset[str]) -> _T:
+        """Return what ``ask`` returns, trying until the total time is up; errors that do not pass are raised at once."""
+        started = time.monotonic()
+        total_s = self._config_timeout_ms() * self._options.retries / 1000
+        attempt = 0
+        while True:
+            attempt += 1
+            left_ms = max(1.0, (total_s - (time.monotonic() - started)) * 1000)
+            try:
+                return ask(Deadline.after_ms(min(left_ms, _ATTEMPT_MS)))
+            except SparkConditionError:
+                raise
+            except KafkaliteError as error:
+                waited_s = time.monotonic() - started
+                pause_s = self._options.retry_interval_ms / 1000
+                limit_s = total_s
+                if isinstance(error, UnknownTopicOrPartition):
+                    # The brokers do answer; only a topic that was there before deserves some time to reappear.
+                    limit_s = _UNKNOWN_TOPIC_GRACE_S if known else 0.0
+                if not is_retriable(error) or waited_s + pause_s >= limit_s:
+                    raise self._explained(error) from None
+                _LOG.warning(
+                    "cannot look up %s (attempt %d, %.0f of at most %.0f s): %s",
+                    what,
+                    attempt,
+                    waited_s,
+                    limit_s,
+                    error,
+                )
+                time.sleep(pause_s)
+
+    def _explained(self, error: KafkaliteError) -> SparkConditionError:
+        if isinstance(error, UnknownTopicOrPartition):
+            subscription = self._options.subscription
+            value = str(subscription).partition("=")[2]
+            return option_error(TOPIC_NOT_FOUND, subscription.kind, value, f"{error}; create it, or mend the name")
+        servers = self._options.client.get("bootstrap.servers", "")
+        return option_error(
+            CONNECTION_FAILED,
+            "kafka.bootstrap.servers",
+            servers,
+            f"{error}; start the broker, or mend the address",
+        )
+
+
+def _check_names(
+    spec: OffsetSpec, named: Iterable[TopicPartition], partitions: tuple[TopicPartition, ...], condition: str
+) -> None:
+    missing = sorted(set(partitions) - set(named))
+    extra = sorted(set(named) - set(partitions))
+    if not missing and not extra:
+        return
+    said = []
+    if missing:
+        said.append(f"it lacks {', '.join(map(str, missing))}")
+    if extra:
+        said.append(f"it names {', '.join(map(str, extra))}, which are not read")
+    raise option_error(
+        condition,
+        spec.option,
+        spec.text,
+        f"must name exactly the partitions that are read: {' and '.join(said)}; mend the JSON "
+        "(offset -2 is earliest, -1 latest)",
+    )

@@ -1,0 +1,76 @@
+"""What a Spark user sees when something is wrong: a named condition, the option and its value, and what to do.
+
+Owns the exception that the source and the sink raise towards Spark, the condition names, and the hiding of secrets. Spark
+shows a Python traceback, so the text is built for its end: a headline, then one last line of the form
+``[CONDITION] option=value: what is wrong; do this``. Where Spark's JVM connector has a name for a condition, that name
+is used, so that what people know how to search for still works.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from spark_kafkalite.errors import KafkaliteError
+
+INVALID_OPTION: Final = "KAFKALITE_INVALID_OPTION"
+UNKNOWN_OPTION: Final = "KAFKALITE_UNKNOWN_OPTION"
+UNSUPPORTED_OPTION: Final = "KAFKALITE_UNSUPPORTED_OPTION"
+CONNECTION_FAILED: Final = "KAFKALITE_CONNECTION_FAILED"
+TOPIC_NOT_FOUND: Final = "KAFKALITE_TOPIC_NOT_FOUND"
+INVALID_SCHEMA: Final = "KAFKALITE_INVALID_SCHEMA"
+INVALID_OFFSET: Final = "KAFKALITE_INVALID_OFFSET"
+READ_FAILED: Final = "KAFKALITE_READ_FAILED"
+WRITE_FAILED: Final = "KAFKALITE_WRITE_FAILED"
+
+# The JVM connector's names: connector/kafka-0-10-sql, kafka-error-conditions.json.
+OFFSETS_DO_NOT_MATCH_ASSIGNED: Final = "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+TIMESTAMPS_DO_NOT_MATCH_ASSIGNED: Final = "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+START_AND_END_MISMATCH: Final = "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET"
+UNRESOLVED_START_AFTER_END: Final = "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
+RESOLVED_START_AFTER_END: Final = "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
+NULL_TOPIC: Final = "KAFKA_NULL_TOPIC_IN_DATA"
+LOSS_INITIAL_NOT_FOUND: Final = "KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS"
+LOSS_ADDED_NOT_FROM_ZERO: Final = "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO"
+LOSS_PARTITIONS_DELETED: Final = "KAFKA_DATA_LOSS.PARTITIONS_DELETED"
+LOSS_OFFSET_CHANGED: Final = "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED"
+LOSS_COULD_NOT_READ: Final = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
+
+_SECRET_NAME = re.compile(
+    r"password|secret|jaas|token|credential|private|hmac|passwd|(^|\.)ssl\..*(key|certificate)", re.IGNORECASE
+)
+# Secrets inside a value that is not one as a whole, such as a JAAS line given under a misspelt name.
+_SECRET_IN_VALUE = re.compile(r"password|secret|-----BEGIN|tokenauth|hmac", re.IGNORECASE)
+_LONGEST_VALUE: Final = 300
+
+
+class SparkConditionError(KafkaliteError):
+    """An error meant for the Spark user. ``condition`` is its name, ``detail`` the text behind it."""
+
+    def __init__(self, condition: str, detail: str, headline: str = 'format("kafkalite") cannot go on') -> None:
+        self.condition = condition
+        self.detail = one_line(detail)
+        self.headline = headline
+        super().__init__(condition, detail, headline)
+
+    def __str__(self) -> str:
+        return f"{self.headline}:\n[{self.condition}] {self.detail}"
+
+
+def option_error(condition: str, option: str, value: object, wrong: str) -> SparkConditionError:
+    """Return the error for one option; ``value`` None says that it is not set. Secrets are redacted."""
+    shown = "(not set)" if value is None else shown_value(option, str(value))
+    return SparkConditionError(condition, f"{option}={shown}: {wrong}", 'format("kafkalite") got an option wrong')
+
+
+def one_line(text: str) -> str:
+    """Return the text with every run of white space as one blank, so that it stays one line of a traceback."""
+    return " ".join(text.split())
+
+
+def shown_value(name: str, value: str) -> str:
+    """Return a value as it may be shown: secrets replaced, long ones cut, on one line."""
+    if _SECRET_NAME.search(name) or _SECRET_IN_VALUE.search(value):
+        return "*********(redacted)"
+    value = one_line(value)
+    return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}... ({len(value)} characters)"

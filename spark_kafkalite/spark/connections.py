@@ -1,0 +1,115 @@
+"""Clients that a Python process of Spark keeps: one cluster client and one producer per set of settings.
+
+Spark reuses its Python workers from task to task, so a connection that is kept here serves many tasks; a worker that is
+idle for a minute is ended by Spark, and its connections with it. Entries belong to the process that made them: a forked
+child starts with none, because threads and sockets do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_kafkalite.client.cluster import ClusterClient
+from spark_kafkalite.client.config import (
+    PRODUCER_SETTINGS,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    consumer_config,
+    producer_config,
+)
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.producer import Producer
+
+_LOCK: Final = threading.Lock()
+_OWNER = os.getpid()
+_CLUSTERS: dict[frozenset[tuple[str, str]], ClusterClient] = {}
+_PRODUCERS: dict[frozenset[tuple[str, str]], Producer] = {}
+
+# Of a consumer's settings, those that say something about this client and nothing about how to reach the cluster.
+CLIENT_ID: Final = "spark-kafkalite"
+# Fetches for Spark are large, unless the user says otherwise: performance facts, section 4.
+DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
+
+
+def reading_config(settings: Mapping[str, str]) -> ConsumerConfig:
+    """Return the client settings of a read. Raises SparkConditionError for a bad value."""
+    with_defaults = {"max.partition.fetch.bytes": str(DEFAULT_FETCH_BYTES), "client.id": CLIENT_ID, **settings}
+    try:
+        return consumer_config(with_defaults, {})
+    except ConfigError as error:
+        raise _as_condition(error, settings) from None
+
+
+def writing_config(settings: Mapping[str, str]) -> ProducerConfig:
+    """Return the client settings of a write. Raises SparkConditionError for a bad value."""
+    try:
+        return producer_config(writing_settings(settings), {})
+    except ConfigError as error:
+        raise _as_condition(error, settings) from None
+
+
+def cluster_for(config: ClientConfig, settings: Mapping[str, str]) -> ClusterClient:
+    """Return this process's cluster client for these settings."""
+    key = frozenset(settings.items())
+    with _LOCK:
+        _forget_parents()
+        cluster = _CLUSTERS.get(key)
+        if cluster is None:
+            cluster = _CLUSTERS[key] = ClusterClient(config)
+        return cluster
+
+
+def producer_for(settings: Mapping[str, str]) -> Producer:
+    """Return this process's producer for these settings. Raises SparkConditionError for a bad value."""
+    from spark_kafkalite.client.producer import Producer
+
+    key = frozenset(settings.items())
+    with _LOCK:
+        _forget_parents()
+        producer = _PRODUCERS.get(key)
+        if producer is None:
+            try:
+                producer = _PRODUCERS[key] = Producer(writing_settings(settings))
+            except ConfigError as error:
+                raise _as_condition(error, settings) from None
+        return producer
+
+
+def writing_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the producer's settings of a write: the user's, over defaults that suit whole columns."""
+    return {"client.id": CLIENT_ID, "batch.size": "262144", "linger.ms": "5", **settings}
+
+
+def drop_producer(settings: Mapping[str, str]) -> None:
+    """Close and forget a producer whose state is in doubt after an error; the next task makes a new one."""
+    with _LOCK:
+        producer = _PRODUCERS.pop(frozenset(settings.items()), None)
+    if producer is not None:
+        producer.close(timeout_s=0)
+
+
+def _forget_parents() -> None:
+    global _OWNER
+    if os.getpid() != _OWNER:
+        _OWNER = os.getpid()
+        _CLUSTERS.clear()
+        _PRODUCERS.clear()
+
+
+def _as_condition(error: ConfigError, settings: Mapping[str, str]) -> SparkConditionError:
+    """Turn a client's complaint about a setting into the option's: its name is before the first ``=``, ``:`` or blank."""
+    text = str(error)
+    name = text.split("=")[0].split(":")[0].split()[0]
+    if name not in settings and name not in PRODUCER_SETTINGS:
+        return SparkConditionError(INVALID_OPTION, f"kafka.*: {text}; mend it")
+    wrong = (
+        text.removeprefix(f"{name}=").removeprefix(f"{settings.get(name, '')!r}").removeprefix(settings.get(name, ""))
+    )
+    return option_error(INVALID_OPTION, f"kafka.{name}", settings.get(name), f"{wrong.lstrip(': ')}; mend or remove it")

@@ -1,0 +1,476 @@
+"""The options of format("kafkalite"): names, meaning and checks, for the source and for the sink.
+
+Option names and semantics are those of Spark's JVM connector (``facts`` in the docs: docs/spark.md); they are
+case-insensitive, and Spark hands them over in lower case. ``kafka.`` in front of a name passes it to our client without
+that prefix; ``bootstrap.servers`` works without the prefix as well.
+
+An option is one of: *declared* here for this direction; declared for the *other* direction (a shared dictionary of
+options is common: a warning, no effect); *known* to Spark's connector or planned by us but not built (an error, never
+ignored); *without effect* here (a warning); Spark's own; or unknown (an error that names the nearest known one). Pure:
+nothing here talks to a broker.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.model import TopicPartition, topic_name_problem
+from spark_kafkalite.settings import Setting, SettingGroup
+from spark_kafkalite.spark.conditions import INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, option_error
+from spark_kafkalite.spark.conditions import SparkConditionError as SparkConditionError
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_LONG_MAX: Final = 2**63 - 1
+
+READER_OPTIONS: Final = SettingGroup(
+    "Spark source",
+    (
+        Setting("subscribe", "list", None, "Topics to read, with commas. One of subscribe, subscribePattern, assign."),
+        Setting("subscribePattern", "string", None, "Regular expression; a topic is read when it matches anywhere."),
+        Setting("assign", "string", None, 'Partitions to read, as JSON: {"topic":[0,1]}.'),
+        Setting(
+            "startingOffsets",
+            "string",
+            None,
+            "earliest, latest, or JSON per partition in which -2 is earliest and -1 latest. Default: latest for a "
+            "stream, earliest for a batch. A stream with a checkpoint goes on from there instead.",
+        ),
+        Setting("endingOffsets", "string", None, "Batch only: latest (default) or JSON per partition, exclusive."),
+        Setting("startingTimestamp", "long", None, "Start at the first record at or after this time.", "ms", 0),
+        Setting("endingTimestamp", "long", None, "Batch only: end before the first record at or after it.", "ms", 0),
+        Setting("startingOffsetsByTimestamp", "string", None, 'Like startingTimestamp, as JSON: {"topic":{"0":MS}}.'),
+        Setting("endingOffsetsByTimestamp", "string", None, "Batch only: like endingTimestamp, as JSON per partition."),
+        Setting(
+            "startingOffsetsByTimestampStrategy",
+            "string",
+            "error",
+            "What a starting time later than every record of a partition means.",
+            choices=("error", "latest"),
+        ),
+        Setting("failOnDataLoss", "boolean", True, "Fail when records that should be read are gone, or warn and skip."),
+        Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
+        Setting("minOffsetsPerTrigger", "long", None, "Streams: wait for this many offsets.", minimum=1),
+        Setting("maxTriggerDelay", "string", "15m", "Streams: wait no longer than this for minOffsetsPerTrigger."),
+        Setting("minPartitions", "int", None, "At least about this many Spark partitions.", minimum=1),
+        Setting("maxRecordsPerPartition", "long", None, "Offsets of one Spark partition at most.", minimum=1),
+        Setting("includeHeaders", "boolean", False, "Add the column headers."),
+        Setting("fetchOffset.numRetries", "int", 3, "Attempts to look up offsets and metadata.", minimum=1),
+        Setting("fetchOffset.retryIntervalMs", "long", 1_000, "Pause between these attempts.", "ms", 0),
+        Setting(
+            "kafkaConsumer.pollTimeoutMs", "long", 120_000, "A task that gets no record for this long fails.", "ms", 1
+        ),
+    ),
+)
+
+WRITER_OPTIONS: Final = SettingGroup(
+    "Spark sink",
+    (Setting("topic", "string", None, "Topic to write to; wins over a column topic."),),
+)
+
+# Known, and not built yet; each is refused, because a job that ports with it would silently do something else.
+_UNSUPPORTED: Final = {
+    "commitoffsets": ("commitOffsets", "committing consumed offsets comes with consumer groups; leave it out"),
+    "groupid": ("groupId", "committing consumed offsets comes with consumer groups; leave it out"),
+    "committedfallback": ("committedFallback", "starting from committed offsets comes with consumer groups"),
+    "exactlyonce": ("exactlyOnce", "transactional writes come with transactions; leave it out"),
+}
+# Spark's connector knows them; here they change nothing.
+_WITHOUT_EFFECT: Final = {
+    "groupidprefix": ("groupIdPrefix", "reading never joins a consumer group"),
+    "kafka.group.id": ("kafka.group.id", "reading never joins a consumer group, and this alone never commits"),
+}
+# Options that Spark itself puts among a source's or sink's.
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+_FORBIDDEN_READING: Final = {
+    "auto.offset.reset": "where to start is the option startingOffsets; leave this one out",
+    "key.deserializer": "keys are always binary; cast the column key instead",
+    "value.deserializer": "values are always binary; cast the column value instead",
+    "enable.auto.commit": "the source never commits by itself; leave it out",
+    "interceptor.classes": "interceptors are Java classes; leave it out",
+}
+_FORBIDDEN_WRITING: Final = {
+    "key.serializer": "keys are written as they are, string or binary; leave it out",
+    "value.serializer": "values are written as they are, string or binary; leave it out",
+}
+_SECURITY: Final = re.compile(r"(security\.protocol|sasl\..*|ssl\..*)")
+_EXTRA_CLIENT_NAMES: Final = ("bootstrap.servers",)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which partitions to read. ``kind`` says which of the other fields counts."""
+
+    kind: Literal["subscribe", "subscribePattern", "assign"]
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind == "subscribe":
+            return f"subscribe={','.join(self.topics)}"
+        if self.kind == "subscribePattern":
+            return f"subscribePattern={self.pattern}"
+        return f"assign={', '.join(map(str, self.partitions))}"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """Where to start or end, before it is resolved. ``option`` names the option it comes from.
+
+    Exactly one of: ``sentinel`` (EARLIEST or LATEST for every partition), ``offsets`` (per partition, sentinels
+    allowed), ``timestamp_ms`` (for every partition), ``timestamps`` (per partition, ms).
+    """
+
+    option: str
+    text: str
+    sentinel: int | None = None
+    offsets: Mapping[TopicPartition, int] | None = None
+    timestamp_ms: int | None = None
+    timestamps: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOptions:
+    """The checked options of a read. ``starting`` and ``ending`` are None where no option says anything."""
+
+    client: Mapping[str, str]
+    subscription: Subscription
+    starting: OffsetSpec | None
+    ending: OffsetSpec | None
+    ending_options: tuple[str, ...]
+    latest_when_no_timestamp: bool
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    include_headers: bool
+    retries: int
+    retry_interval_ms: int
+    read_timeout_ms: int
+    group_id_given: bool = False
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether records of open and aborted transactions stay hidden."""
+        return self.client.get("isolation.level", "").strip().lower() == "read_committed"
+
+    def starting_for(self, streaming: bool) -> OffsetSpec:
+        """Return where to start, with the default of the mode. Raises for what only the other mode may use."""
+        if self.starting is not None:
+            if not streaming:
+                self._refuse_latest_start(self.starting)
+            return self.starting
+        sentinel = LATEST if streaming else EARLIEST
+        return OffsetSpec("startingOffsets", "latest" if streaming else "earliest", sentinel=sentinel)
+
+    @staticmethod
+    def _refuse_latest_start(starting: OffsetSpec) -> None:
+        if starting.sentinel == LATEST:
+            raise option_error(
+                INVALID_OPTION, starting.option, starting.text, "a batch cannot start at the end; use earliest or JSON"
+            )
+        at_end = [str(tp) for tp, offset in (starting.offsets or {}).items() if offset == LATEST]
+        if at_end:
+            raise option_error(
+                INVALID_OPTION,
+                starting.option,
+                starting.text,
+                f"-1 (latest) for {', '.join(at_end)}: a batch cannot start at the end; give an offset or -2 (earliest)",
+            )
+
+    def ending_for_batch(self) -> OffsetSpec:
+        """Return where a batch ends."""
+        return self.ending or OffsetSpec("endingOffsets", "latest", sentinel=LATEST)
+
+    def check_streaming(self) -> None:
+        """Raise for options that a stream must not have, as the JVM connector does; endingTimestamp only warns there."""
+        for name in self.ending_options:
+            if name == "endingTimestamp":
+                _LOG.warning("option endingTimestamp has no effect on a stream")
+                continue
+            raise option_error(INVALID_OPTION, name, "...", "a stream has no end; leave it out, or use spark.read")
+
+    def warn_batch(self) -> None:
+        """Warn about options that do nothing in a batch."""
+        for name, value in (
+            ("maxOffsetsPerTrigger", self.max_offsets_per_trigger),
+            ("minOffsetsPerTrigger", self.min_offsets_per_trigger),
+        ):
+            if value is not None:
+                _LOG.warning("option %s has no effect on a batch read", name)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """The checked options of a write; ``topic`` None means the column decides."""
+
+    client: Mapping[str, str]
+    topic: str | None
+
+
+def reader_options(options: Mapping[str, str]) -> ReaderOptions:
+    """Return the checked options of a read, batch or stream. Raises SparkConditionError at the first wrong one."""
+    given, client = _sorted_out(options, READER_OPTIONS, WRITER_OPTIONS, _FORBIDDEN_READING)
+    values = {**READER_OPTIONS.defaults(), **given}
+    starting = _spec(given, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+    ending = _spec(given, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+    low, high = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
+    if low is not None and high is not None and low > high:
+        raise option_error(
+            INVALID_OPTION, "minOffsetsPerTrigger", low, f"must not be above maxOffsetsPerTrigger={high}; lower it"
+        )
+    return ReaderOptions(
+        client=client,
+        subscription=_subscription(given),
+        starting=starting,
+        ending=ending,
+        ending_options=tuple(name for name in given if name.startswith("ending")),
+        latest_when_no_timestamp=values["startingOffsetsByTimestampStrategy"] == "latest",
+        fail_on_data_loss=values["failOnDataLoss"],
+        max_offsets_per_trigger=high,
+        min_offsets_per_trigger=low,
+        max_trigger_delay_ms=_duration_ms("maxTriggerDelay", values["maxTriggerDelay"]),
+        min_partitions=values["minPartitions"],
+        max_records_per_partition=values["maxRecordsPerPartition"],
+        include_headers=values["includeHeaders"],
+        retries=values["fetchOffset.numRetries"],
+        retry_interval_ms=values["fetchOffset.retryIntervalMs"],
+        read_timeout_ms=values["kafkaConsumer.pollTimeoutMs"],
+        group_id_given=any(name.lower() == "kafka.group.id" for name in options),
+    )
+
+
+def writer_options(options: Mapping[str, str]) -> WriterOptions:
+    """Return the checked options of a write. Raises SparkConditionError at the first wrong one."""
+    given, client = _sorted_out(options, WRITER_OPTIONS, READER_OPTIONS, _FORBIDDEN_WRITING)
+    topic = given.get("topic")
+    if topic is not None:
+        problem = topic_name_problem(topic)
+        if problem:
+            raise option_error(INVALID_OPTION, "topic", topic, f"{problem}; give a legal name")
+    return WriterOptions(client=client, topic=topic)
+
+
+def _sorted_out(
+    options: Mapping[str, str], ours: SettingGroup, others: SettingGroup, forbidden: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return (checked options under their real names, client settings without prefix)."""
+    known = {setting.name.lower(): setting for setting in ours}
+    other = {setting.name.lower(): setting.name for setting in others}
+    given: dict[str, Any] = {}
+    client: dict[str, str] = {}
+    for raw_name, value in options.items():
+        name = raw_name.lower()
+        if name in known:
+            given[known[name].name] = _parsed(known[name], value)
+        elif name in _UNSUPPORTED:
+            real, why = _UNSUPPORTED[name]
+            raise option_error(UNSUPPORTED_OPTION, real, value, why)
+        elif name in _WITHOUT_EFFECT:
+            real, why = _WITHOUT_EFFECT[name]
+            _LOG.warning("option %s has no effect: %s", real, why)
+        elif name in other:
+            _LOG.warning("option %s is for the %s and has no effect on the %s", other[name], others.title, ours.title)
+        elif name == "bootstrap.servers":
+            client.setdefault(name, value)
+        elif name.startswith("kafka."):
+            client_name = name.removeprefix("kafka.")
+            _check_client_setting(client_name, value, forbidden)
+            client[client_name] = value
+        elif name not in _SPARKS_OWN:
+            raise _unknown(raw_name, value, ours, others)
+    if not client.get("bootstrap.servers", "").strip():
+        raise option_error(
+            INVALID_OPTION,
+            "kafka.bootstrap.servers",
+            None,
+            "name at least one broker as host:port; there is no default",
+        )
+    return given, client
+
+
+def _check_client_setting(name: str, value: str, forbidden: Mapping[str, str]) -> None:
+    if name in forbidden:
+        raise option_error(INVALID_OPTION, f"kafka.{name}", value, f"not allowed here: {forbidden[name]}")
+    plain = name == "security.protocol" and value.strip().upper() == "PLAINTEXT"
+    if _SECURITY.fullmatch(name) and not plain:
+        raise option_error(
+            UNSUPPORTED_OPTION,
+            f"kafka.{name}",
+            value,
+            "TLS and SASL are not built yet; use a PLAINTEXT listener and leave it out",
+        )
+
+
+def _parsed(setting: Setting, value: str) -> Any:
+    if setting.choices is not None:
+        value = value.strip().lower()
+    try:
+        parsed = setting.parse(value)
+    except ConfigError as error:
+        wrong = str(error).partition(": ")[2] or str(error)
+        raise option_error(INVALID_OPTION, setting.name, value, f"{wrong}; {_advice(setting)}") from None
+    return parsed
+
+
+def _advice(setting: Setting) -> str:
+    if setting.choices is not None:
+        return f"use one of {', '.join(setting.choices)}"
+    if setting.kind == "boolean":
+        return "use true or false"
+    unit = f" of {setting.unit}" if setting.unit else ""
+    return f"give a whole number{unit}, at least {setting.minimum}"
+
+
+def _unknown(name: str, value: str, ours: SettingGroup, others: SettingGroup) -> SparkConditionError:
+    names = [setting.name for setting in (*ours, *others)]
+    names += [real for real, _ in (*_UNSUPPORTED.values(), *_WITHOUT_EFFECT.values())]
+    names.append("kafka.bootstrap.servers")
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    hint = f"did you mean {by_lower[near[0]]}?" if near else "the client's own settings need the prefix kafka."
+    return option_error(UNKNOWN_OPTION, name, value, f"there is no such option; {hint}")
+
+
+def _subscription(given: Mapping[str, Any]) -> Subscription:
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
+    if len(chosen) != 1:
+        said = "all missing" if not chosen else f"{' and '.join(chosen)} are both set"
+        value = None if not chosen else _as_text(given[chosen[0]])
+        raise option_error(
+            INVALID_OPTION,
+            chosen[0] if chosen else "subscribe",
+            value,
+            f"{said}; set exactly one of subscribe, subscribePattern and assign",
+        )
+    name = chosen[0]
+    value = given[name]
+    if name == "subscribe":
+        if not value:
+            raise option_error(INVALID_OPTION, name, "", "names no topic; give topic names with commas between them")
+        return Subscription("subscribe", topics=tuple(dict.fromkeys(value)))
+    if name == "subscribePattern":
+        if not value:
+            raise option_error(INVALID_OPTION, name, "", "an empty pattern; give a regular expression for topic names")
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise option_error(INVALID_OPTION, name, value, f"not a regular expression ({error}); mend it") from None
+        return Subscription("subscribePattern", pattern=value)
+    return Subscription("assign", partitions=_assigned(value))
+
+
+def _as_text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    parsed = _json_object("assign", text, '{"topic":[0,1]}')
+    partitions: list[TopicPartition] = []
+    for topic, numbers in parsed.items():
+        if not isinstance(numbers, list) or not all(_is_int(number) and number >= 0 for number in numbers):
+            raise option_error(
+                INVALID_OPTION, "assign", text, f'{topic} needs a list of partition numbers, as in {{"{topic}":[0,1]}}'
+            )
+        partitions += [TopicPartition(topic, number) for number in numbers]
+    if not partitions:
+        raise option_error(INVALID_OPTION, "assign", text, 'names no partition; give JSON such as {"topic":[0,1]}')
+    return tuple(sorted(set(partitions)))
+
+
+def _spec(given: Mapping[str, Any], timestamp: str, timestamps: str, offsets: str) -> OffsetSpec | None:
+    """Return where to start or end: one time for all wins over times per partition, and those over offsets."""
+    present = [name for name in (timestamp, timestamps, offsets) if name in given]
+    if not present:
+        return None
+    chosen, ignored = present[0], present[1:]
+    # Checked even when they lose: a wrong value should not wait to be found until the winner is taken away.
+    specs = {name: _one_spec(name, given[name], timestamp, timestamps) for name in present}
+    for name in ignored:
+        _LOG.warning("option %s is ignored, because %s is set and wins over it", name, chosen)
+    return specs[chosen]
+
+
+def _one_spec(name: str, value: Any, timestamp: str, timestamps: str) -> OffsetSpec:
+    if name == timestamp:
+        return OffsetSpec(name, str(value), timestamp_ms=value)
+    if name == timestamps:
+        return OffsetSpec(name, value, timestamps=_per_partition(name, value, minimum=0))
+    text = value.strip()
+    if text.lower() == "committed" and name == "startingOffsets":
+        raise option_error(
+            UNSUPPORTED_OPTION, name, text, "committed offsets come with consumer groups; use earliest, latest or JSON"
+        )
+    if text.lower() in ("earliest", "latest"):
+        sentinel = EARLIEST if text.lower() == "earliest" else LATEST
+        spec = OffsetSpec(name, text, sentinel=sentinel)
+    else:
+        spec = OffsetSpec(name, text, offsets=_per_partition(name, text, minimum=EARLIEST))
+    if name == "endingOffsets":
+        at_start = [str(tp) for tp, offset in (spec.offsets or {}).items() if offset == EARLIEST]
+        if spec.sentinel == EARLIEST or at_start:
+            where = f" for {', '.join(at_start)}" if at_start else ""
+            raise option_error(
+                INVALID_OPTION, name, text, f"a batch cannot end at earliest (-2){where}; use latest, -1 or an offset"
+            )
+    return spec
+
+
+def _per_partition(option: str, text: str, minimum: int) -> dict[TopicPartition, int]:
+    parsed = _json_object(option, text, '{"topic":{"0":23,"1":-2}}')
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in parsed.items():
+        if not isinstance(numbers, dict):
+            raise option_error(
+                INVALID_OPTION, option, text, f'{topic} needs partitions and numbers, as in {{"{topic}":{{"0":23}}}}'
+            )
+        for partition, number in numbers.items():
+            if not partition.isdecimal() or not _is_int(number) or not minimum <= number <= _LONG_MAX:
+                raise option_error(
+                    INVALID_OPTION,
+                    option,
+                    text,
+                    f"{topic}-{partition}: {number!r} is not allowed; give a whole number from {minimum} up",
+                )
+            found[TopicPartition(topic, int(partition))] = number
+    if not found:
+        raise option_error(INVALID_OPTION, option, text, 'names no partition; give JSON such as {"topic":{"0":23}}')
+    return found
+
+
+def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise option_error(INVALID_OPTION, option, text, f"not a JSON object; write it as in {example}")
+    return parsed
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
+_UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration_ms(option: str, text: str) -> int:
+    """Return a Spark time string (``15m``, ``300s``, plain milliseconds) in ms. Source: JavaUtils.timeStringAs."""
+    matched = _DURATION.fullmatch(text.strip().lower())
+    if matched is None:
+        raise option_error(INVALID_OPTION, option, text, "not a time; write a number and one of us, ms, s, m, h, d")
+    return int(int(matched[1]) * _UNIT_MS[matched[2] or "ms"])

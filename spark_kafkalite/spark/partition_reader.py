@@ -1,0 +1,141 @@
+"""One task of a read: ranges of partitions in, Arrow record batches out. Runs in Spark's Python workers.
+
+A thread fetches ahead (:class:`~spark_kafkalite.client.fetcher.RangeFetcher`) while Spark takes what was decoded before.
+Many log batches become one record batch of up to 64 k rows, because each costs a round through Spark. Brokers that go away
+are waited for inside, up to ``kafkaConsumer.pollTimeoutMs`` without progress; then the task fails and Spark repeats it.
+
+Offsets of the range that are not in the log any more are data loss: an error that names the range, or, with
+``failOnDataLoss=false``, a warning with the number of offsets skipped, and what is left of the range. Offsets that were
+compacted away, markers of transactions and aborted records are no loss: the fetcher passes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from spark_kafkalite.client.cluster import ClusterClient
+from spark_kafkalite.client.config import ConsumerConfig
+from spark_kafkalite.client.fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.spark.arrow import RecordBatchMaker
+from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
+from spark_kafkalite.spark.connections import cluster_for, reading_config
+from spark_kafkalite.spark.offset_ranges import DataLoss, OffsetRange
+from spark_kafkalite.spark.options import ReaderOptions
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+# Of one record batch: beyond 64 k rows nothing gets faster, and bytes bound what a task holds of large values.
+MAX_ROWS: Final = 65_536
+MAX_BYTES: Final = 16 * 1024 * 1024
+_READ_AHEAD: Final = 2
+# A small range does not need a buffer of the full fetch size.
+_SMALL_FETCH_BYTES: Final = 1024 * 1024
+_SMALL_RANGE_OFFSETS: Final = 1_000
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What every task of a read needs to know; pickled with the reader."""
+
+    client: Mapping[str, str]
+    schema: pa.Schema
+    fail_on_data_loss: bool
+    read_timeout_ms: int
+
+    @classmethod
+    def of(cls, options: ReaderOptions, schema: pa.Schema) -> ReadPlan:
+        """Return the plan of a read. Raises SparkConditionError for a bad client setting."""
+        reading_config(options.client)
+        return cls(dict(options.client), schema, options.fail_on_data_loss, options.read_timeout_ms)
+
+
+class ReadTask(InputPartition):
+    """The ranges that one task reads, one after the other."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        self.ranges = ranges
+
+    def __repr__(self) -> str:
+        return f"ReadTask({', '.join(map(str, self.ranges))})"
+
+
+def read_task(plan: ReadPlan, task: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task's ranges. Raises SparkConditionError for lost data and when nothing comes any more."""
+    # Spark makes a partition of its own, without ranges, when there is nothing to read.
+    ranges = task.ranges if isinstance(task, ReadTask) else ()
+    if not ranges:
+        return
+    config = reading_config(plan.client)
+    cluster = cluster_for(config.client, plan.client)
+    for each in ranges:
+        yield from _read_range(plan, config, cluster, each)
+
+
+def _read_range(
+    plan: ReadPlan, config: ConsumerConfig, cluster: ClusterClient, whole: OffsetRange
+) -> Iterator[pa.RecordBatch]:
+    tp = whole.topic_partition
+    maker = RecordBatchMaker(plan.schema, tp.topic, tp.partition)
+    with_headers = "headers" in plan.schema.names
+    position = whole.start_offset
+    max_bytes = config.max_partition_fetch_bytes
+    if whole.size < _SMALL_RANGE_OFFSETS:
+        max_bytes = min(max_bytes, _SMALL_FETCH_BYTES)
+    while position < whole.end_offset:
+        lost: list[RangeNotInLog] = []
+        with RangeFetcher(
+            cluster,
+            tp,
+            position,
+            whole.end_offset,
+            isolation=config.isolation,
+            max_bytes=max_bytes,
+            read_ahead=_READ_AHEAD,
+            timeout_ms=plan.read_timeout_ms,
+            check_crcs=config.check_crcs,
+        ) as fetcher:
+            pieces = _until_lost(fetcher, lost)
+            try:
+                for columns in columns_from(pieces, with_headers=with_headers, max_rows=MAX_ROWS, max_bytes=MAX_BYTES):
+                    yield maker.batch(columns)
+            except KafkaliteError as error:
+                raise SparkConditionError(
+                    READ_FAILED,
+                    f"{whole}: {error}; Spark repeats the task, look at the brokers when that does not help",
+                ) from error
+        if not lost:
+            return
+        position = _after_loss(plan, whole, lost[0])
+
+
+def _until_lost(fetcher: RangeFetcher, lost: list[RangeNotInLog]) -> Iterator[FetchedBatches]:
+    """Yield the pieces; a position that is not in the log ends them, so that the rows before it are still handed out."""
+    try:
+        yield from fetcher
+    except RangeNotInLog as error:
+        lost.append(error)
+
+
+def _after_loss(plan: ReadPlan, whole: OffsetRange, error: RangeNotInLog) -> int:
+    """Return where to go on after offsets that are gone, or raise. Source: KafkaDataConsumer.getEarliestAvailableOffset."""
+    if error.log_start_offset < 0 or error.log_end_offset <= error.offset or error.log_start_offset >= whole.end_offset:
+        resume = whole.end_offset
+    else:
+        # At least the lost offset itself, which may be the log's start again by now: then it is simply read.
+        resume = max(error.log_start_offset, error.offset)
+    loss = DataLoss(
+        LOSS_COULD_NOT_READ,
+        f"{whole}: offset {error.offset} is not in the log, which holds [{error.log_start_offset}, "
+        f"{error.log_end_offset}); {resume - error.offset} offsets are skipped",
+    )
+    if plan.fail_on_data_loss:
+        raise loss.error()
+    _LOG.warning("%s", loss.warning())
+    return resume

@@ -1,0 +1,59 @@
+"""The sink's look at the cluster before anything is written: are there brokers, and is there the topic?
+
+A batch write fails soon, because a user waits; a streaming write asks again before every batch, so it waits for brokers
+that are away as long as a call may take (``kafka.default.api.timeout.ms``, a minute).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from spark_kafkalite.client.cluster import ClusterClient
+from spark_kafkalite.client.retry import Deadline, is_retriable
+from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.spark.conditions import CONNECTION_FAILED, TOPIC_NOT_FOUND, SparkConditionError, option_error
+from spark_kafkalite.spark.connections import cluster_for, writing_config
+from spark_kafkalite.spark.options import WriterOptions
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+_SOON_MS: Final = 10_000
+_ATTEMPT_MS: Final = 5_000
+_PAUSE_S: Final = 0.2
+
+
+def check_sink(options: WriterOptions, *, patient: bool) -> None:
+    """Raise SparkConditionError when no broker answers, or the topic of the option is not there and is not created."""
+    config = writing_config(options.client).client
+    timeout_ms = config.default_api_timeout_ms if patient else min(_SOON_MS, config.default_api_timeout_ms)
+    cluster = cluster_for(config, options.client)
+    deadline = Deadline.after_ms(timeout_ms)
+    while True:
+        try:
+            _ask(cluster, options.topic, deadline.earlier_of(_ATTEMPT_MS))
+            return
+        except KafkaliteError as error:
+            if isinstance(error, UnknownTopicOrPartition) and deadline.left_s() < _PAUSE_S:
+                raise option_error(
+                    TOPIC_NOT_FOUND, "topic", options.topic, f"{error}; create it, or mend the name"
+                ) from None
+            if not is_retriable(error) or deadline.left_s() < _PAUSE_S:
+                raise _failed(options, error) from None
+            _LOG.warning("the sink cannot reach the brokers, %.0f s left: %s", deadline.left_s(), error)
+        time.sleep(_PAUSE_S)
+
+
+def _ask(cluster: ClusterClient, topic: str | None, deadline: Deadline) -> None:
+    if topic is None:
+        cluster.refresh([], deadline)
+    else:
+        cluster.topic(topic, deadline, allow_auto_create=True)
+
+
+def _failed(options: WriterOptions, error: KafkaliteError) -> SparkConditionError:
+    servers = options.client.get("bootstrap.servers", "")
+    return option_error(
+        CONNECTION_FAILED, "kafka.bootstrap.servers", servers, f"{error}; start the broker, or mend the address"
+    )

@@ -1,0 +1,245 @@
+"""Streaming reads on the driver: initial offsets, the end of each micro-batch, and its tasks.
+
+One object serves a query in a Python process of its own, and the engine calls it from one thread in the order: (once)
+``prepareForTriggerAvailableNow``; ``initialOffset`` when there is no checkpoint yet; then for each batch ``latestOffset``,
+``commit`` of the batch before, ``partitions``. After a restart with a batch that was planned and not finished,
+``partitions`` comes first. What this must get right, and what each costs otherwise:
+
+- A first batch that failed is repeated with a *new* ``initialOffset``: so the end of batch 0 carries the initial offsets
+  (``$initial``, see :mod:`.offset_ranges`) and ``partitions`` believes those. Otherwise records are lost.
+- Offsets are compared as text: an offset that did not move is returned as it came. Otherwise empty batches run.
+- An exception ends the query: every call to the cluster retries inside (:mod:`.cluster_offsets`).
+- With the default trigger ``latestOffset`` is called as fast as it returns: when nothing is new it waits a little,
+  looking again meanwhile, longer the longer nothing comes.
+- ``commit`` is late by one batch and ``stop`` is never called: nothing depends on them.
+
+A second such object is made only to be pickled with ``read``, so it connects when first asked and not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.batch_reader import planned_tasks
+from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
+from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED
+from spark_kafkalite.spark.offset_ranges import (
+    DataLoss,
+    Offsets,
+    from_json,
+    limited,
+    losses,
+    ranges_between,
+    to_json,
+    waiting,
+)
+from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.partition_reader import ReadPlan, ReadTask, read_task
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+# Waiting for news inside latestOffset: it doubles from call to call while nothing comes. A query over several sources
+# waits for each in turn, so that the longest wait is also what an idle source may delay a busy one.
+_FIRST_WAIT_S: Final = 0.01
+_LONGEST_WAIT_S: Final = 0.2
+_LOOK_AGAIN_S: Final = 0.02
+
+_ZERO_ID: Final = bytes(16)
+
+
+class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark asks of the source of one streaming query."""
+
+    def __init__(self, options: ReaderOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._plan = ReadPlan.of(options, schema)
+        self._starting = options.starting_for(streaming=True)
+        self._lookup_made: ClusterOffsets | None = None
+        self._initial: Offsets | None = None
+        self._first_batch_planned = False
+        self._frozen: Offsets | None = None
+        self._latest: Offsets | None = None
+        self._topic_ids: dict[str, bytes] = {}
+        self._same_topics: set[str] = set()
+        self._recreated: set[str] = set()
+        self._idle_wait_s = 0.0
+        self._last_trigger_s: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lookup_made": None}
+
+    @property
+    def _lookup(self) -> ClusterOffsets:
+        if self._lookup_made is None:
+            self._lookup_made = ClusterOffsets(self._options)
+        return self._lookup_made
+
+    # Offsets --------------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Resolve the starting options, once in this process: batch 0 asks twice and must get the same."""
+        if self._initial is None:
+            assigned = self._lookup.assigned()
+            self._note(assigned)
+            self._initial = self._lookup.resolved(self._starting, assigned.partitions, starting=True)
+            _LOG.info("starting at %s", to_json(self._initial))
+        return to_json(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the option's limit; Trigger.Once overrules it with everything."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take note of the ends of the logs; the query stops when it gets there."""
+        self._frozen = self._latest_now({})
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch, or ``start`` itself when there is nothing to do."""
+        start_offsets, _ = from_json(start)
+        is_first = self._is_first_batch(start)
+        latest = self._latest_for(start_offsets, is_first)
+        if not is_first and self._frozen is None and latest == start_offsets:
+            latest = self._wait_for_news(start_offsets)
+        self._latest = latest
+        begin = self._begin_of(start_offsets, latest)
+        if not is_first and self._should_wait_for_more(begin, latest):
+            return start
+        end = latest
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, {tp: latest[tp] for tp in latest if tp in begin}, limit.max_rows)
+        if is_first:
+            return to_json(end, initial=self._initial)
+        if end == start_offsets:
+            return start
+        self._idle_wait_s = 0.0
+        return to_json(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the ends of the logs as last seen, for the query's progress."""
+        return None if self._latest is None else to_json(self._latest)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the checkpoint holds the offsets."""
+
+    def _is_first_batch(self, start: Mapping[str, Any]) -> bool:
+        """Whether the batch to come is batch 0, whose end must carry the initial offsets."""
+        return self._initial is not None and not self._first_batch_planned and start == to_json(self._initial)
+
+    def _latest_for(self, start_offsets: Offsets, is_first: bool) -> Offsets:
+        if self._frozen is None:
+            return self._latest_now(start_offsets)
+        if is_first:
+            # "latest" was resolved after the end was frozen: what came in between belongs to the next run.
+            return {tp: max(offset, start_offsets.get(tp, 0)) for tp, offset in self._frozen.items()}
+        return self._frozen
+
+    def _latest_now(self, start_offsets: Mapping[TopicPartition, int]) -> Offsets:
+        assigned = self._lookup.assigned({tp.topic for tp in start_offsets})
+        self._note(assigned)
+        # The end of a topic that is a new one of the same name may well be lower.
+        not_below = {tp: offset for tp, offset in start_offsets.items() if tp.topic not in self._recreated}
+        return self._lookup.latest(assigned.partitions, not_below)
+
+    def _wait_for_news(self, start_offsets: Offsets) -> Offsets:
+        self._idle_wait_s = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, self._idle_wait_s * 2))
+        until_s = time.monotonic() + self._idle_wait_s
+        while True:
+            time.sleep(min(_LOOK_AGAIN_S, max(0.001, until_s - time.monotonic())))
+            latest = self._latest_now(start_offsets)
+            if latest != start_offsets or time.monotonic() >= until_s:
+                return latest
+
+    def _begin_of(self, start_offsets: Offsets, latest: Offsets) -> Offsets:
+        """Return where each partition of ``latest`` goes on: new partitions and recreated topics at their first offset."""
+        at_first = [tp for tp in latest if tp not in start_offsets or tp.topic in self._recreated]
+        return {
+            **{tp: offset for tp, offset in start_offsets.items() if tp in latest},
+            **self._lookup.earliest(at_first),
+        }
+
+    def _should_wait_for_more(self, begin: Offsets, latest: Offsets) -> bool:
+        """Whether ``minOffsetsPerTrigger`` says that this is too little, and ``maxTriggerDelay`` has not passed."""
+        minimum = self._options.min_offsets_per_trigger
+        # An AvailableNow run would leave its last records unread.
+        if minimum is None or self._frozen is not None:
+            return False
+        now_s = time.monotonic()
+        delay_s = self._options.max_trigger_delay_ms / 1000
+        # The first trigger of a run always fires, as in the JVM connector.
+        if self._last_trigger_s is None or now_s - self._last_trigger_s >= delay_s or waiting(begin, latest) >= minimum:
+            self._last_trigger_s = now_s
+            return False
+        time.sleep(_LONGEST_WAIT_S)
+        return True
+
+    # Topics that were made again ------------------------------------------------------------------------------------
+
+    def _note(self, assigned: Assigned) -> None:
+        """Remember topic ids, and find topics that were deleted and made again while this process watched.
+
+        Without ids, and across a restart, only offsets that go backwards show it.
+        """
+        for topic, topic_id in assigned.topic_ids.items():
+            before = self._topic_ids.get(topic)
+            if topic_id == _ZERO_ID:
+                continue
+            if before is not None and before != topic_id:
+                loss = DataLoss(LOSS_OFFSET_CHANGED, f"the topic {topic} was deleted and created again; its id changed")
+                if self._options.fail_on_data_loss:
+                    raise loss.error()
+                _LOG.warning("%s, with the new topic from its first offset", loss.warning())
+                self._recreated.add(topic)
+                self._same_topics.discard(topic)
+            elif before is not None:
+                self._same_topics.add(topic)
+            self._topic_ids[topic] = topic_id
+
+    # Tasks ----------------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a batch. Raises SparkConditionError when data is lost and must not be."""
+        self._first_batch_planned = True
+        end_offsets, initial = from_json(end)
+        start_offsets, _ = from_json(start)
+        # Batch 0 holds its own start, and knows better than an initialOffset() that was asked again after a failure. In
+        # a later batch the end is the same object as the start's and says nothing new.
+        if initial is not None and start != end:
+            start_offsets = initial
+        new = [tp for tp in end_offsets if tp not in start_offsets]
+        first_of_new = self._lookup.earliest(new) if new else {}
+        begin = {**start_offsets, **first_of_new}
+        for loss in losses(start_offsets, end_offsets, first_of_new):
+            if loss.condition == LOSS_OFFSET_CHANGED and not self._options.fail_on_data_loss:
+                begin.update(self._begin_again(start_offsets, end_offsets))
+            self._report(loss)
+        begin.update(self._lookup.earliest(tp for tp in end_offsets if tp.topic in self._recreated))
+        self._recreated.clear()
+        end_offsets = {tp: offset for tp, offset in end_offsets.items() if tp in begin}
+        return [ReadTask(tuple(task)) for task in planned_tasks(self._options, ranges_between(begin, end_offsets))]
+
+    def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:
+        """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same one.
+
+        A topic of another id, or one that this process has not seen before, counts as a new topic and is read from its
+        beginning; where the id is the same the log was truncated, and the range is left out, as in the JVM connector.
+        """
+        backwards = [tp for tp, offset in end.items() if tp in start and offset < start[tp]]
+        return self._lookup.earliest(tp for tp in backwards if tp.topic not in self._same_topics)
+
+    def _report(self, loss: DataLoss) -> None:
+        if self._options.fail_on_data_loss:
+            raise loss.error()
+        _LOG.warning("%s", loss.warning())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges; runs in a Python worker, on a copy of this object."""
+        return read_task(self._plan, partition)

@@ -1,0 +1,40 @@
+"""How long a topic keeps records, as far as the cluster says: for warnings, never for decisions.
+
+Asked once a topic and minute in a process; a cluster that does not answer, or refuses, counts as one that keeps everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.spark.connections import CLIENT_ID
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+_KEEPS_EVERYTHING: Final = -1
+_VALID_S: Final = 60.0
+_KNOWN: dict[tuple[str, str], tuple[float, int]] = {}
+
+
+def retention_ms(client: Mapping[str, str], topic: str) -> int:
+    """Return the topic's ``retention.ms``, -1 when it keeps everything, is compacted only, or cannot be asked."""
+    key = (client.get("bootstrap.servers", ""), topic)
+    known = _KNOWN.get(key)
+    if known is None or time.monotonic() - known[0] > _VALID_S:
+        known = _KNOWN[key] = (time.monotonic(), _asked(client, topic))
+    return known[1]
+
+
+def _asked(client: Mapping[str, str], topic: str) -> int:
+    from spark_kafkalite.client.admin import Admin
+
+    try:
+        with Admin({"client.id": CLIENT_ID, **client}) as admin:
+            configs = admin.describe_configs(topic=topic)
+    except KafkaliteError as error:
+        _LOG.debug("cannot ask for the retention of topic %s: %s", topic, error)
+        return _KEEPS_EVERYTHING
+    return int(configs["retention.ms"])

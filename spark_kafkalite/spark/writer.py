@@ -1,0 +1,231 @@
+"""The sink: Arrow record batches from Spark's tasks into topics, at least once.
+
+The plan-time half checks options and column types, so that a mistake is an error of the plan and not of a task. The task
+half hands whole columns to a producer that the Python worker keeps, and returns its commit message only when every record
+is acknowledged: what Spark believes written is in the log. The producer is idempotent, so its own retries make no
+duplicates; a task that Spark repeats does (at-least-once).
+
+Columns, by exact name: ``value`` (required), ``topic`` (required unless the option is given, which wins), ``key``,
+``headers``, ``partition``, and ``timestamp`` (timestamp, or long milliseconds); others are ignored, as in the JVM
+connector. Nothing here can take back what was written: ``commit`` only reports, ``abort`` does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from spark_kafkalite.errors import KafkaliteError, MessageTooLarge, SerializationError, UnknownTopicOrPartition
+from spark_kafkalite.spark.conditions import (
+    INVALID_SCHEMA,
+    NULL_TOPIC,
+    TOPIC_NOT_FOUND,
+    WRITE_FAILED,
+    SparkConditionError,
+)
+from spark_kafkalite.spark.connections import drop_producer, producer_for
+from spark_kafkalite.spark.options import WriterOptions
+from spark_kafkalite.spark.topic_retention import retention_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_kafkalite.client.delivery import BatchDelivery
+    from spark_kafkalite.client.producer import Producer
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+# The types that a column may have, by Spark's short names, and what to do about another one.
+_ALLOWED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "topic": (("string",), "cast it to string"),
+    "key": (("binary", "string"), "cast it to binary or string"),
+    "value": (("binary", "string"), "cast it to binary or string (to_json() makes a string of a struct)"),
+    "partition": (("int",), "cast it to int"),
+    "headers": (("array<struct<key:string,value:binary>>",), "build it as array<struct<key:string,value:binary>>"),
+    "timestamp": (("timestamp", "bigint"), "cast it to timestamp, or to bigint milliseconds"),
+}
+# Deliveries that a task holds before it looks at the oldest: keeps the memory of handles bounded, and errors early.
+_MAX_UNCHECKED: Final = 256
+
+
+def check_schema(schema: StructType, topic: str | None) -> tuple[str, ...]:
+    """Return the names of the columns that are written. Raises SparkConditionError for missing ones and wrong types."""
+    types = {each.name: each.dataType.simpleString() for each in schema}
+    if "value" not in types:
+        raise SparkConditionError(
+            INVALID_SCHEMA,
+            f"column value=(missing): the data has {', '.join(types) or 'no column'}; add a column named value of type "
+            "binary or string",
+        )
+    if topic is None and "topic" not in types:
+        raise SparkConditionError(
+            INVALID_SCHEMA,
+            "column topic=(missing): nothing says where to write; set the option topic, or add a string column named topic",
+        )
+    written = []
+    for name, (allowed, advice) in _ALLOWED.items():
+        if name not in types or (name == "topic" and topic is not None):
+            continue
+        if types[name] not in allowed:
+            raise SparkConditionError(
+                INVALID_SCHEMA, f"column {name}={types[name]}: must be {' or '.join(allowed)}; {advice}"
+            )
+        written.append(name)
+    return tuple(written)
+
+
+@dataclass(frozen=True)
+class WrittenMessage(WriterCommitMessage):
+    """What one task wrote. ``expired``: records per topic whose timestamps were already past the topic's retention."""
+
+    records: int
+    expired: Mapping[str, int] = field(default_factory=dict)
+
+
+class _Sink:
+    """What the batch and the streaming writer have in common; pickled to the tasks."""
+
+    def __init__(self, options: WriterOptions, schema: StructType) -> None:
+        self._client = dict(options.client)
+        self._topic = options.topic
+        self._columns = check_schema(schema, options.topic)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a task's rows and return when all of them are acknowledged; runs in a Python worker.
+
+        Raises SparkConditionError for a null topic and for anything that the brokers refuse.
+        """
+        producer = producer_for(self._client)
+        expiry = _Expiry(self._client) if "timestamp" in self._columns else None
+        unchecked: list[BatchDelivery] = []
+        records = 0
+        try:
+            for batch in iterator:
+                if not batch.num_rows:
+                    continue
+                self._send(producer, batch, unchecked, expiry)
+                records += batch.num_rows
+                while len(unchecked) > _MAX_UNCHECKED:
+                    unchecked.pop(0).result()
+            producer.flush()
+            for delivery in unchecked:
+                delivery.result()
+        except SparkConditionError:
+            raise
+        except KafkaliteError as error:
+            # Its sequence numbers are in doubt; Spark repeats the task with a new one.
+            drop_producer(self._client)
+            raise self._explained(error) from error
+        return WrittenMessage(records, {} if expiry is None else expiry.counts)
+
+    def _send(
+        self, producer: Producer, batch: pa.RecordBatch, unchecked: list[BatchDelivery], expiry: _Expiry | None
+    ) -> None:
+        batch = batch.select(list(self._columns))
+        if self._topic is not None:
+            groups = [(self._topic, batch)]
+        else:
+            groups = list(_by_topic(batch))
+        for topic, rows in groups:
+            if expiry is not None:
+                expiry.count(topic, rows.column("timestamp"))
+            unchecked.append(producer.send_batch(topic, rows))
+
+    def _explained(self, error: KafkaliteError) -> SparkConditionError:
+        where = "the topics of the column topic" if self._topic is None else f"topic={self._topic}"
+        if isinstance(error, UnknownTopicOrPartition):
+            return SparkConditionError(TOPIC_NOT_FOUND, f"{where}: {error}; create the topic, or mend its name")
+        if isinstance(error, (MessageTooLarge, SerializationError)):
+            return SparkConditionError(WRITE_FAILED, f"{where}: {error}")
+        return SparkConditionError(
+            WRITE_FAILED, f"{where}: {error}; what was acknowledged before is written: run it again (at-least-once)"
+        )
+
+    def _report(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Warn on the driver about records that retention will delete at once."""
+        expired: dict[str, int] = {}
+        for message in messages:
+            if isinstance(message, WrittenMessage):
+                for topic, count in message.expired.items():
+                    expired[topic] = expired.get(topic, 0) + count
+        for topic, count in sorted(expired.items()):
+            _LOG.warning(
+                "%d records written to topic %s have timestamps already past its retention.ms=%d: the broker may delete "
+                "them at any time; raise retention.ms (-1 keeps everything), or write newer timestamps",
+                count,
+                topic,
+                retention_ms(self._client, topic),
+            )
+
+
+class KafkaliteBatchWriter(_Sink, DataSourceArrowWriter):
+    """What Spark asks of ``df.write``."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is written already; warn where that was in vain."""
+        self._report(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing can be taken back: some of the rows may be in the topic."""
+        _warn_aborted(messages)
+
+
+class KafkaliteStreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """What Spark asks of ``df.writeStream``; a new one for each batch."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Everything is written already; warn where that was in vain."""
+        self._report(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing can be taken back: the batch is repeated when the query starts again."""
+        _warn_aborted(messages)
+
+
+def _warn_aborted(messages: list[WriterCommitMessage | None]) -> None:
+    written = sum(message.records for message in messages if isinstance(message, WrittenMessage))
+    _LOG.warning("the write failed; at least %d of its records are in the topic and stay there", written)
+
+
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of each topic. Raises SparkConditionError for a null topic, before anything is sent."""
+    topics = batch.column("topic")
+    if topics.null_count:
+        raise SparkConditionError(
+            NULL_TOPIC,
+            f"column topic=null: {topics.null_count} of {len(topics)} rows have no topic; fill the column, or set the "
+            "option topic",
+        )
+    names = pc.unique(topics).to_pylist()
+    columns = batch.select([name for name in batch.schema.names if name != "topic"])
+    if len(names) == 1:
+        yield names[0], columns
+        return
+    for name in names:
+        yield name, columns.filter(pc.equal(topics, name))
+
+
+class _Expiry:
+    """Counts rows that are past their topic's retention when they are written."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        self._client = client
+        self.counts: dict[str, int] = {}
+
+    def count(self, topic: str, timestamps: Any) -> None:
+        retention = retention_ms(self._client, topic)
+        if retention < 0:
+            return
+        oldest_ms = int(time.time() * 1000) - retention
+        is_long = pa.types.is_integer(timestamps.type)
+        cutoff = pa.scalar(oldest_ms if is_long else oldest_ms * 1000, pa.int64())
+        late = pc.sum(pc.less(timestamps if is_long else timestamps.view(pa.int64()), cutoff)).as_py()
+        if late:
+            self.counts[topic] = self.counts.get(topic, 0) + late
