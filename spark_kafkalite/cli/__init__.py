@@ -1,0 +1,1 @@
+"""The command line, ``kafkalite``: one file per command, loaded only when it is used."""

@@ -1,0 +1,46 @@
+"""``kafkalite broker``: reads the settings and runs a broker in this process until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from spark_kafkalite.errors import ConfigError
+
+
+@click.command(
+    "broker",
+    epilog="""\b
+Examples:
+  kafkalite broker
+  kafkalite broker --config conf/server.properties
+  kafkalite broker --override listeners=PLAINTEXT://127.0.0.1:0 --override log.dirs=/var/lib/kafkalite
+""",
+)
+@click.option("--config", "config_path", metavar="FILE", help="Properties file with broker settings.")
+@click.option(
+    "--override", "overrides", metavar="NAME=VALUE", multiple=True, help="One setting; wins over the file. Repeatable."
+)
+def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
+    """Run a broker in the foreground.
+
+    Without options it listens on 127.0.0.1:9092 and keeps its data in ./kafkalite-data. It prints one line when it
+    serves, 'kafkalite broker 1 ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
+    """
+    from spark_kafkalite.broker.config import BrokerConfig
+    from spark_kafkalite.broker.server import run_broker
+
+    config = BrokerConfig.load(Path(config_path) if config_path else None, parse_overrides(overrides))
+    return run_broker(config)
+
+
+def parse_overrides(overrides: tuple[str, ...]) -> dict[str, object]:
+    """Return ``name=value`` texts as a dictionary. Raises ConfigError for one without '='."""
+    parsed: dict[str, object] = {}
+    for override in overrides:
+        name, separator, value = override.partition("=")
+        if not separator or not name.strip():
+            raise ConfigError(f"--override {override}: not of the form name=value")
+        parsed[name.strip()] = value.strip()
+    return parsed

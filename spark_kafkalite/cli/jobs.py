@@ -1,0 +1,70 @@
+"""``kafkalite jobs``: the Spark jobs that come with the package: what there is, where the scripts are, run one here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+import click
+
+from spark_kafkalite.cli.options import json_option
+from spark_kafkalite.cli.output import print_json, print_table
+
+JOBS = {
+    "hadoop_load": "Load what arrived in topics since the last run into a directory, each record once.",
+    "replay": "Read a past range of a topic again, by offset or time, into a topic or a directory.",
+    "stream": "Copy a topic continuously into another topic or into Parquet files.",
+}
+
+_EPILOG = """\b
+Examples:
+  kafkalite jobs list
+  spark-submit "$(kafkalite jobs path hadoop_load)" --topic events --destination hdfs:///data/events
+  kafkalite jobs run replay --topic events --from-timestamp 2026-01-01T00:00:00Z --to-topic again
+"""
+
+
+@click.group("jobs", epilog=_EPILOG)
+def command() -> None:
+    """List, locate and run the Spark jobs.
+
+    A job is a script for spark-submit; 'kafkalite jobs run NAME --help' shows its options.
+    """
+
+
+@command.command("list")
+@json_option
+def list_jobs(as_json: bool) -> None:
+    """Show the jobs and what they do."""
+    if as_json:
+        print_json([{"name": name, "path": str(script_path(name)), "text": text} for name, text in JOBS.items()])
+    else:
+        print_table(("JOB", "WHAT IT DOES"), list(JOBS.items()))
+
+
+@command.command("path")
+@click.argument("name", type=click.Choice(list(JOBS)))
+def path(name: str) -> None:
+    """Print the path of a job's script, for spark-submit."""
+    click.echo(script_path(name))
+
+
+# The job's own options, --help included, are the job's.
+@command.command("run", context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("name", type=click.Choice(list(JOBS)))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(name: str, arguments: tuple[str, ...]) -> int:
+    """Run a job in this process, on a local Spark unless the environment names another."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise click.ClickException("the Spark jobs need PySpark: pip install 'spark-kafkalite[spark]'")
+    job: click.Command = importlib.import_module(f"spark_kafkalite.spark.jobs.{name}").main
+    result = job.main(args=list(arguments), prog_name=f"kafkalite jobs run {name}", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def script_path(name: str) -> Path:
+    """Return where the job's script lies, without importing PySpark."""
+    package = importlib.util.find_spec("spark_kafkalite")
+    assert package is not None and package.origin is not None
+    return Path(package.origin).parent / "spark" / "jobs" / "scripts" / f"{name}.py"

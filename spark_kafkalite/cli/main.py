@@ -1,0 +1,131 @@
+"""The program ``kafkalite``: finds the command, runs it, and turns what went wrong into one line and an exit code.
+
+Commands are modules of this package and are imported when they are named, so that a broker process never loads the
+clients, pyarrow or rich. Exit codes: 0 done, 1 failed (the reason is one line on stderr), 2 wrong usage or settings.
+
+Ctrl-C and a reader that has gone away (``kafkalite consume ... | head``) end a command without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final, NoReturn
+
+import click
+
+from spark_kafkalite.errors import ConfigError, KafkaliteError
+
+# Command, its module, and its line in the list of commands (so that the list loads none of them).
+COMMANDS: Final = {
+    "broker": ("broker", "Run a broker in the foreground."),
+    "topics": ("topics", "Create, list, describe, extend and delete topics."),
+    "produce": ("produce", "Send records from standard input or a file."),
+    "consume": ("consume", "Print the records of a topic."),
+    "offsets": ("offsets", "Look up the offsets of partitions, by time too."),
+    "dump-log": ("dump_log", "Show and check the files of a log."),
+    "jobs": ("jobs", "List, locate and run the Spark jobs."),
+}
+
+_HELP = """A partitioned, replayable log that speaks Kafka's protocol.
+
+\b
+A first try, in three terminals:
+  kafkalite broker
+  kafkalite produce --topic greetings
+  kafkalite consume --topic greetings --from-beginning
+
+Every command that talks to a broker takes --bootstrap-server HOST:PORT (default 127.0.0.1:9092) and works with Apache
+Kafka too. 'kafkalite COMMAND --help' shows a command's options and examples.
+"""
+
+
+class LazyCommands(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = import_module(f"spark_kafkalite.cli.{entry[0]}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, COMMANDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; the commands are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from spark_kafkalite import __version__
+
+        click.echo(f"kafkalite {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyCommands, help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def kafkalite() -> None:
+    """The root command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        try:
+            result: Any = kafkalite.main(args=list(arguments), prog_name="kafkalite", standalone_mode=False)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except ConfigError as error:
+            return _fail(str(error), 2)
+        except KafkaliteError as error:
+            return _fail(str(error) or type(error).__name__, 1)
+        except (click.exceptions.Abort, KeyboardInterrupt):
+            return 1
+        except OSError as error:
+            return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+        return result if isinstance(result, int) else 0
+    except BrokenPipeError:
+        # Whoever read our output has what it wanted. The interpreter flushes stdout once more at exit: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"kafkalite: {' '.join(message.split())}", err=True)
+    return code

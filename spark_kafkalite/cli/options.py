@@ -1,0 +1,126 @@
+"""Options that several commands share, and how their texts become client settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.settings import read_properties
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+DEFAULT_BOOTSTRAP_SERVER: Final = "127.0.0.1:9092"
+# A person waits at the terminal: a broker that is not there must be told of soon, not after Kafka's half minute.
+_TERMINAL_SETTINGS: Final = {"request.timeout.ms": "10000", "socket.connection.setup.timeout.ms": "5000"}
+
+
+def bootstrap_option(function: Function) -> Function:
+    """Add --bootstrap-server, with Kafka's older name for producers, and --command-config, --command-property."""
+    for option in (
+        click.option(
+            "--command-property",
+            "--client-property",
+            "command_properties",
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="A client setting in Kafka's name. Repeatable.",
+        ),
+        click.option(
+            "--command-config", "command_config", metavar="FILE", help="Properties file with client settings."
+        ),
+        click.option(
+            "--bootstrap-server",
+            "--broker-list",
+            "bootstrap_server",
+            default=DEFAULT_BOOTSTRAP_SERVER,
+            show_default=True,
+            metavar="HOST:PORT[,...]",
+            help="Brokers to ask first.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def json_option(function: Function) -> Function:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
+
+
+def client_settings(
+    bootstrap_server: str, command_config: str | None, command_properties: Iterable[str], **more: object
+) -> dict[str, object]:
+    """Return the settings of a client: ours for a terminal, then the file's, then the properties, then ``more``."""
+    settings: dict[str, object] = {"client.id": "kafkalite", **_TERMINAL_SETTINGS}
+    if command_config:
+        settings.update(read_properties(Path(command_config)))
+    settings.update(name_values(command_properties, "--command-property"))
+    settings["bootstrap.servers"] = bootstrap_server
+    settings.update({name.replace("_", "."): value for name, value in more.items() if value is not None})
+    return settings
+
+
+def name_values(texts: Iterable[str], option: str) -> dict[str, str]:
+    """Return ``name=value`` texts as a dictionary. Raises UsageError for one without '='."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise click.UsageError(f"{option} {text}: not of the form name=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def properties_with_known_names(
+    texts: Iterable[str], known: Mapping[str, object], option: str, *, strip: bool = False
+) -> dict[str, str]:
+    """Return formatter or reader properties, values unstripped (a separator may be a space).
+
+    ``\\t``, ``\\n`` and ``\\0`` written as two characters mean the control character. Raises ConfigError for an
+    unknown name.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        name = name.strip()
+        if name not in known:
+            raise ConfigError(f"{option} {name}: not known; the names are {', '.join(known)}")
+        if not separator:
+            raise ConfigError(f"{option} {text}: not of the form name=value")
+        found[name] = unescaped(value)
+    return found
+
+
+def unescaped(text: str) -> str:
+    """Return ``text`` with the escapes that shells make hard to type replaced."""
+    return text.replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0")
+
+
+def is_true(text: str, option: str) -> bool:
+    """Return a truth value written in Kafka's way. Raises ConfigError for anything else."""
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{option}={text}: must be true or false")
+    return text.lower() == "true"
+
+
+class ActionGroup(click.Group):
+    """A group of actions that also takes Kafka's spelling, in which the action is a flag.
+
+    ``topics --describe --topic t`` is ``topics describe --topic t``; the flag may stand anywhere.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands:
+            flags = [f"--{name}" for name in self.commands]
+            found = [argument for argument in args if argument in flags]
+            if len(found) > 1:
+                raise click.UsageError(f"{' and '.join(found)}: name one action only", ctx)
+            if found:
+                rest = list(args)
+                rest.remove(found[0])
+                args = [found[0][2:], *rest]
+        return super().parse_args(ctx, args)

@@ -1,0 +1,81 @@
+"""What commands print: plain text in a pipe, tables and progress at a terminal, JSON when asked.
+
+rich is loaded only when there is a terminal to draw on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value on one line."""
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under headings: a table at a terminal, aligned columns in a pipe."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD)
+        for heading in headings:
+            table.add_column(heading, overflow="fold")
+        for row in texts:
+            table.add_row(*row)
+        Console().print(table, markup=False)
+        return
+    widths = [max(len(line[column]) for line in [list(headings), *texts]) for column in range(len(headings))]
+    for line in [list(headings), *texts]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def warn(message: str) -> None:
+    """Print a warning on stderr."""
+    click.echo(f"kafkalite: warning: {message}", err=True)
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show progress on stderr while the block runs, when that is a terminal; gives a function that adds to it.
+
+    ``total`` None shows a count and a rate only. ``unit`` is "bytes" or the name of what is counted.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed or 0:,.0f} {unit}/s")
+
+    columns: list[ProgressColumn] = [TextColumn("{task.description}")]
+    if total is not None:
+        columns += [BarColumn(), DownloadColumn() if unit == "bytes" else MofNCompleteColumn()]
+    else:
+        columns.append(TextColumn("{task.completed:,.0f} " + unit))
+    columns += [Rate(), TimeElapsedColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda amount: bar.advance(task, amount)
