@@ -40,7 +40,7 @@ def kernel_extensions() -> list[Extension]:
         Extension(
             ".".join(source.with_suffix("").parts),
             [str(source)],
-            extra_compile_args=["-O3"],
+            extra_compile_args=["-O3", "-g0"],
             optional=True,  # also tells an editable install not to miss the file
         )
         for source in sorted(KERNEL_DIRECTORY.glob("*.pyx"))

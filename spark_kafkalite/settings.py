@@ -11,6 +11,8 @@ warning (clients).
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,10 @@ from spark_kafkalite.errors import ConfigError
 
 Kind = Literal["boolean", "int", "long", "double", "string", "list", "password"]
 
+# Python's int() and float() also take "1_000", digits of other scripts and "nan"; Java's parsers, whose files these
+# are, do not.
+_INTEGER_TEXT = re.compile(r"[+-]?[0-9]+")
+_DOUBLE_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INTEGER_RANGE = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 
 
@@ -29,7 +35,8 @@ class Setting:
 
     ``default`` is the parsed value (a tuple for a list); None means "not set". ``minimum`` and ``maximum`` are
     inclusive. ``choices`` bounds a string, or each item of a list. ``unit`` is for the reader ("ms", "bytes").
-    ``synonyms`` are further names under which a user may give it; the first name given wins over them.
+    ``synonyms`` are further names under which a user may give it; given under several names, the main name's value
+    counts, else that of the synonym given last.
     """
 
     name: str
@@ -49,12 +56,15 @@ class Setting:
         """
         try:
             value = self._converted(raw)
-        except ValueError:
-            raise ConfigError(f"{self.name}={raw!r}: not a valid {self.kind}") from None
+        except (ValueError, TypeError):
+            shown = "(hidden)" if self.kind == "password" else repr(raw)
+            raise ConfigError(f"{self.name}={shown}: not a valid {self.kind}") from None
         self._check_bounds(value)
         return value
 
     def _converted(self, raw: object) -> Any:
+        if raw is None:
+            raise ValueError(raw)
         if self.kind == "boolean":
             if isinstance(raw, bool):
                 return raw
@@ -63,15 +73,18 @@ class Setting:
                 raise ValueError(text)
             return text == "true"
         if self.kind in ("int", "long"):
-            if isinstance(raw, bool) or isinstance(raw, float):
-                raise ValueError(raw)
-            return raw if isinstance(raw, int) else int(str(raw).strip())
+            return raw if isinstance(raw, int) and not isinstance(raw, bool) else int(_matching(_INTEGER_TEXT, raw))
         if self.kind == "double":
-            return float(str(raw).strip())
+            value = float(raw) if isinstance(raw, (int, float)) and not isinstance(raw, bool) else None
+            value = float(_matching(_DOUBLE_TEXT, raw)) if value is None else value
+            if not math.isfinite(value):  # comparisons with nan are all false, so it would pass any bound
+                raise ValueError(raw)
+            return value
         if self.kind == "list":
-            items = str(raw).split(",") if isinstance(raw, str) else list(raw)  # type: ignore[call-overload]
+            items = raw.split(",") if isinstance(raw, str) else list(raw)  # type: ignore[call-overload]
             return tuple(str(item).strip() for item in items if str(item).strip())
-        return str(raw).strip() if self.kind == "string" else str(raw)
+        text = ("true" if raw else "false") if isinstance(raw, bool) else str(raw)
+        return text.strip() if self.kind == "string" else text
 
     def _check_bounds(self, value: Any) -> None:
         if self.kind in _INTEGER_RANGE:
@@ -126,6 +139,8 @@ class SettingGroup:
     def parse(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """Return the checked values of the settings named in ``raw``, under their main names, without defaults.
 
+        A value of None means that the setting is not given, as a keyword argument's default does.
+
         Raises ConfigError for an unknown name (with the nearest known one) or a bad value.
         """
         parsed: dict[str, Any] = {}
@@ -133,8 +148,11 @@ class SettingGroup:
             setting = self._by_name.get(name)
             if setting is None:
                 raise ConfigError(f"unknown {self.title} setting {name!r}{self.hint(name)}")
-            if setting.name not in parsed or name == setting.name:
-                parsed[setting.name] = setting.parse(value)
+            if value is None:
+                continue
+            checked = setting.parse(value)
+            if name == setting.name or raw.get(setting.name) is None:
+                parsed[setting.name] = checked
         return parsed
 
     def unknown(self, names: Iterable[str]) -> list[str]:
@@ -148,27 +166,33 @@ class SettingGroup:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a Java-style properties file: ``name=value`` lines, ``#`` and ``!`` comments, ``\\`` joins lines.
+    """Read a Java-style properties file: ``name=value`` lines, ``#`` and ``!`` comments, a last ``\\`` joins lines.
 
-    Raises ConfigError naming the file and line for a line without ``=``.
+    A name given twice has its last value. Raises ConfigError naming the file, and the line when one is without ``=``.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the settings file {path} is not UTF-8 text (byte {error.start})") from error
     properties: dict[str, str] = {}
     pending = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = pending + line.strip()
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        piece = line.strip()
+        if not pending and (not piece or piece[0] in "#!"):
+            continue
+        joined = pending + piece
+        # An even number of them is that many halved, not a sign that the line goes on.
+        goes_on = (len(joined) - len(joined.rstrip("\\"))) % 2 == 1
+        if goes_on and number < len(lines):
+            pending = joined[:-1]
+            continue
         pending = ""
-        if not stripped or stripped[0] in "#!":
-            continue
-        if stripped.endswith("\\"):
-            pending = stripped[:-1]
-            continue
-        name, separator, value = stripped.partition("=")
-        if not separator:
-            raise ConfigError(f"{path}, line {number}: {stripped!r} is not of the form name=value")
+        name, separator, value = joined.removesuffix("\\" if goes_on else "").partition("=")
+        if not separator or not name.strip():
+            raise ConfigError(f"{path}, line {number}: {joined!r} is not of the form name=value")
         properties[name.strip()] = value.strip()
     return properties
 
@@ -176,3 +200,10 @@ def read_properties(path: Path) -> dict[str, str]:
 def property_name(keyword: str) -> str:
     """Return the Kafka name of a Python keyword argument: ``bootstrap_servers`` is ``bootstrap.servers``."""
     return keyword.replace("_", ".")
+
+
+def _matching(pattern: re.Pattern[str], raw: object) -> str:
+    text = str(raw).strip()
+    if pattern.fullmatch(text) is None:
+        raise ValueError(text)
+    return text

@@ -8,9 +8,14 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import hdfs as hdfs_part
+
+# A shared machine may take its time over any single example; pytest-timeout bounds the whole.
+settings.register_profile("kafkalite", deadline=None)
+settings.load_profile("kafkalite")
 
 IN_CI = os.environ.get("CI") == "true"
 

@@ -1,0 +1,191 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.settings import Setting, SettingGroup, property_name, read_properties
+
+GROUP = SettingGroup(
+    "broker",
+    (
+        Setting("broker.id", "int", 1, "The broker's number.", minimum=0, synonyms=("node.id", "id")),
+        Setting("log.retention.ms", "long", 604_800_000, "How long.", unit="ms", minimum=-1),
+        Setting("log.flush.ratio", "double", 0.5, "A share.", minimum=0, maximum=1),
+        Setting("auto.create.topics.enable", "boolean", True, "Whether."),
+        Setting("cleanup.policy", "list", ("delete",), "What to do.", choices=("delete", "compact")),
+        Setting("compression.type", "string", "producer", "Codec.", choices=("producer", "gzip")),
+        Setting("secret", "password", None, "A secret."),
+        Setting("rack", "string", None, "Where it stands."),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("broker.id", " 7 ", 7),
+        ("broker.id", "+7", 7),
+        ("broker.id", 7, 7),
+        ("log.retention.ms", "-1", -1),
+        ("log.flush.ratio", "0.25", 0.25),
+        ("log.flush.ratio", "1e-3", 0.001),
+        ("log.flush.ratio", 1, 1.0),
+        ("auto.create.topics.enable", " TRUE ", True),
+        ("auto.create.topics.enable", False, False),
+        ("cleanup.policy", "compact, delete,", ("compact", "delete")),
+        ("cleanup.policy", ["compact"], ("compact",)),
+        ("cleanup.policy", "", ()),
+        ("compression.type", " gzip ", "gzip"),
+        ("secret", " keeps its blanks ", " keeps its blanks "),
+        ("rack", True, "true"),
+    ],
+)
+def test_text_and_python_values_become_checked_values(name: str, raw: object, value: object) -> None:
+    parsed = GROUP.parse({name: raw})[name]
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "complaint"),
+    [
+        ("broker.id", "seven", "broker.id='seven': not a valid int"),
+        ("broker.id", "1_000", "not a valid int"),
+        ("broker.id", "\u0667", "not a valid int"),  # a seven in Arabic-Indic digits
+        ("broker.id", "1.0", "not a valid int"),
+        ("broker.id", 1.0, "not a valid int"),
+        ("broker.id", True, "not a valid int"),
+        ("broker.id", "", "not a valid int"),
+        ("broker.id", "-1", "broker.id=-1: must be at least 0"),
+        ("broker.id", str(2**31), "outside the range of the type int"),
+        ("log.retention.ms", str(2**63), "outside the range of the type long"),
+        ("log.retention.ms", -2, "must be at least -1"),
+        ("log.flush.ratio", "nan", "not a valid double"),
+        ("log.flush.ratio", float("inf"), "not a valid double"),
+        ("log.flush.ratio", "1e999", "not a valid double"),
+        ("log.flush.ratio", "1.5", "log.flush.ratio=1.5: must be at most 1"),
+        ("auto.create.topics.enable", "yes", "not a valid boolean"),
+        ("auto.create.topics.enable", 1, "not a valid boolean"),
+        ("cleanup.policy", "delete,burn", "cleanup.policy=burn: must be one of delete, compact"),
+        ("cleanup.policy", 5, "not a valid list"),
+        ("compression.type", "brotli", "must be one of producer, gzip"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_bound(name: str, raw: object, complaint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        GROUP.parse({name: raw})
+    assert complaint in str(raised.value)
+    assert name in str(raised.value)
+
+
+@given(st.sampled_from([setting.name for setting in GROUP]), st.text() | st.integers() | st.floats() | st.none())
+def test_anything_is_either_a_value_or_a_config_error(name: str, raw: object) -> None:
+    try:
+        parsed = GROUP.parse({name: raw})
+    except ConfigError:
+        return
+    for value in parsed.values():
+        assert GROUP[name].parse(GROUP[name].text(value)) == value
+
+
+def test_an_unknown_name_brings_up_the_nearest_known_one() -> None:
+    with pytest.raises(
+        ConfigError, match=r"unknown broker setting 'log\.retention\.sm'; did you mean 'log\.retention\.ms'"
+    ):
+        GROUP.parse({"log.retention.sm": 5})
+    with pytest.raises(ConfigError, match=r"unknown broker setting 'zzz'$"):
+        GROUP.parse({"zzz": 5})
+    assert GROUP.unknown(["zzz", "node.id", "rack"]) == ["zzz"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"node.id": 5}, 5),
+        ({"broker.id": 3, "node.id": 5}, 3),
+        ({"node.id": 5, "broker.id": 3}, 3),
+        ({"node.id": 5, "id": 6}, 6),
+        ({"broker.id": None, "node.id": 5}, 5),
+    ],
+)
+def test_synonyms(raw: dict[str, object], expected: int) -> None:
+    assert GROUP.parse(raw) == {"broker.id": expected}
+    assert "node.id" in GROUP
+    assert GROUP["node.id"] is GROUP["broker.id"]
+
+
+def test_a_value_that_does_not_count_is_checked_all_the_same() -> None:
+    with pytest.raises(ConfigError, match="not a valid int"):
+        GROUP.parse({"broker.id": 3, "node.id": "x"})
+
+
+def test_none_means_not_given() -> None:
+    assert GROUP.parse({"rack": None, "broker.id": None}) == {}
+
+
+def test_defaults_pass_their_own_checks() -> None:
+    defaults = GROUP.defaults()
+    assert list(defaults) == [setting.name for setting in GROUP]
+    assert GROUP.parse(defaults) == {name: value for name, value in defaults.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "true"), (False, "false"), (("a", "b"), "a,b"), ((), ""), (5, "5"), (0.5, "0.5"), (None, None)],
+)
+def test_values_are_written_as_kafka_writes_them(value: object, text: str | None) -> None:
+    assert GROUP["rack"].text(value) == text
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", {}),
+        ("# a comment\n! another\n\n  a = 1 \n", {"a": "1"}),
+        ("a=1\r\nb=2", {"a": "1", "b": "2"}),
+        ("a=x=y#z\n", {"a": "x=y#z"}),
+        ("a=\n", {"a": ""}),
+        ("a=1\na=2\n", {"a": "2"}),
+        ("a=1,\\\n   2,\\\n   3\nb=4\n", {"a": "1,2,3", "b": "4"}),
+        ("a=1\\\n# is part of it\n", {"a": "1# is part of it"}),
+        ("a=1\\\n\nb=2\n", {"a": "1", "b": "2"}),
+        ("a=1\\", {"a": "1"}),
+        ("a=1\\\\\nb=2\n", {"a": "1\\\\", "b": "2"}),
+        ("\ufeffa=1\n", {"a": "1"}),
+    ],
+)
+def test_properties_files(tmp_path: Path, content: str, expected: dict[str, str]) -> None:
+    assert read_properties(write(tmp_path / "a.properties", content)) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("a=1\nbroken\n", "line 2: 'broken' is not of the form name=value"),
+        ("=1\n", "line 1: '=1' is not of the form name=value"),
+        (b"a=\xff\n", "is not UTF-8 text (byte 2)"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: str | bytes, complaint: str) -> None:
+    path = write(tmp_path / "a.properties", content)
+    with pytest.raises(ConfigError) as raised:
+        read_properties(path)
+    assert complaint in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_a_missing_file_is_named_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.properties: No such file"):
+        read_properties(tmp_path / "none.properties")
+
+
+def test_keyword_arguments_have_kafkas_names() -> None:
+    assert property_name("bootstrap_servers") == "bootstrap.servers"
+    assert property_name("acks") == "acks"
