@@ -1,0 +1,136 @@
+"""`python -m bench [--quick] [NAME ...]`: run the benches and write the page of ratios.
+
+Results go to bench/results/ as JSON with the machine and the commit, and to bench/RESULTS.md as a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.measurement import Row
+
+NAMES = ("broker", "clients", "spark_read_write")
+# Both connectors run on the one PySpark that the JVM connector's jars are of.
+ENVIRONMENTS = {"spark_read_write": ".venv-spark42"}
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+
+
+def main() -> int:
+    """Run the asked-for benches, each in a process of its own, and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="all of them when none is named")
+    parser.add_argument("--quick", action="store_true", help="small amounts and few rounds: rough figures in minutes")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        return _run_here(arguments.one, arguments.quick)
+    RESULTS.mkdir(exist_ok=True)
+    failed = [name for name in arguments.names or NAMES if not _run_apart(name, arguments.quick)]
+    (ROOT / "bench" / "RESULTS.md").write_text(_page(), encoding="utf-8")
+    print(f"\nwritten: {ROOT / 'bench' / 'RESULTS.md'}")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _run_apart(name: str, quick: bool) -> bool:
+    python = ROOT / ENVIRONMENTS.get(name, ".venv") / "bin" / "python"
+    command = [str(python), "-m", "bench", "--one", name, *(["--quick"] if quick else [])]
+    print(f"== {name}", flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def _run_here(name: str, quick: bool) -> int:
+    measured: list[Row] = []
+    for row in importlib.import_module(f"bench.{name}").rows(quick):
+        measured.append(row)
+        print(_line(row), flush=True)
+    document = {
+        "bench": name,
+        "quick": quick,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, Linux {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}",
+        "rows": [asdict(row) for row in measured],
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = " with uncommitted changes" if git("status", "--porcelain", "--", "spark_kafkalite") else ""
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + changed
+
+
+def _memory_gib() -> int:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _wanted(row: Row) -> str:
+    sign = ">=" if row.higher_is_better else "<="
+    bounds = [f"{sign} {row.target:g}x"] if row.target is not None else []
+    bounds += [f"<= {row.at_most:g} {row.unit}"] if row.at_most is not None else []
+    return ", ".join(bounds) or "-"
+
+
+def _line(row: Row) -> str:
+    ratio = f"{row.ratio:.2f}x" if row.ratio else "-"
+    return (
+        f"{row.what}: {_figure(row.our_median)} {row.unit}, {row.peer_name}: {_figure(row.peer_median)}, "
+        f"{ratio} (wanted {_wanted(row)}) {row.verdict}"
+    )
+
+
+def _page() -> str:
+    lines = [
+        "# Measured figures",
+        "",
+        "Written by `make bench`. Medians; ours and the peer's runs are taken in turn on one machine, after a warm-up.",
+        "These machines are noisy: read the ratios, not the absolute figures.",
+    ]
+    for name in NAMES:
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        document = json.loads(path.read_text(encoding="utf-8"))
+        kind = "quick run, rough" if document["quick"] else "full run"
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"{kind}; {document['when']}; commit {document['commit']}; {document['machine']}",
+            "",
+        ]
+        lines += ["| what | unit | ours | peer | ratio | wanted | |", "|---|---|---|---|---|---|---|"]
+        for values in document["rows"]:
+            row = Row(**values)
+            ratio = f"{row.ratio:.2f}" if row.ratio else "-"
+            peer = f"{_figure(row.peer_median)} ({row.peer_name})"
+            cells = [row.what, row.unit, _figure(row.our_median), peer, ratio, _wanted(row), row.verdict]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines += [""] + [f"- {row['what']}: {row['note']}" for row in document["rows"] if row["note"]]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
