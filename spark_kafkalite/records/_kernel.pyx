@@ -247,6 +247,8 @@ cdef struct Section:
     int64_t count
     int64_t index
     int64_t previous_delta
+    # Result of _long_varint.
+    int64_t number
     int fault
     int field
     int64_t first
@@ -257,8 +259,8 @@ cdef struct Parsed:
     int64_t timestamp
     int64_t offset_delta
     # -1 is null.
-    int32_t key_length
-    int32_t value_length
+    int64_t key_length
+    int64_t value_length
     int32_t header_count
     const uint8_t* key
     const uint8_t* value
@@ -274,115 +276,139 @@ cdef int _fault(Section* s, int fault, int field, int64_t first, int64_t second)
     return -1
 
 
-cdef int _long_varint(Section* s, const uint8_t* end, int field, int bits, int64_t* out) noexcept nogil:
+# The functions below take the place to read from and return the place after what they read, NULL on a fault: a place kept
+# in the struct would go through memory at every field, which alone halves the speed.
+
+
+cdef const uint8_t* _long_varint(Section* s, const uint8_t* p, const uint8_t* end, int field, int bits) noexcept nogil:
+    """Read a varint of any length into ``s.number``."""
     cdef uint64_t raw = 0
     cdef uint64_t byte
     cdef int shift = 0
     while True:
-        if s.p >= end:
-            return _fault(s, F_CUT, field, 0, 0)
-        byte = s.p[0]
-        s.p += 1
+        if p >= end:
+            _fault(s, F_CUT, field, 0, 0)
+            return NULL
+        byte = p[0]
+        p += 1
         if shift + 7 > bits and byte >> (bits - shift):
-            return _fault(s, F_OVERLONG, field, 0, 0)
+            _fault(s, F_OVERLONG, field, 0, 0)
+            return NULL
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
-            out[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
-            return 0
+            s.number = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+            return p
         shift += 7
 
 
-cdef inline int _varint(Section* s, const uint8_t* end, int field, int bits, int64_t* out) noexcept nogil:
-    cdef uint64_t byte
-    cdef uint64_t second
-    cdef const uint8_t* p = s.p
+cdef inline const uint8_t* _varint(
+    Section* s, const uint8_t* p, const uint8_t* end, int field, int bits, int64_t* out
+) noexcept nogil:
+    cdef uint64_t raw
     if LIKELY(end - p >= 2):
-        byte = p[0]
-        if byte < 0x80:
-            s.p = p + 1
-            out[0] = <int64_t>(byte >> 1) ^ -<int64_t>(byte & 1)
-            return 0
-        second = p[1]
-        if second < 0x80:
-            s.p = p + 2
-            byte = (byte & 0x7F) | (second << 7)
-            out[0] = <int64_t>(byte >> 1) ^ -<int64_t>(byte & 1)
-            return 0
-    return _long_varint(s, end, field, bits, out)
+        raw = p[0]
+        if raw < 0x80:
+            out[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+            return p + 1
+        if p[1] < 0x80:
+            raw = (raw & 0x7F) | (<uint64_t>p[1] << 7)
+            out[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+            return p + 2
+    p = _long_varint(s, p, end, field, bits)
+    out[0] = s.number
+    return p
 
 
-cdef inline int _cell(Section* s, const uint8_t* end, int field, int32_t* length, const uint8_t** start) noexcept nogil:
-    """Read a length, -1 for null, and move past the bytes."""
-    cdef int64_t number
-    if UNLIKELY(_varint(s, end, field, 32, &number) < 0):
-        return -1
-    if number < 0:
-        if number == -1 and field != HEADER_KEY_LENGTH:
-            length[0] = -1
-            return 0
-        return _fault(s, F_LENGTH, field, number, end - s.p)
-    if UNLIKELY(number > end - s.p):
-        return _fault(s, F_LENGTH, field, number, end - s.p)
-    length[0] = <int32_t>number
-    start[0] = s.p
-    s.p += number
-    return 0
+cdef inline const uint8_t* _cell(
+    Section* s, const uint8_t* p, const uint8_t* end, int field, int64_t* length
+) noexcept nogil:
+    """Read a length, -1 for null; returns where the bytes begin, after checking that they are there."""
+    p = _varint(s, p, end, field, 32, length)
+    if UNLIKELY(p == NULL):
+        return NULL
+    if UNLIKELY(length[0] > end - p or length[0] < -1 or (length[0] < 0 and field == HEADER_KEY_LENGTH)):
+        _fault(s, F_LENGTH, field, length[0], end - p)
+        return NULL
+    return p
 
 
-cdef inline int _next_record(Section* s, Parsed* r, bint keys_required) noexcept nogil:
+cdef const uint8_t* _skip_headers(Section* s, const uint8_t* p, const uint8_t* end, Parsed* r) noexcept nogil:
+    """Check a record's headers; returns the record's end."""
+    cdef int64_t number, i, length
+    p = _varint(s, p, end, HEADER_COUNT, 32, &number)
+    if p == NULL:
+        return NULL
+    if number < 0 or number > (end - p) // 2:
+        _fault(s, F_LENGTH, HEADER_COUNT, number, end - p)
+        return NULL
+    r.header_count = <int32_t>number
+    r.headers = p
+    for i in range(number):
+        p = _cell(s, p, end, HEADER_KEY_LENGTH, &length)
+        if p == NULL:
+            return NULL
+        p = _cell(s, p + length, end, HEADER_VALUE_LENGTH, &length)
+        if p == NULL:
+            return NULL
+        p += max(length, 0)
+    if p != end:
+        _fault(s, F_RECORD_REST, 0, end - p, 0)
+        return NULL
+    return p
+
+
+cdef inline const uint8_t* _next_record(Section* s, const uint8_t* p, Parsed* r, bint keys_required) noexcept nogil:
+    """Read and check the record at ``p``."""
     cdef const uint8_t* end
-    cdef const uint8_t* skipped
     cdef int64_t number
-    cdef int32_t i, length
-    if UNLIKELY(_varint(s, s.end, RECORD_LENGTH, 32, &number) < 0):
-        return -1
-    if UNLIKELY(number < 0 or number > s.end - s.p):
-        return _fault(s, F_LENGTH, RECORD_LENGTH, number, s.end - s.p)
-    end = s.p + number
-    if UNLIKELY(s.p >= end):
-        return _fault(s, F_CUT, ATTRIBUTES, 0, 0)
-    s.p += 1
-    if UNLIKELY(_varint(s, end, TIMESTAMP_DELTA, 64, &number) < 0):
-        return -1
+    p = _varint(s, p, s.end, RECORD_LENGTH, 32, &number)
+    if UNLIKELY(p == NULL):
+        return NULL
+    if UNLIKELY(number < 0 or number > s.end - p):
+        _fault(s, F_LENGTH, RECORD_LENGTH, number, s.end - p)
+        return NULL
+    end = p + number
+    if UNLIKELY(p >= end):
+        _fault(s, F_CUT, ATTRIBUTES, 0, 0)
+        return NULL
+    p = _varint(s, p + 1, end, TIMESTAMP_DELTA, 64, &number)
+    if UNLIKELY(p == NULL):
+        return NULL
     if UNLIKELY(
         s.base_timestamp > INT64_MAX - number if number >= 0 else s.base_timestamp < INT64_MIN - number
     ):
-        return _fault(s, F_TIMESTAMP, 0, s.base_timestamp, number)
+        _fault(s, F_TIMESTAMP, 0, s.base_timestamp, number)
+        return NULL
     r.timestamp = s.base_timestamp + number
-    if UNLIKELY(_varint(s, end, OFFSET_DELTA, 32, &number) < 0):
-        return -1
+    p = _varint(s, p, end, OFFSET_DELTA, 32, &number)
+    if UNLIKELY(p == NULL):
+        return NULL
     if UNLIKELY(number <= s.previous_delta):
-        return _fault(s, F_ORDER, 0, number, s.previous_delta)
+        _fault(s, F_ORDER, 0, number, s.previous_delta)
+        return NULL
     if UNLIKELY(number > s.last_offset_delta):
-        return _fault(s, F_BEYOND, 0, number, s.last_offset_delta)
+        _fault(s, F_BEYOND, 0, number, s.last_offset_delta)
+        return NULL
     r.offset_delta = number
-    if UNLIKELY(_cell(s, end, KEY_LENGTH, &r.key_length, &r.key) < 0):
-        return -1
+    s.previous_delta = number
+    p = _cell(s, p, end, KEY_LENGTH, &r.key_length)
+    if UNLIKELY(p == NULL):
+        return NULL
     if UNLIKELY(keys_required and r.key_length < 0):
-        return _fault(s, F_NULL_KEY, 0, 0, 0)
-    if UNLIKELY(_cell(s, end, VALUE_LENGTH, &r.value_length, &r.value) < 0):
-        return -1
-    if LIKELY(end - s.p == 1 and s.p[0] == 0):
+        _fault(s, F_NULL_KEY, 0, 0, 0)
+        return NULL
+    r.key = p
+    p = _cell(s, p + (r.key_length if r.key_length > 0 else 0), end, VALUE_LENGTH, &r.value_length)
+    if UNLIKELY(p == NULL):
+        return NULL
+    r.value = p
+    p += r.value_length if r.value_length > 0 else 0
+    r.header_count = 0
+    r.headers = p
+    if LIKELY(end - p == 1 and p[0] == 0):
         # No headers, and the record ends here: nearly every record.
-        r.header_count = 0
-        s.p = end
-    else:
-        if UNLIKELY(_varint(s, end, HEADER_COUNT, 32, &number) < 0):
-            return -1
-        if UNLIKELY(number < 0 or number > (end - s.p) // 2):
-            return _fault(s, F_LENGTH, HEADER_COUNT, number, end - s.p)
-        r.header_count = <int32_t>number
-        r.headers = s.p
-        for i in range(r.header_count):
-            if UNLIKELY(_cell(s, end, HEADER_KEY_LENGTH, &length, &skipped) < 0):
-                return -1
-            if UNLIKELY(_cell(s, end, HEADER_VALUE_LENGTH, &length, &skipped) < 0):
-                return -1
-        if UNLIKELY(s.p != end):
-            return _fault(s, F_RECORD_REST, 0, end - s.p, 0)
-    s.previous_delta = r.offset_delta
-    s.index += 1
-    return 0
+        return end
+    return _skip_headers(s, p, end, r)
 
 
 cdef inline int32_t _checked_varint(const uint8_t** p) noexcept nogil:
@@ -426,18 +452,22 @@ cdef int _walk(
     cdef Parsed r
     cdef int64_t i
     cdef int64_t top = INT64_MIN
+    cdef const uint8_t* p = s.p
     for i in range(s.count):
-        if _next_record(s, &r, keys_required) < 0:
+        p = _next_record(s, p, &r, keys_required)
+        if UNLIKELY(p == NULL):
+            s.index = i
             return -1
         if UNLIKELY((r.timestamp < earliest or r.timestamp > latest) and r.timestamp != -1):
-            s.index -= 1
+            s.index = i
             if r.timestamp < earliest:
                 return _fault(s, F_TOO_EARLY, 0, r.timestamp, earliest)
             return _fault(s, F_TOO_LATE, 0, r.timestamp, latest)
         if r.timestamp > top:
             top = r.timestamp
-    if s.p != s.end:
-        return _fault(s, F_SECTION_REST, 0, s.end - s.p, 0)
+    s.index = s.count
+    if p != s.end:
+        return _fault(s, F_SECTION_REST, 0, s.end - p, 0)
     largest[0] = top if s.count else -1
     return 0
 
@@ -540,7 +570,11 @@ cdef _Block _take(Memory* memory, Py_ssize_t item_count, Py_ssize_t item_size):
     cdef _Block block = _Block.__new__(_Block)
     cdef Py_ssize_t size = item_count * item_size
     cdef uint8_t* smaller
-    if memory.data != NULL and memory.capacity + SLACK > size + (size >> 3) + SLACK:
+    # Only much waste is given back: what was reserved and never written takes no memory, and a block that is freed at the
+    # size at which the next one is asked for is used again warm (the first touch of fresh pages costs more than decoding).
+    if size == 0:
+        _release(memory)
+    elif memory.capacity > 4 * size + 65536:
         smaller = <uint8_t*>realloc(memory.data, size + SLACK)
         if smaller != NULL:
             memory.data = smaller
@@ -1048,7 +1082,10 @@ cdef class ColumnBuilder:
         int64_t* next_offset,
     ) noexcept nogil:
         cdef Parsed r
+        cdef const uint8_t* p = s.p
         cdef int64_t i, offset, row_size
+        cdef int64_t total = self._size_bytes
+        cdef bint with_headers = self._with_headers
         cdef Py_ssize_t count = self._count
         cdef Py_ssize_t key_size = self._keys.size, value_size = self._values.size
         cdef int64_t* offsets
@@ -1074,7 +1111,9 @@ cdef class ColumnBuilder:
         value_data = self._values.data.data
         next_offset[0] = -1
         for i in range(s.count):
-            if UNLIKELY(_next_record(s, &r, False) < 0):
+            p = _next_record(s, p, &r, False)
+            if UNLIKELY(p == NULL):
+                s.index = i
                 return -1
             offset = base_offset + r.offset_delta
             if UNLIKELY(offset < first_offset):
@@ -1087,15 +1126,15 @@ cdef class ColumnBuilder:
                 row_size += r.key_length
             if r.value_length > 0:
                 row_size += r.value_length
-            if r.header_count and self._with_headers:
-                row_size += _headers_size(&r)
+            if r.header_count and with_headers:
+                row_size += _headers_size(r.headers, r.header_count)
             if UNLIKELY(
-                count and (count >= self._max_rows or self._size_bytes + row_size > self._max_bytes)
+                count and (count >= self._max_rows or total + row_size > self._max_bytes)
             ):
                 self._stopped = True
                 next_offset[0] = offset
                 break
-            if self._with_headers and self._add_headers(s, &r, count) < 0:
+            if with_headers and self._add_headers(r.headers, r.header_count, count) < 0:
                 return _fault(s, F_NO_MEMORY, 0, 0, 0)
             offsets[count] = offset
             timestamps[count] = max_timestamp if is_append_time else r.timestamp
@@ -1113,33 +1152,34 @@ cdef class ColumnBuilder:
             if r.value_length > 0:
                 _copy(value_data + value_size, r.value, r.value_length, s.end)
                 value_size += r.value_length
-            self._size_bytes += row_size
+            total += row_size
             count += 1
         else:
-            if s.p != s.end:
-                return _fault(s, F_SECTION_REST, 0, s.end - s.p, 0)
+            s.index = s.count
+            if p != s.end:
+                return _fault(s, F_SECTION_REST, 0, s.end - p, 0)
             next_offset[0] = min(base_offset + s.last_offset_delta + 1, until_offset)
         self._count = count
+        self._size_bytes = total
         self._keys.size = key_size
         self._values.size = value_size
         return 0
 
-    cdef int _add_headers(self, Section* s, Parsed* r, Py_ssize_t row) noexcept nogil:
-        cdef const uint8_t* p = r.headers
+    cdef int _add_headers(self, const uint8_t* p, int32_t header_count, Py_ssize_t row) noexcept nogil:
         cdef int32_t i, length
         cdef Py_ssize_t number = self._header_count
         cdef Py_ssize_t k
         (<int32_t*>self._list_offsets.data)[row] = <int32_t>number
-        if _set_bit(&self._list_bits, row, r.header_count > 0, self._row_capacity) < 0:
+        if _set_bit(&self._list_bits, row, header_count > 0, self._row_capacity) < 0:
             return -1
-        if r.header_count == 0:
+        if header_count == 0:
             return 0
         if (
-            _reserve(&self._header_keys.offsets, 4 * (number + r.header_count + 1)) < 0
-            or _reserve(&self._header_values.offsets, 4 * (number + r.header_count + 1)) < 0
+            _reserve(&self._header_keys.offsets, 4 * (number + header_count + 1)) < 0
+            or _reserve(&self._header_values.offsets, 4 * (number + header_count + 1)) < 0
         ):
             return -1
-        for i in range(r.header_count):
+        for i in range(header_count):
             length = _checked_varint(&p)
             if _reserve(&self._header_keys.data, self._header_keys.size + length) < 0:
                 return -1
@@ -1217,12 +1257,12 @@ cdef class ColumnBuilder:
         return columns
 
 
-cdef inline int64_t _headers_size(const Parsed* r) noexcept nogil:
+cdef int64_t _headers_size(const uint8_t* p, int64_t header_count) noexcept nogil:
     """Return what the columns take for the headers of a record that has been checked."""
-    cdef const uint8_t* p = r.headers
-    cdef int32_t i, length
-    cdef int64_t size = <int64_t>r.header_count * HEADER_ROW_BYTES
-    for i in range(2 * r.header_count):
+    cdef int64_t i
+    cdef int32_t length
+    cdef int64_t size = header_count * HEADER_ROW_BYTES
+    for i in range(2 * header_count):
         length = _checked_varint(&p)
         if length > 0:
             p += length

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from array import array
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -701,7 +701,7 @@ def _bytes_size(cell: Buffer | None) -> int:
     return 1 if cell is None else _varint_size(len(cell)) + len(cell)
 
 
-_EncodedHeaders = list[tuple[bytes, Buffer | None]]
+_EncodedHeaders: TypeAlias = "list[tuple[bytes, Buffer | None]]"
 
 
 def _body_size(
