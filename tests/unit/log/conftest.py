@@ -1,0 +1,55 @@
+"""Logs on a file system in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.memory_fs import MemoryFs
+
+DIRECTORY = "/data/t-0"
+LogOpener = Callable[..., PartitionLog]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def fs() -> MemoryFs:
+    fs = MemoryFs()
+    fs.make_directories("/data")
+    return fs
+
+
+@pytest.fixture
+def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
+    """Opens the log at DIRECTORY, making it when it is missing: ``open_log(clean=True, on=fs, **topic settings)``."""
+
+    def opener(
+        *, clean: bool = True, recovery_point: int = 0, start: int = 0, on: MemoryFs | None = None, **settings: object
+    ) -> PartitionLog:
+        files = OpenFiles(on or fs)
+        config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
+        key = TopicPartition("t", 0)
+        if not files.fs.exists(DIRECTORY):
+            return PartitionLog.create(files, DIRECTORY, key, bytes(range(16)), config, clock)
+        return PartitionLog.open(
+            files,
+            DIRECTORY,
+            key,
+            config,
+            clock,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=start,
+        )
+
+    return opener
