@@ -1,0 +1,290 @@
+"""The broker's settings: declared once here, read from a properties file and overrides, checked before anything starts.
+
+Owns :data:`BROKER_SETTINGS` (names and defaults are Kafka's wherever Kafka has the setting) and :class:`BrokerConfig`,
+the checked values. The defaults of topic settings are broker settings too, under Kafka's broker-side names
+(``log.segment.bytes`` for ``segment.bytes``); ``log.config`` declares them beside the topic settings, and they are part
+of the group here.
+
+An unknown name is an error that names the nearest known one: a misspelt ``log.retention.ms`` must not delete data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_kafkalite.broker.listeners import Listener, parse_listeners
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, broker_defaults
+from spark_kafkalite.settings import Setting, SettingGroup, read_properties
+
+MEBIBYTE = 1024 * 1024
+
+BROKER_SETTINGS = SettingGroup(
+    "broker",
+    (
+        Setting(
+            "broker.id",
+            "int",
+            1,
+            "Number of this broker, unique in the cluster; the log directories remember it.",
+            minimum=0,
+            synonyms=("node.id",),
+        ),
+        Setting("broker.rack", "string", None, "Rack, or host, of this broker; replicas are spread over racks."),
+        Setting(
+            "listeners",
+            "list",
+            ("PLAINTEXT://127.0.0.1:9092",),
+            "Addresses to listen on, NAME://HOST:PORT with commas. Port 0 picks a free port. An empty host, 0.0.0.0 and "
+            "[::] mean every interface and need advertised.listeners.",
+        ),
+        Setting(
+            "advertised.listeners",
+            "list",
+            (),
+            "Addresses that clients are told to connect to, one for each listener that differs from the address "
+            "listened on. Port 0 means the port listened on.",
+        ),
+        Setting(
+            "listener.security.protocol.map",
+            "list",
+            ("PLAINTEXT:PLAINTEXT",),
+            "Security protocol of each listener name, NAME:PROTOCOL with commas.",
+        ),
+        Setting(
+            "log.dirs",
+            "list",
+            ("./kafkalite-data",),
+            "Directories that hold the logs.",
+            synonyms=("log.dir",),
+        ),
+        Setting(
+            "registry.dir",
+            "string",
+            None,
+            "Directory of the embedded registry; when not set, _registry in the first log directory.",
+        ),
+        Setting(
+            "logging.level",
+            "string",
+            "INFO",
+            "Least severe level of what is written to standard error.",
+            choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        ),
+        Setting(
+            "num.io.threads",
+            "int",
+            4,
+            "Threads for what may block: fsync, reads of old data that is not in memory, large compressed batches.",
+            minimum=1,
+            maximum=64,
+        ),
+        # Sockets
+        Setting(
+            "socket.request.max.bytes",
+            "int",
+            100 * MEBIBYTE,
+            "Largest request that is read; a larger one closes its connection.",
+            unit="bytes",
+            minimum=1024,
+        ),
+        Setting(
+            "queued.max.request.bytes",
+            "long",
+            256 * MEBIBYTE,
+            "Memory of all requests that have not fully arrived or wait for their turn; above it reading pauses.",
+            unit="bytes",
+            minimum=MEBIBYTE,
+        ),
+        Setting(
+            "queued.max.requests.per.connection",
+            "int",
+            64,
+            "Requests of one connection that may be unanswered; above it the connection is not read.",
+            minimum=1,
+        ),
+        Setting(
+            "queued.max.response.bytes.per.connection",
+            "int",
+            4 * MEBIBYTE,
+            "Response memory (file ranges sent with sendfile need none) that one connection may have unsent; above it "
+            "the connection is not read.",
+            unit="bytes",
+            minimum=1024,
+        ),
+        Setting(
+            "request.read.timeout.ms",
+            "int",
+            30_000,
+            "A request that has begun to arrive must be complete after this time, plus one second per 64 KiB received; "
+            "else its connection is closed.",
+            unit="ms",
+            minimum=10,
+        ),
+        Setting(
+            "connections.max.idle.ms",
+            "long",
+            600_000,
+            "A connection without a request for this long is closed; -1 keeps it for ever.",
+            unit="ms",
+            minimum=-1,
+        ),
+        Setting(
+            "max.connections", "int", 2**31 - 1, "Connections that may be open; a further one is closed.", minimum=0
+        ),
+        Setting(
+            "max.connections.per.ip",
+            "int",
+            2**31 - 1,
+            "Connections from one address that may be open; a further one is closed.",
+            minimum=0,
+        ),
+        Setting(
+            "socket.listen.backlog.size",
+            "int",
+            128,
+            "Connections that the kernel may hold before they are accepted.",
+            minimum=1,
+        ),
+        Setting(
+            "socket.send.buffer.bytes",
+            "int",
+            -1,
+            "Kernel send buffer of a connection; -1 leaves it to the kernel.",
+            unit="bytes",
+            minimum=-1,
+        ),
+        Setting(
+            "socket.receive.buffer.bytes",
+            "int",
+            -1,
+            "Kernel receive buffer of a connection; -1 leaves it to the kernel.",
+            unit="bytes",
+            minimum=-1,
+        ),
+        # Requests
+        Setting(
+            "fetch.max.bytes",
+            "int",
+            55 * MEBIBYTE,
+            "Most bytes of records that one fetch response carries (a single larger batch is still sent).",
+            unit="bytes",
+            minimum=1024,
+        ),
+        Setting(
+            "max.decompressed.batch.bytes",
+            "int",
+            64 * MEBIBYTE,
+            "Size that a compressed batch may unpack to; beyond it the batch is refused with INVALID_RECORD.",
+            unit="bytes",
+            minimum=1024,
+        ),
+        Setting(
+            "producer.id.expiration.ms",
+            "int",
+            86_400_000,
+            "Sequence numbers of a producer that has been silent for this long are forgotten.",
+            unit="ms",
+            minimum=1,
+        ),
+        # Topics
+        Setting(
+            "auto.create.topics.enable", "boolean", True, "Whether metadata requests create topics that do not exist."
+        ),
+        Setting("num.partitions", "int", 1, "Partitions of a topic whose creation names no number.", minimum=1),
+        Setting(
+            "default.replication.factor",
+            "int",
+            1,
+            "Replicas of a topic whose creation names no number.",
+            minimum=1,
+            maximum=32767,
+        ),
+        Setting("delete.topic.enable", "boolean", True, "Whether topics may be deleted."),
+        Setting(
+            "max.partitions.per.request",
+            "int",
+            10_000,
+            "Partitions that one CreateTopics or CreatePartitions request may add; more is a policy violation.",
+            minimum=1,
+        ),
+        # Log upkeep
+        Setting(
+            "log.flush.offset.checkpoint.interval.ms",
+            "int",
+            60_000,
+            "How often recovery points are written to disk.",
+            unit="ms",
+            minimum=10,
+        ),
+        *BROKER_LOG_SETTINGS,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """All settings of one broker, checked.
+
+    ``values`` holds every setting, ``explicit`` the names that were given, ``log_properties`` those of them that give
+    topic settings their defaults, ``topic_defaults`` what comes of that: every topic setting's default on this broker.
+    """
+
+    values: Mapping[str, Any]
+    explicit: frozenset[str]
+    listeners: tuple[Listener, ...]
+    log_dirs: tuple[Path, ...]
+    registry_dir: Path
+    log_properties: Mapping[str, Any]
+    topic_defaults: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, path: Path | None = None, overrides: Mapping[str, object] | None = None) -> BrokerConfig:
+        """Return the settings of a properties file (None: none), with ``overrides`` winning over it.
+
+        Raises ConfigError naming the setting, the value and what to do.
+        """
+        properties: dict[str, object] = dict(read_properties(path)) if path is not None else {}
+        for name, value in (overrides or {}).items():
+            # An override wins under every spelling: node.id over a broker.id of the file.
+            if name in BROKER_SETTINGS:
+                setting = BROKER_SETTINGS[name]
+                for spelling in (setting.name, *setting.synonyms):
+                    properties.pop(spelling, None)
+            properties[name] = value
+        return cls.from_properties(properties)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, object]) -> BrokerConfig:
+        """Return the settings named in ``properties``, all others at their defaults. Raises ConfigError."""
+        given = BROKER_SETTINGS.parse(properties)
+        values = BROKER_SETTINGS.defaults() | given
+        log_dirs = tuple(Path(directory) for directory in values["log.dirs"])
+        if not log_dirs:
+            raise ConfigError("log.dirs is empty: name at least one directory")
+        if len({directory.absolute() for directory in log_dirs}) != len(log_dirs):
+            raise ConfigError(f"log.dirs={','.join(map(str, log_dirs))}: a directory is named twice")
+        listeners = parse_listeners(
+            values["listeners"], values["advertised.listeners"], values["listener.security.protocol.map"]
+        )
+        registry_dir = Path(values["registry.dir"]) if values["registry.dir"] else log_dirs[0] / "_registry"
+        log_properties = {setting.name: given[setting.name] for setting in BROKER_LOG_SETTINGS if setting.name in given}
+        topic_defaults = broker_defaults(log_properties)
+        return cls(values, frozenset(given), listeners, log_dirs, registry_dir, log_properties, topic_defaults)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    @property
+    def broker_id(self) -> int:
+        """This broker's number."""
+        return int(self.values["broker.id"])
+
+    @property
+    def rack(self) -> str | None:
+        """This broker's rack, None when it has none."""
+        rack: str | None = self.values["broker.rack"]
+        return rack

@@ -1,0 +1,503 @@
+"""One client connection: complete requests out of the byte stream, responses back in request order.
+
+Reading. All connections read into one scratch buffer that the owner lends; complete requests are served where they lie.
+Only the cut-off last request of a read is copied, into a buffer of its own that takes memory as bytes arrive, and the
+next read fills that buffer and the scratch in one call. An idle connection therefore owns no buffer. A request's memory
+is valid only until its handler returns; whoever keeps it longer copies it.
+
+Writing. A response is ``bytes``, or pieces of ``bytes`` and :class:`FileRange`; ranges leave with ``sendfile``. Responses
+leave in the order of the requests: an immediate answer waits behind an earlier deferred one (:meth:`Connection.defer`).
+What the responses of one read add up to is sent in one call where possible.
+
+Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
+or all requests of the broker together take too much memory. Requests that were received but may not be served yet wait
+in ``_backlog``.
+
+A file range holds its segment's file open until it is sent or the connection closes, so a deletion does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from spark_kafkalite.broker.channel import Channel
+from spark_kafkalite.broker.listeners import Listener
+from spark_kafkalite.broker.request_memory import RequestMemory, new_frame_buffer
+from spark_kafkalite.errors import FrameError
+
+_SIZE = struct.Struct(">i")
+# Room in front of the scratch for the first bytes of a size field that was cut off.
+_HEAD_BYTES = 4
+# Bytes that one connection may send before others get their turn.
+_TURN_BYTES = 4 * 1024 * 1024
+# Small pieces are joined up to this size before they are sent.
+_JOIN_BYTES = 256 * 1024
+_READ_RATE_BYTES_PER_S = 64 * 1024
+
+
+class FileLike(Protocol):
+    """What a range needs of its file."""
+
+    def fileno(self) -> int: ...
+
+
+class FileRange:
+    """Bytes of a file to be sent; holds the file open. Position and length move while it is sent."""
+
+    __slots__ = ("file", "length", "position")
+
+    def __init__(self, file: FileLike, position: int, length: int) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+
+
+Piece = bytes | bytearray | memoryview | FileRange
+# Without the length in front. Pieces come with the sum of their lengths; the first one is bytes, the response's header.
+Response = bytes | tuple[list[Piece], int]
+
+
+class ResponseSlot:
+    """The place of a response that is not there yet, in its connection's order."""
+
+    __slots__ = ("_connection", "abandoned", "on_abandon", "response")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.response: Response | None = None
+        self.abandoned = False
+        self.on_abandon: Callable[[], None] | None = None
+
+    def complete(self, response: Response) -> None:
+        """Give the response (an empty one sends nothing). Does nothing when the connection has closed meanwhile."""
+        if self.response is not None:
+            raise RuntimeError("a response slot is completed once")
+        self.on_abandon = None
+        self.response = response
+        if not self.abandoned:
+            self._connection._slot_completed()
+
+    def fail(self, reason: str) -> None:
+        """Close the connection, because no response can be given."""
+        self._connection.close(reason)
+
+    def abandon(self) -> None:
+        """Note that the connection is gone, and tell whoever would have completed this slot."""
+        self.abandoned = True
+        callback, self.on_abandon = self.on_abandon, None
+        if callback is not None:
+            callback()
+
+
+class Limits:
+    """The settings that every connection obeys, read once."""
+
+    __slots__ = ("idle_s", "max_frame_bytes", "max_requests", "max_response_bytes", "read_timeout_s")
+
+    def __init__(
+        self, max_frame_bytes: int, max_requests: int, max_response_bytes: int, read_timeout_s: float, idle_s: float
+    ) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self.max_requests = max_requests
+        self.max_response_bytes = max_response_bytes
+        self.read_timeout_s = read_timeout_s
+        self.idle_s = idle_s
+
+
+class Owner(Protocol):
+    """What a connection needs of the server around it."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    memory: RequestMemory
+    scratch: memoryview
+
+    def serve(self, connection: Connection, frame: memoryview) -> None:
+        """Serve one request: answer it, defer the answer, or raise FrameError."""
+        ...
+
+    def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
+        """Forget the connection. ``hostile``: the peer broke the protocol or a limit."""
+        ...
+
+
+class Connection:
+    """See the module's text."""
+
+    __slots__ = (
+        "_backlog",
+        "_channel",
+        "_filled",
+        "_flush_scheduled",
+        "_frame",
+        "_frame_begun_s",
+        "_head",
+        "_out",
+        "_owner",
+        "_pending",
+        "_reading",
+        "_serving",
+        "_unsent_bytes",
+        "_writing",
+        "closed",
+        "last_activity_s",
+        "listener",
+        "peer",
+    )
+
+    def __init__(self, owner: Owner, channel: Channel, peer: str, listener: Listener) -> None:
+        """Start to serve a connected channel. ``peer`` is for the log; ``listener`` is where it connected."""
+        self._owner = owner
+        self._channel = channel
+        self.peer = peer
+        self.listener = listener
+        self._head = b""
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._frame_begun_s = 0.0
+        self._backlog: memoryview | None = None
+        self._pending: deque[ResponseSlot] = deque()
+        self._out: deque[Piece] = deque()
+        self._unsent_bytes = 0
+        self._serving = False
+        self._flush_scheduled = False
+        self._writing = False
+        self._reading = True
+        self.closed = False
+        self.last_activity_s = owner.loop.time()
+        owner.loop.add_reader(channel.fileno(), self._on_readable)
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        owner = self._owner
+        if not owner.memory.may_read(self):
+            self._set_reading(False)
+            return
+        scratch = owner.scratch
+        frame = self._frame
+        try:
+            if frame is None:
+                received = self._channel.recv_into(scratch[_HEAD_BYTES:])
+            else:
+                received = self._channel.recv_into_two(frame[self._filled :], scratch[_HEAD_BYTES:])
+        except OSError as error:
+            self.close(f"connection lost: {error.strerror}")
+            return
+        if received is None:
+            return
+        if received == 0:
+            cut = self._frame is not None or self._head
+            self.close("closed by the peer" + (" in the middle of a request" if cut else ""))
+            return
+        self.last_activity_s = owner.loop.time()
+        start = _HEAD_BYTES
+        end = _HEAD_BYTES + received
+        if frame is not None:
+            rest = len(frame) - self._filled
+            if received < rest:
+                self._filled += received
+                owner.memory.take(received)
+                return
+            end -= rest
+            filled, self._filled, self._frame = self._filled, 0, None
+            try:
+                if not self._serve(frame):
+                    return
+            finally:
+                owner.memory.give_back(filled)
+        elif self._head:
+            start -= len(self._head)
+            scratch[start:_HEAD_BYTES] = self._head
+            self._head = b""
+        self._consume(scratch, start, end)
+        if self._frame is None:
+            owner.memory.request_complete(self)
+
+    def _consume(self, data: memoryview, position: int, end: int) -> None:
+        """Serve the complete requests in ``data[position:end]`` and keep what is left."""
+        limits = self._owner.limits
+        while end - position >= 4:
+            size_bytes: int = _SIZE.unpack_from(data, position)[0]
+            if not 0 < size_bytes <= limits.max_frame_bytes:
+                self.close(
+                    f"announced a request of {size_bytes} bytes, allowed are 1 to {limits.max_frame_bytes} "
+                    "(socket.request.max.bytes); is this a client of another protocol?",
+                    hostile=True,
+                )
+                return
+            if end - position - 4 < size_bytes:
+                break
+            if self._is_congested():
+                self._flush()
+                if self.closed:
+                    return
+                if self._is_congested():
+                    self._keep_backlog(data[position:end])
+                    return
+            position += 4
+            if not self._serve(data[position : position + size_bytes]):
+                return
+            position += size_bytes
+        self._keep_rest(data, position, end)
+        if self._out and not self._writing:
+            self._flush()
+
+    def _serve(self, frame: memoryview) -> bool:
+        """Hand one request to the owner; return whether the connection is still open."""
+        self._serving = True
+        self._frame_begun_s = 0.0
+        try:
+            self._owner.serve(self, frame)
+        except FrameError as error:
+            self.close(f"sent a request that cannot be read: {error}", hostile=True)
+        finally:
+            self._serving = False
+        return not self.closed
+
+    def _keep_rest(self, data: memoryview, position: int, end: int) -> None:
+        """Keep the beginning of a request that has not fully arrived."""
+        left = end - position
+        if left == 0:
+            return
+        if self._frame_begun_s == 0.0:
+            self._frame_begun_s = self.last_activity_s
+        if left < 4:
+            self._head = bytes(data[position:end])
+            return
+        frame = new_frame_buffer(_SIZE.unpack_from(data, position)[0])
+        self._filled = left - 4
+        frame[: self._filled] = data[position + 4 : end]
+        self._frame = frame
+        self._owner.memory.take(self._filled)
+
+    def _keep_backlog(self, data: memoryview) -> None:
+        """Keep received requests that may not be served yet, and stop reading."""
+        self._backlog = memoryview(bytearray(data))
+        self._owner.memory.take(len(data))
+        self._set_reading(False)
+
+    def _is_congested(self) -> bool:
+        limits = self._owner.limits
+        return (
+            len(self._pending) + len(self._out) >= limits.max_requests
+            or self._unsent_bytes >= limits.max_response_bytes
+        )
+
+    def _maybe_resume(self) -> None:
+        """Serve the backlog and read on when nothing speaks against it any more."""
+        while not self.closed and self._backlog is not None and not self._serving:
+            if self._is_congested():
+                return
+            backlog, self._backlog = self._backlog, None
+            try:
+                self._consume(backlog, 0, len(backlog))
+            finally:
+                self._owner.memory.give_back(len(backlog))
+        if not self._reading and not self.closed and self._backlog is None and not self._is_congested():
+            self._set_reading(True)
+
+    def memory_available(self) -> None:
+        """Read on after a pause for want of request memory."""
+        if not self.closed:
+            self._maybe_resume()
+
+    def _set_reading(self, reading: bool) -> None:
+        if reading == self._reading or self.closed:
+            return
+        self._reading = reading
+        if reading:
+            self._owner.loop.add_reader(self._channel.fileno(), self._on_readable)
+        else:
+            self._owner.loop.remove_reader(self._channel.fileno())
+
+    # Answering ------------------------------------------------------------------------------------------------------
+
+    def answer(self, response: Response) -> None:
+        """Queue the response to the request being served; it leaves when those before it have."""
+        if self.closed:
+            return
+        if self._pending:
+            slot = ResponseSlot(self)
+            slot.response = response
+            self._pending.append(slot)
+        else:
+            self._put(response)
+
+    def defer(self) -> ResponseSlot:
+        """Return the slot of a response that comes later; responses to later requests wait behind it."""
+        slot = ResponseSlot(self)
+        self._pending.append(slot)
+        return slot
+
+    def _put(self, response: Response) -> None:
+        if type(response) is bytes:
+            if response:
+                self._out.append(_SIZE.pack(len(response)) + response)
+                self._unsent_bytes += 4 + len(response)
+            return
+        pieces, length = response
+        head = _SIZE.pack(length) + pieces[0]  # type: ignore[operator]
+        self._out.append(head)
+        self._unsent_bytes += len(head)
+        for piece in pieces[1:]:
+            self._out.append(piece)
+            if type(piece) is not FileRange:
+                self._unsent_bytes += len(piece)  # type: ignore[arg-type]
+
+    def _slot_completed(self) -> None:
+        pending = self._pending
+        while pending and pending[0].response is not None:
+            response = pending.popleft().response
+            assert response is not None
+            self._put(response)
+        # While requests are being served the flush comes at the end; else soon, so that several completions share it.
+        if self._out and not self._serving and not self._writing and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._owner.loop.call_soon(self._scheduled_flush)
+        elif self._backlog is not None and not self._out and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._owner.loop.call_soon(self._scheduled_flush)
+
+    def _scheduled_flush(self) -> None:
+        self._flush_scheduled = False
+        if self.closed:
+            return
+        if not self._writing:
+            self._flush()
+        if not self.closed:
+            self._maybe_resume()
+
+    def _flush(self) -> None:
+        """Send what the socket takes; the rest follows when it is writable."""
+        out = self._out
+        turn_bytes = 0
+        try:
+            while out:
+                piece = out[0]
+                if type(piece) is FileRange:
+                    sent = self._channel.send_file(piece.file.fileno(), piece.position, piece.length)
+                    if sent == 0:
+                        self.close("a log file ended before the range that was to be sent")
+                        return
+                    if sent:
+                        piece.position += sent
+                        piece.length -= sent
+                        if piece.length == 0:
+                            out.popleft()
+                else:
+                    if len(out) > 1 and type(out[1]) is not FileRange:
+                        piece = self._join_pieces()
+                    sent = self._channel.send(piece, len(out) > 1)  # type: ignore[arg-type]
+                    if sent:
+                        self._unsent_bytes -= sent
+                        if sent == len(piece):  # type: ignore[arg-type]
+                            out.popleft()
+                        else:
+                            out[0] = memoryview(piece)[sent:]  # type: ignore[arg-type]
+                if sent is None:
+                    self._set_writing(True)
+                    return
+                turn_bytes += sent
+                if turn_bytes >= _TURN_BYTES and out:
+                    self._set_writing(True)
+                    return
+        except OSError as error:
+            self.close(f"connection lost: {error.strerror}")
+            return
+        finally:
+            if turn_bytes:
+                self.last_activity_s = self._owner.loop.time()
+        self._set_writing(False)
+
+    def _join_pieces(self) -> bytes:
+        """Replace the bytes at the head of the queue, up to a range or a size, by one piece."""
+        out = self._out
+        parts = []
+        size_bytes = 0
+        while out and type(out[0]) is not FileRange and size_bytes < _JOIN_BYTES:
+            part = out.popleft()
+            parts.append(part)
+            size_bytes += len(part)  # type: ignore[arg-type]
+        joined = b"".join(parts)  # type: ignore[arg-type]
+        out.appendleft(joined)
+        return joined
+
+    def _on_writable(self) -> None:
+        self._flush()
+        if not self.closed:
+            self._maybe_resume()
+
+    def _set_writing(self, writing: bool) -> None:
+        if writing == self._writing or self.closed:
+            return
+        self._writing = writing
+        if writing:
+            self._owner.loop.add_writer(self._channel.fileno(), self._on_writable)
+        else:
+            self._owner.loop.remove_writer(self._channel.fileno())
+
+    # Ending ---------------------------------------------------------------------------------------------------------
+
+    def overdue(self, now_s: float) -> str | None:
+        """Return why the connection must be closed now for being slow or idle, or None. Called every second or so."""
+        limits = self._owner.limits
+        if self._frame is not None or self._head:
+            allowed_s = limits.read_timeout_s + self._filled / _READ_RATE_BYTES_PER_S
+            # Not the peer's fault while we do not read.
+            if self._reading and now_s - self._frame_begun_s > allowed_s:
+                expected = len(self._frame) if self._frame is not None else 4
+                return (
+                    f"sent {self._filled} of {expected} bytes of a request in {now_s - self._frame_begun_s:.0f} s "
+                    "(request.read.timeout.ms)"
+                )
+        elif limits.idle_s >= 0 and not self._pending and now_s - self.last_activity_s > limits.idle_s:
+            return f"idle for {now_s - self.last_activity_s:.0f} s (connections.max.idle.ms)"
+        return None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the connection is not read, so that the end of the stream would go unnoticed."""
+        return not self._reading
+
+    @property
+    def has_work(self) -> bool:
+        """Whether responses are owed or unsent."""
+        return bool(self._pending or self._out)
+
+    def fileno(self) -> int:
+        """File descriptor of the channel."""
+        return self._channel.fileno()
+
+    def close(self, reason: str, *, hostile: bool = False) -> None:
+        """Close at once; what is queued is dropped and whoever works on a deferred response is told."""
+        if self.closed:
+            return
+        self._set_reading(False)
+        self._set_writing(False)
+        self.closed = True
+        self._channel.close()
+        memory = self._owner.memory
+        memory.forget(self)
+        if self._frame is not None:
+            self._frame = None
+            memory.give_back(self._filled)
+        if self._backlog is not None:
+            backlog, self._backlog = self._backlog, None
+            memory.give_back(len(backlog))
+        self._out.clear()
+        pending, self._pending = self._pending, deque()
+        for slot in pending:
+            if slot.response is None:
+                slot.abandon()
+        self._owner.connection_closed(self, reason, hostile=hostile)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Connection {self.peer} pending={len(self._pending)} unsent={self._unsent_bytes} reading={self._reading} "
+            f"writing={self._writing} closed={self.closed}>"
+        )

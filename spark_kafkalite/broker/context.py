@@ -1,0 +1,53 @@
+"""What handlers get to work with: the broker's parts, and nothing of its sockets.
+
+One object, made by ``server.py`` at start. Handlers read the cluster through :attr:`BrokerContext.cluster`, an immutable
+snapshot that is replaced whenever the registry changes; two reads around an ``await`` may see two snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.connection import Connection
+from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.listeners import Listener
+from spark_kafkalite.broker.replicas import Replicas
+from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
+from spark_kafkalite.registry.producer_ids import ProducerIds
+from spark_kafkalite.registry.watcher import ClusterWatcher
+
+
+@dataclass(slots=True)
+class BrokerContext:
+    """The parts of a running broker. ``listeners`` are the bound ones, by name."""
+
+    config: BrokerConfig
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    io: IoThreads
+    memory: RequestMemory
+    replicas: Replicas
+    watcher: ClusterWatcher
+    topics: Topics
+    producer_ids: ProducerIds
+    listeners: dict[str, Listener]
+
+    @property
+    def cluster(self) -> ClusterState:
+        """The cluster as the registry last said."""
+        return self.watcher.state
+
+    def address_of(self, broker: BrokerInfo, connection: Connection) -> tuple[str, int]:
+        """Return the host and port under which the client of ``connection`` reaches a broker.
+
+        This broker answers with the address of the listener that the client used: a client that came in from outside
+        must not be sent to an inside address.
+        """
+        if broker.broker_id == self.config.broker_id:
+            return connection.listener.advertised_host, connection.listener.advertised_port
+        return broker.host, broker.port

@@ -1,0 +1,64 @@
+"""What the broker writes to standard error: one line per event, and never a flood.
+
+A hostile client can cause an event with every packet. Events that a peer can cause go through a :class:`QuietLog`, which
+writes a few of each kind per period and then counts, and tells the count with the next line that it writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+
+_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(message)s"
+
+
+def configure_logging(level: str) -> None:
+    """Send the package's log lines of ``level`` and above to standard error. Call once, from the process that owns it."""
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter(_FORMAT, datefmt="%Y-%m-%dT%H:%M:%S")
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("spark_kafkalite")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(level)
+
+
+class QuietLog:
+    """Writes at most ``burst`` lines of a kind per period; the rest are counted and the count is told later."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        *,
+        burst: int = 5,
+        period_s: float = 10.0,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._burst = burst
+        self._period_s = period_s
+        self._monotonic_s = monotonic_s
+        # kind -> [start of its period, lines written in it, lines left out]; kinds are literals in our code, so few.
+        self._kinds: dict[str, list[float]] = {}
+
+    def log(self, level: int, kind: str, message: str, *arguments: object, exc_info: bool = False) -> bool:
+        """Write the line unless its kind has had its share; return whether it was written."""
+        if not self._logger.isEnabledFor(level):
+            return False
+        now = self._monotonic_s()
+        state = self._kinds.setdefault(kind, [now, 0, 0])
+        left_out = 0
+        if now - state[0] >= self._period_s:
+            left_out = int(state[2])
+            state[:] = [now, 0, 0]
+        if state[1] >= self._burst:
+            state[2] += 1
+            return False
+        state[1] += 1
+        if left_out:
+            message += " (%d more like this were not written)"
+            arguments = (*arguments, left_out)
+        self._logger.log(level, message, *arguments, exc_info=exc_info)
+        return True

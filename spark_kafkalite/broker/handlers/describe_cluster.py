@@ -1,0 +1,38 @@
+"""DescribeCluster (key 60), versions 0 and 1: cluster id, controller and live brokers.
+
+v0  plain
+v1  the client says whether it means brokers (1) or KRaft controllers (2); there are none of the latter here
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+_BROKERS = 1
+_UNSUPPORTED_ENDPOINT_TYPE = 115
+
+
+@handles(60, 0, 1)
+def handle(context: BrokerContext, request: Request, message: DescribeClusterRequest) -> DescribeClusterResponse:
+    """Describe the cluster as the registry has it."""
+    cluster = context.cluster
+    if request.api_version >= 1 and message.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=_UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"endpoint type {message.endpoint_type} is not served here, only brokers ({_BROKERS}) are",
+            endpoint_type=message.endpoint_type,
+            cluster_id=cluster.cluster_id,
+        )
+    brokers = []
+    for broker in cluster.brokers.values():
+        host, port = context.address_of(broker, request.connection)
+        brokers.append(DescribeClusterBroker(broker_id=broker.broker_id, host=host, port=port, rack=broker.rack))
+    return DescribeClusterResponse(
+        endpoint_type=_BROKERS, cluster_id=cluster.cluster_id, controller_id=cluster.controller_id, brokers=brokers
+    )

@@ -1,0 +1,177 @@
+"""Fetch (key 1), versions 4 to 12: whole batches from the log, now or when there are enough.
+
+v4   isolation level, last stable offset, aborted transactions
+v5   log start offset
+v7   sessions: always declined (session id 0), so every request names all its partitions
+v9   current leader epoch in the request (fencing)
+v11  preferred read replica (never one here)
+v12  flexible; last fetched epoch and diverging epoch
+
+Partitions are read in the order of the request, within its ``max_bytes`` and each one's own limit; both are soft for the
+first partition that has anything, which gives at least one batch, however large. A slice's end is fixed when it is read
+and lies at a batch's end below what consumers may see.
+
+An answer that is not complete enough waits (:class:`DelayedFetch`). Records leave with ``sendfile``, which would block
+the loop on bytes that are not in the page cache: ranges behind the recently written part are probed, and a miss is read
+by a thread first.
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.connection import FileRange, Response, ResponseSlot
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.page_cache import read_into_cache, uncached
+from spark_kafkalite.broker.partition import Partition
+from spark_kafkalite.broker.purgatory import DelayedOperation
+from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError, NotLeaderOrFollower
+from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.hot import FetchedPartition, FetchPartition, FetchRequest, pack_fetch_response, parse_fetch
+
+# Smaller slices are cheaper to copy than to send as a range of their own.
+_COPIED_BYTES = 4096
+_FIRST_VERSION_WITH_SESSIONS = 7
+
+
+@handles(1, 4, 12, raw=True)
+def handle(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Response | None:
+    """Read; return the answer, or None when it comes later."""
+    fetch = parse_fetch(frame, position, request.api_version)
+    if fetch.session_id != 0 and request.api_version >= _FIRST_VERSION_WITH_SESSIONS:
+        code = FetchSessionIdNotFound.code
+        return pack_fetch_response(request.correlation_id, request.api_version, [], error_code=code)  # type: ignore[return-value]
+    result = _Reading(context, fetch)
+    if result.is_enough or fetch.max_wait_ms <= 0 or not fetch.topics:
+        return _response(context, request, result, None)
+    DelayedFetch(context, request, fetch).start(result)
+    return None
+
+
+class _Reading:
+    """What one pass over the request's partitions found."""
+
+    __slots__ = ("_fetch", "_left_bytes", "is_enough", "partitions", "size_bytes", "slices", "topics")
+
+    def __init__(self, context: BrokerContext, fetch: FetchRequest) -> None:
+        self._fetch = fetch
+        self._left_bytes = min(max(fetch.max_bytes, 0), context.config["fetch.max.bytes"])
+        self.size_bytes = 0
+        self.is_enough = False
+        self.slices: list[LogSlice] = []
+        self.partitions: list[Partition] = []
+        self.topics: list[tuple[str, list[FetchedPartition]]] = []
+        replicas = context.replicas
+        for name, asked in fetch.topics:
+            fetched = []
+            for one in asked:
+                try:
+                    if fetch.replica_id >= 0:
+                        raise NotLeaderOrFollower(f"broker {fetch.replica_id} is no replica of {name}-{one.partition}")
+                    partition = replicas.get(TopicPartition(name, one.partition))
+                    fetched.append(self._read(partition, one))
+                    self.partitions.append(partition)
+                except KafkaError as error:
+                    self.is_enough = True
+                    fetched.append(FetchedPartition(one.partition, error.code))
+            self.topics.append((name, fetched))
+        if self.size_bytes >= fetch.min_bytes:
+            self.is_enough = True
+
+    def _read(self, partition: Partition, asked: FetchPartition) -> FetchedPartition:
+        partition.check_leader(asked.current_leader_epoch)
+        limit = min(asked.partition_max_bytes, self._left_bytes)
+        found = partition.read(asked.fetch_offset, max(limit, 0), at_least_one=self.size_bytes == 0)
+        records: FileRange | bytes = b""
+        if found is not None:
+            self.size_bytes += found.length
+            self._left_bytes -= found.length
+            self.slices.append(found)
+            records = FileRange(found.file, found.position, found.length)
+            # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
+            if not partition.reaches_end(found):
+                self.is_enough = True
+        elif limit <= 0:
+            self.is_enough = True
+        visible_end = partition.visible_end_offset
+        return FetchedPartition(
+            asked.partition,
+            0,
+            visible_end,
+            visible_end,
+            partition.log_start_offset,
+            records,
+            [] if self._fetch.isolation_level else None,
+        )
+
+
+def _response(context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot | None) -> Response | None:
+    """Give the answer: returned when there is no slot, into the slot otherwise, and after a read where one is needed."""
+    cold = uncached(result.slices)
+    if cold:
+        waiting = request.connection.defer() if slot is None else slot
+        context.io.submit(
+            lambda: read_into_cache(cold),
+            lambda _: waiting.complete(_pack(request, result)),
+            lambda error: waiting.fail(f"reading a log failed: {error}"),
+        )
+        return None
+    response = _pack(request, result)
+    if slot is None:
+        return response
+    slot.complete(response)
+    return None
+
+
+def _pack(request: Request, result: _Reading) -> Response:
+    if result.size_bytes and len(result.slices) * _COPIED_BYTES >= result.size_bytes:
+        result.topics = [(name, [_with_bytes(one) for one in fetched]) for name, fetched in result.topics]
+    return pack_fetch_response(request.correlation_id, request.api_version, result.topics)  # type: ignore[return-value]
+
+
+def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
+    records = fetched.records
+    if type(records) is FileRange and records.length <= _COPIED_BYTES:
+        return fetched._replace(records=records.file.pread(records.length, records.position))  # type: ignore[attr-defined]
+    return fetched
+
+
+class DelayedFetch(DelayedOperation):
+    """A fetch that waits for ``min_bytes``.
+
+    Completed by: enough visible bytes in its partitions (an append, the high watermark, a flush); any partition's error,
+    also one that comes while it waits (leadership lost, topic deleted); its ``max_wait_ms``; the connection's end.
+    """
+
+    __slots__ = ("_context", "_fetch", "_partitions", "_request", "_slot")
+
+    def __init__(self, context: BrokerContext, request: Request, fetch: FetchRequest) -> None:
+        super().__init__()
+        self._context = context
+        self._request = request
+        self._fetch = fetch
+        self._partitions: list[Partition] = []
+        self._slot = request.connection.defer()
+        self._slot.on_abandon = self.abandon
+
+    def start(self, first: _Reading) -> None:
+        """Begin to wait on the partitions of the first reading."""
+        self._partitions = first.partitions
+        for partition in self._partitions:
+            partition.add_fetch_waiter(self)
+        self.start_timer(self._context.loop, self._fetch.max_wait_ms / 1000)
+
+    def try_complete(self) -> bool:
+        result = _Reading(self._context, self._fetch)
+        if not result.is_enough or not self.finish():
+            return False
+        _response(self._context, self._request, result, self._slot)
+        return True
+
+    def expire(self) -> None:
+        if self.finish():
+            _response(self._context, self._request, _Reading(self._context, self._fetch), self._slot)
+
+    def release(self) -> None:
+        for partition in self._partitions:
+            partition.remove_fetch_waiter(self)

@@ -1,0 +1,83 @@
+"""ListOffsets (key 2), versions 1 to 7: the offset of a time, or of one end of the log.
+
+Timestamp -1 asks for the end that the reader may see, -2 for the log start, -3 (v7) for the record with the largest
+timestamp; anything from 0 on for the first record that is not older. A time after the last record has no offset, which
+is no error: -1 and -1.
+
+v1  one offset per partition
+v2  isolation level
+v4  leader epochs in the request (fencing) and in the answer
+v5  may answer OFFSET_NOT_AVAILABLE
+v6  flexible
+v7  timestamp -3
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+_FIRST_VERSION_WITH_MAX_TIMESTAMP = 7
+
+
+@handles(2, 1, 7)
+def handle(context: BrokerContext, request: Request, message: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Look up one offset for each partition; a partition asked for twice is an error for that partition."""
+    topics = []
+    seen: set[TopicPartition] = set()
+    for topic in message.topics:
+        partitions = []
+        for asked in topic.partitions:
+            topic_partition = TopicPartition(topic.name, asked.partition_index)
+            try:
+                if topic_partition in seen:
+                    raise InvalidRequest(f"{topic_partition} is asked for twice")
+                seen.add(topic_partition)
+                partitions.append(_look_up(context, request, topic_partition, asked, message.isolation_level))
+            except KafkaError as error:
+                partitions.append(
+                    ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error.code)
+                )
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _look_up(
+    context: BrokerContext,
+    request: Request,
+    topic_partition: TopicPartition,
+    asked: ListOffsetsPartition,
+    isolation_level: int,
+) -> ListOffsetsPartitionResponse:
+    partition = context.replicas.get(topic_partition)
+    partition.check_leader(asked.current_leader_epoch)
+    answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+    if asked.timestamp == LATEST:
+        answer.offset = partition.last_stable_offset if isolation_level else partition.visible_end_offset
+        answer.leader_epoch = partition.leader_epoch
+        return answer
+    if asked.timestamp == EARLIEST:
+        answer.offset = partition.log_start_offset
+        answer.leader_epoch = partition.epoch_of(answer.offset)
+        return answer
+    if asked.timestamp == MAX_TIMESTAMP and request.api_version >= _FIRST_VERSION_WITH_MAX_TIMESTAMP:
+        found = partition.offset_of_max_timestamp()
+    elif asked.timestamp >= 0:
+        found = partition.offset_for_timestamp(asked.timestamp)
+    else:
+        raise UnsupportedVersion(f"timestamp {asked.timestamp} is not known in version {request.api_version}")
+    if found is not None:
+        answer.offset, answer.timestamp, answer.leader_epoch = found
+    return answer

@@ -1,0 +1,43 @@
+"""OffsetForLeaderEpoch (key 23), versions 2 to 4: where an epoch ends, so that followers and clients see truncation.
+
+The answer is the largest epoch up to the asked one that the leader knows, and its end offset: the start of the next one,
+or the log end. Nothing known: -1 and -1.
+
+v2  current leader epoch in the request
+v3  replica id in the request (-1: a consumer)
+v4  flexible
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+
+@handles(23, 2, 4)
+def handle(
+    context: BrokerContext, request: Request, message: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Look up the end of one epoch for each partition."""
+    topics = []
+    for topic in message.topics:
+        results = []
+        for asked in topic.partitions:
+            result = EpochEndOffset(partition=asked.partition)
+            try:
+                partition = context.replicas.get(TopicPartition(topic.topic, asked.partition))
+                partition.check_leader(asked.current_leader_epoch)
+                result.leader_epoch, result.end_offset = partition.end_offset_for_epoch(asked.leader_epoch)
+            except KafkaError as error:
+                result.error_code = error.code
+            results.append(result)
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
+    return OffsetForLeaderEpochResponse(topics=topics)

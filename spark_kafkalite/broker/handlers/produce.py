@@ -1,0 +1,242 @@
+"""Produce (key 0), versions 3 to 9: append one batch to each named partition.
+
+Advertised from version 0 on, although versions 0 to 2 are not served (such a request closes the connection): librdkafka up
+to 2.11.0 sends gzip, snappy and lz4 uncompressed unless version 0 is in the range. Apache Kafka 4 does the same.
+
+v3  batches of magic 2 only
+v5  log start offset in the answer
+v7  zstd
+v8  error texts in the answer
+v9  flexible
+
+Each partition has its own outcome. A batch is checked and appended straight from the request's memory; one whose records
+must be walked in a thread is copied and queued with its partition, and later batches of that partition queue behind it.
+
+The answer leaves when every partition has one: an error, or an append that is acknowledged (``acks=1``: appended;
+``acks=all``: below the high watermark; ``flush.before.ack``: flushed besides). What is not acknowledged when the
+request's timeout is over is answered with REQUEST_TIMED_OUT, and stays in the log. With ``acks=0`` there is no answer;
+an error closes the connection, so that the client looks again where the leader is.
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.connection import Connection, ResponseSlot
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.partition import AppendOutcome, Partition
+from spark_kafkalite.broker.purgatory import DelayedOperation
+from spark_kafkalite.errors import (
+    InvalidRecord,
+    InvalidRequiredAcks,
+    KafkaError,
+    RequestTimedOut,
+    TransactionalIdAuthorizationFailed,
+)
+from spark_kafkalite.log.partition_log import AppendResult
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.hot import ProducedPartition, ProduceRequest, pack_produce_response, parse_produce
+
+Outcomes = list[tuple[str, list[ProducedPartition]]]
+
+_EMPTY = memoryview(b"")
+
+
+@handles(0, 3, 9, advertised_from=0, raw=True)
+def handle(context: BrokerContext, request: Request, frame: memoryview, position: int) -> bytes | None:
+    """Append; return the answer, or None when it comes later or there is none."""
+    produce = parse_produce(frame, position, request.api_version)
+    acks = produce.acks
+    refusal = _refusal(produce)
+    outcomes: Outcomes = []
+    delayed: DelayedProduce | None = None
+    for name, batches in produce.topics:
+        produced: list[ProducedPartition] = []
+        outcomes.append((name, produced))
+        for number, records in batches:
+            batch = _EMPTY if records is None else records
+            try:
+                if refusal is not None:
+                    raise refusal
+                partition = context.replicas.get(TopicPartition(name, number))
+                partition.check_leader()
+                partition.check_acks(acks)
+                if not partition.must_queue:
+                    appended = partition.try_append(batch, request.api_version)
+                    if type(appended) is AppendResult:
+                        if appended.last_offset < partition.acknowledged_end_offset(acks) or acks == 0:
+                            produced.append(_success(number, appended, partition))
+                            continue
+                        delayed = delayed or DelayedProduce(context, request, acks, outcomes)
+                        delayed.await_acknowledgement(partition, appended, produced)
+                        continue
+                    header = appended
+                else:
+                    header = None
+                delayed = delayed or DelayedProduce(context, request, acks, outcomes)
+                delayed.append_later(partition, batch, header, produced)  # type: ignore[arg-type]
+            except KafkaError as error:
+                produced.append(_failure(number, error))
+                if acks == 0:
+                    request.connection.close(f"a produce with acks=0 to {name}-{number} failed: {error}")
+                    return None
+    if delayed is not None:
+        delayed.start(produce.timeout_ms)
+        return None
+    if acks == 0:
+        return None
+    return pack_produce_response(request.correlation_id, request.api_version, outcomes)
+
+
+def _refusal(produce: ProduceRequest) -> KafkaError | None:
+    """Return what is wrong with the request as a whole."""
+    if produce.acks not in (-1, 0, 1):
+        return InvalidRequiredAcks(f"acks={produce.acks} is none of -1 (all), 0 and 1")
+    if produce.transactional_id is not None:
+        return TransactionalIdAuthorizationFailed(
+            f"transactional.id {produce.transactional_id!r}: transactions are not served by this broker"
+        )
+    return None
+
+
+def _success(number: int, appended: AppendResult, partition: Partition) -> ProducedPartition:
+    return ProducedPartition(number, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset)
+
+
+def _failure(number: int, error: KafkaError) -> ProducedPartition:
+    record_errors = ()
+    if isinstance(error, InvalidRecord):
+        index = getattr(error, "record_index", None)
+        if index is not None:
+            record_errors = ((index, str(error)),)  # type: ignore[assignment]
+    return ProducedPartition(number, error.code, record_errors=record_errors, error_message=str(error) or None)
+
+
+class DelayedProduce(DelayedOperation):
+    """A produce request of which some partition's outcome is still open.
+
+    Completed by: the last open partition's error, or its acknowledgement (the high watermark or the flushed offset
+    passes the batch); the request's timeout; the connection's end. Every open partition has REQUEST_TIMED_OUT as its
+    outcome until it gets another one, so that the timeout has nothing to do but to answer.
+    """
+
+    __slots__ = (
+        "_acks",
+        "_awaiting",
+        "_connection",
+        "_context",
+        "_outcomes",
+        "_queued",
+        "_request",
+        "_slot",
+        "_started",
+    )
+
+    def __init__(self, context: BrokerContext, request: Request, acks: int, outcomes: Outcomes) -> None:
+        super().__init__()
+        self._context = context
+        self._request = request
+        self._connection: Connection = request.connection
+        self._acks = acks
+        self._outcomes = outcomes
+        self._queued = 0
+        # Where the outcome goes, the partition, and what was appended.
+        self._awaiting: list[tuple[list[ProducedPartition], int, Partition, AppendResult]] = []
+        self._slot: ResponseSlot | None = None
+        self._started = False
+        if acks != 0:
+            self._slot = request.connection.defer()
+            self._slot.on_abandon = self.abandon
+
+    def await_acknowledgement(
+        self, partition: Partition, appended: AppendResult, produced: list[ProducedPartition]
+    ) -> None:
+        """Leave the outcome of an append open until it is acknowledged."""
+        produced.append(_open_outcome(partition.topic_partition.partition))
+        self._watch(partition, appended, produced, len(produced) - 1)
+
+    def append_later(
+        self, partition: Partition, batch: memoryview, header: object, produced: list[ProducedPartition]
+    ) -> None:
+        """Queue a batch, of which a copy is kept, with its partition, and leave its outcome open."""
+        produced.append(_open_outcome(partition.topic_partition.partition))
+        index = len(produced) - 1
+        self._queued += 1
+        partition.append_later(
+            memoryview(bytearray(batch)),
+            self._request.api_version,
+            header,  # type: ignore[arg-type]
+            lambda outcome: self._appended(partition, outcome, produced, index),
+        )
+
+    def start(self, timeout_ms: int) -> None:
+        """Begin to wait; the request has been read to its end."""
+        self._started = True
+        if not self.try_complete() and self._slot is not None:
+            self.start_timer(self._context.loop, timeout_ms / 1000)
+
+    def _appended(
+        self, partition: Partition, outcome: AppendOutcome, produced: list[ProducedPartition], index: int
+    ) -> None:
+        self._queued -= 1
+        number = partition.topic_partition.partition
+        if isinstance(outcome, KafkaError):
+            if self._acks == 0:
+                self._connection.close(f"a produce with acks=0 to {partition.topic_partition} failed: {outcome}")
+            produced[index] = _failure(number, outcome)
+        elif self._acks == 0 or outcome.last_offset < partition.acknowledged_end_offset(self._acks):
+            produced[index] = _success(number, outcome, partition)
+        elif not self.finished:
+            self._watch(partition, outcome, produced, index)
+        self.try_complete()
+
+    def _watch(
+        self, partition: Partition, appended: AppendResult, produced: list[ProducedPartition], index: int
+    ) -> None:
+        self._awaiting.append((produced, index, partition, appended))
+        partition.add_ack_waiter(self)
+
+    def try_complete(self) -> bool:
+        if self.finished or not self._started:
+            return False
+        still_open = []
+        for entry in self._awaiting:
+            produced, index, partition, appended = entry
+            number = partition.topic_partition.partition
+            if appended.last_offset < partition.acknowledged_end_offset(self._acks):
+                produced[index] = _success(number, appended, partition)
+                continue
+            try:
+                partition.check_leader()
+                still_open.append(entry)
+            except KafkaError as error:
+                produced[index] = _failure(number, error)
+        done = [entry[2] for entry in self._awaiting if entry not in still_open]
+        self._awaiting = still_open
+        for partition in done:
+            if all(entry[2] is not partition for entry in still_open):
+                partition.remove_ack_waiter(self)
+        if still_open or self._queued:
+            return False
+        self._answer()
+        return True
+
+    def expire(self) -> None:
+        self._answer()
+
+    def release(self) -> None:
+        for _, _, partition, _ in self._awaiting:
+            partition.remove_ack_waiter(self)
+
+    def _answer(self) -> None:
+        if self.finish() and self._slot is not None:
+            self._slot.complete(
+                pack_produce_response(self._request.correlation_id, self._request.api_version, self._outcomes)
+            )
+
+
+def _open_outcome(number: int) -> ProducedPartition:
+    return ProducedPartition(
+        number,
+        RequestTimedOut.code,
+        error_message="not acknowledged within the request's timeout; it may be in the log",
+    )

@@ -1,0 +1,69 @@
+"""Whether a range of a log file is in memory, and how it gets there without the event loop waiting for the disk.
+
+``sendfile`` on bytes that are not in the page cache blocks until the disk has read them, and the whole broker with it.
+What was written lately is in the cache. Anything else is probed with ``preadv(RWF_NOWAIT)``, which fails instead of
+waiting; after a miss a thread reads the range once, which leaves it in the cache.
+
+The probe is a guess in both directions (the kernel may drop a page right after it), so it samples the range instead of
+reading it: the cost of being wrong is a short stall, not a wrong answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+
+from spark_kafkalite.log.segment import LogSlice
+
+# Of this much at the end of a file it is taken for granted that it is in the cache.
+_RECENT_BYTES = 16 * 1024 * 1024
+# The kernel reads ahead in windows of 128 KiB by default, so a cached page rarely has uncached neighbours nearer by.
+_SAMPLE_EVERY_BYTES = 128 * 1024
+_PIECE_BYTES = 1024 * 1024
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+_probe = bytearray(1)
+_works = _NOWAIT != 0
+
+
+def uncached(slices: Iterable[LogSlice]) -> list[LogSlice]:
+    """Return those of the slices of which some part is probably not in the page cache."""
+    return [one for one in slices if not _is_cached(one)]
+
+
+def _is_cached(piece: LogSlice) -> bool:
+    global _works
+    if not _works:
+        return True
+    end = piece.position + piece.length
+    descriptor = piece.file.fileno()
+    try:
+        if os.fstat(descriptor).st_size - piece.position <= _RECENT_BYTES:
+            return True
+        for position in range(piece.position, end, _SAMPLE_EVERY_BYTES):
+            os.preadv(descriptor, (_probe,), position, _NOWAIT)
+        os.preadv(descriptor, (_probe,), end - 1, _NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            # This file system (or system) cannot tell: files in memory have nothing to wait for anyway.
+            _works = False
+        return True
+    return True
+
+
+def read_into_cache(slices: Iterable[LogSlice]) -> None:
+    """Read the slices from the disk, to have them in the page cache; for a thread."""
+    buffer = bytearray(_PIECE_BYTES)
+    view = memoryview(buffer)
+    for piece in slices:
+        position, end = piece.position, piece.position + piece.length
+        descriptor = piece.file.fileno()
+        while position < end:
+            count = os.preadv(descriptor, (view[: min(end - position, _PIECE_BYTES)],), position)
+            if count == 0:
+                break
+            position += count

@@ -1,0 +1,528 @@
+"""One hosted partition: its role, its leader epoch, what is committed, what consumers may see, and who waits for it.
+
+Two bounds, both exclusive, neither ever going back while this broker leads:
+
+- ``high_watermark``: everything below it is in the log of every in-sync replica.
+- ``visible_end_offset``: everything below it is shown to consumers, through every API. It is the high watermark, and with
+  ``visibility.policy=flushed`` not more than what this leader has flushed (the flushed offset is taken before fsync is
+  called, so nothing that fsync may have missed is counted).
+
+A produce is acknowledged at :meth:`Partition.acknowledged_end_offset`: ``acks=all`` waits for the high watermark, and with
+``flush.before.ack`` (or ``flush.messages=1``) every acknowledgement waits for the flush. One flush runs at a time; what is
+appended meanwhile waits for the next one, so many produces share an fsync.
+
+Appends happen in the order in which they were handed in. A batch whose records are too much work for the loop is walked
+in a thread, and all later ones of the partition queue behind it (:meth:`Partition.append_later`).
+
+There is no await in this file: between reading and changing state nothing else runs, and that is the lock. A failed
+write or fsync takes the partition offline; a failed fsync is never tried again, because the kernel has forgotten by then
+which pages did not reach the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
+from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import (
+    FencedLeaderEpoch,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.flush import FlushJob
+from spark_kafkalite.log.partition_log import AppendResult, PartitionLog, TimestampOffset
+from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records.admission import AdmissionRules, admit, walk
+from spark_kafkalite.records.layout import BatchHeader
+
+logger = logging.getLogger(__name__)
+
+AppendOutcome = AppendResult | KafkaError
+_ACKS_ALL = -1
+# flush.ms beyond a year (the default is for ever) needs no timer.
+_LONGEST_TIMER_MS = 365 * 86_400_000
+
+
+class PartitionServices:
+    """What every partition shares; made once by the broker."""
+
+    __slots__ = ("broker_id", "clock", "io", "max_decompressed_bytes", "memory", "on_storage_failure", "purgatory")
+
+    def __init__(
+        self,
+        broker_id: int,
+        clock: Clock,
+        io: IoThreads,
+        purgatory: Purgatory,
+        memory: RequestMemory,
+        max_decompressed_bytes: int,
+        on_storage_failure: Callable[[Partition, BaseException], None],
+    ) -> None:
+        self.broker_id = broker_id
+        self.clock = clock
+        self.io = io
+        self.purgatory = purgatory
+        self.memory = memory
+        self.max_decompressed_bytes = max_decompressed_bytes
+        self.on_storage_failure = on_storage_failure
+
+
+class _QueuedAppend:
+    """A batch that waits for those before it."""
+
+    __slots__ = ("batch", "header", "on_done", "produce_version")
+
+    def __init__(
+        self,
+        batch: memoryview,
+        produce_version: int,
+        header: BatchHeader | None,
+        on_done: Callable[[AppendOutcome], None],
+    ) -> None:
+        self.batch = batch
+        self.produce_version = produce_version
+        self.header = header
+        self.on_done = on_done
+
+
+class Partition:
+    """See the module's text."""
+
+    __slots__ = (
+        "_ack_waiters",
+        "_fetch_waiters",
+        "_flush_running",
+        "_flush_timer",
+        "_flush_wanted",
+        "_flushed_end_offset",
+        "_high_watermark",
+        "_queue",
+        "_rules",
+        "_services",
+        "config",
+        "flushes_before_ack",
+        "is_leader",
+        "isr",
+        "leader",
+        "leader_epoch",
+        "log",
+        "replicas",
+        "state_version",
+        "storage_error",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        log: PartitionLog,
+        services: PartitionServices,
+        checkpointed_high_watermark: int | None = None,
+    ) -> None:
+        """Take over a loaded log. The partition neither leads nor follows until it is told its state."""
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.log = log
+        self._services = services
+        self.leader = -1
+        self.leader_epoch = -1
+        self.is_leader = False
+        self.isr: tuple[int, ...] = ()
+        self.replicas: tuple[int, ...] = ()
+        self.state_version = -1
+        self.storage_error: KafkaStorageError | None = None
+        checkpointed = 0 if checkpointed_high_watermark is None else checkpointed_high_watermark
+        self._high_watermark: int = max(log.log_start_offset, min(checkpointed, log.log_end_offset))
+        self._flushed_end_offset: int = log.recovery_point
+        self._flush_running = False
+        self._flush_wanted = False
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._queue: deque[_QueuedAppend] = deque()
+        self._fetch_waiters: dict[DelayedOperation, None] = {}
+        self._ack_waiters: dict[DelayedOperation, None] = {}
+        self.apply_config(log.config)
+
+    # State ----------------------------------------------------------------------------------------------------------
+
+    def apply_config(self, config: TopicConfig) -> None:
+        """Obey changed topic settings from now on."""
+        self.config = config
+        self.flushes_before_ack = config.flush_before_ack or config.flush_messages == 1
+        self._rules = AdmissionRules(
+            max_message_bytes=config.max_message_bytes,
+            timestamp_type=config.timestamp_type,
+            timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+            keys_required=config.is_compacted,
+            max_decompressed_bytes=self._services.max_decompressed_bytes,
+        )
+
+    def become_leader(
+        self, leader_epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...], state_version: int
+    ) -> None:
+        """Lead with this epoch, which is on the disk when this returns. Older states are ignored (rule R2).
+
+        Raises KafkaStorageError when the epoch cannot be written; the partition does not lead then.
+        """
+        if state_version <= self.state_version:
+            return
+        is_new_epoch = leader_epoch > self.leader_epoch or not self.is_leader
+        self.state_version = state_version
+        self.isr = isr
+        self.replicas = replicas
+        self.leader = self._services.broker_id
+        if is_new_epoch:
+            self._assign_epoch(leader_epoch)
+            self.leader_epoch = leader_epoch
+            self.is_leader = True
+        self._maybe_advance_high_watermark()
+        self._wake_all()
+
+    def _assign_epoch(self, leader_epoch: int) -> None:
+        try:
+            # Followers truncate by this epoch (rule R1), so it must outlive a power loss; alone there are none.
+            self.log.assign_leader_epoch(leader_epoch, sync=len(self.replicas) > 1)
+        except KafkaStorageError as error:
+            self.go_offline(error)
+            raise
+
+    def resign(self, leader: int, leader_epoch: int, state_version: int) -> None:
+        """Stop leading: ``leader`` (-1: nobody) leads now. Waiting requests are answered with the field's errors."""
+        if state_version <= self.state_version:
+            return
+        self.state_version = state_version
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self.is_leader = False
+        self._fail_queue(NotLeaderOrFollower(f"{self.topic_partition} is led by broker {leader} now"))
+        self._wake_all()
+
+    def go_offline(self, error: BaseException) -> None:
+        """Serve nothing any more, because the disk failed."""
+        if self.storage_error is None:
+            self.storage_error = KafkaStorageError(f"{self.topic_partition}: {error}")
+        self.is_leader = False
+        self._fail_queue(self.storage_error)
+        self._wake_all()
+
+    def close(self) -> None:
+        """Answer everybody who waits, because the partition goes or the broker stops."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self.is_leader = False
+        self.leader = -1
+        self._fail_queue(NotLeaderOrFollower(f"{self.topic_partition} is not hosted here any more"))
+        self._wake_all()
+
+    def check_leader(self, current_leader_epoch: int = -1) -> None:
+        """Raise unless this broker leads the partition, in the epoch that the client believes in (-1: not said).
+
+        Raises KafkaStorageError (56), NotLeaderOrFollower (6), FencedLeaderEpoch (74), UnknownLeaderEpoch (75).
+        """
+        if self.storage_error is not None:
+            raise self.storage_error
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            text = f"{self.topic_partition}: the request has leader epoch {current_leader_epoch}, here it is {self.leader_epoch}"
+            raise (FencedLeaderEpoch if current_leader_epoch < self.leader_epoch else UnknownLeaderEpoch)(text)
+        if not self.is_leader:
+            raise NotLeaderOrFollower(f"broker {self._services.broker_id} does not lead {self.topic_partition}")
+
+    # Bounds ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is still there."""
+        return self.log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The first offset that is not in every in-sync replica."""
+        return self._high_watermark
+
+    @property
+    def visible_end_offset(self) -> int:
+        """The first offset that consumers may not see; also what they are told as high watermark."""
+        if self.config.visibility_policy == "flushed":
+            return min(self._high_watermark, self._flushed_end_offset)
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset that readers of committed transactions may not see: without transactions the visible end."""
+        return self.visible_end_offset
+
+    def acknowledged_end_offset(self, acks: int) -> int:
+        """Return the offset below which produces with these acks are acknowledged."""
+        end: int = self._high_watermark if acks == _ACKS_ALL else self.log.log_end_offset
+        return min(end, self._flushed_end_offset) if self.flushes_before_ack else end
+
+    def _maybe_advance_high_watermark(self) -> bool:
+        """Raise the high watermark to the smallest log end of the in-sync replicas; return whether it moved.
+
+        The in-sync replicas of a standalone broker are itself. With fewer than min.insync.replicas it stands still
+        (KIP-966): such records would not survive the loss of this broker.
+        """
+        if not self.is_leader or len(self.isr) < self._required_isr:
+            return False
+        if self.log.log_end_offset <= self._high_watermark:
+            return False
+        self._high_watermark = self.log.log_end_offset
+        return True
+
+    @property
+    def _required_isr(self) -> int:
+        return min(self.config.min_insync_replicas, max(len(self.replicas), 1))
+
+    # Appending ------------------------------------------------------------------------------------------------------
+
+    def check_acks(self, acks: int) -> None:
+        """Raise NotEnoughReplicas (19) if ``acks=all`` cannot be promised at present."""
+        if acks == _ACKS_ALL and len(self.isr) < self._required_isr:
+            raise NotEnoughReplicas(
+                f"{self.topic_partition} has {len(self.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.config.min_insync_replicas}"
+            )
+
+    @property
+    def must_queue(self) -> bool:
+        """Whether an append has to go through :meth:`append_later` because others wait already."""
+        return bool(self._queue)
+
+    def try_append(self, batch: memoryview, produce_version: int) -> AppendResult | BatchHeader:
+        """Check and append one batch at once; return its header instead when its records must be walked in a thread.
+
+        ``batch`` is the request's own memory: offset and leader epoch are stamped into it and it is written from there.
+        Raises the errors of admission and of the log's sequence check.
+        """
+        rules = self._rules
+        rules.now_ms = self._services.clock.wall_ms()
+        header, needs_thread = admit(batch, 0, len(batch), rules, produce_version=produce_version)
+        if needs_thread:
+            return header
+        return self._append(batch, header)
+
+    def append_later(
+        self,
+        batch: memoryview,
+        produce_version: int,
+        header: BatchHeader | None,
+        on_done: Callable[[AppendOutcome], None],
+    ) -> None:
+        """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error.
+
+        ``batch`` must stay valid until then. ``header`` is what :meth:`try_append` returned, None when it was not asked.
+        """
+        self._services.memory.take(len(batch))
+        self._queue.append(_QueuedAppend(batch, produce_version, header, on_done))
+        if len(self._queue) == 1:
+            self._work_off_queue()
+
+    def _work_off_queue(self) -> None:
+        """Append queued batches until one needs a thread."""
+        while self._queue:
+            queued = self._queue[0]
+            try:
+                self.check_leader()
+                outcome: AppendResult | BatchHeader | KafkaError = (
+                    queued.header
+                    if queued.header is not None
+                    else self.try_append(queued.batch, queued.produce_version)
+                )
+            except KafkaError as error:
+                outcome = error
+            if isinstance(outcome, BatchHeader):
+                self._walk_in_thread(queued, outcome)
+                return
+            self._queue_head_done(outcome)
+
+    def _walk_in_thread(self, queued: _QueuedAppend, header: BatchHeader) -> None:
+        rules = replace(self._rules, now_ms=self._services.clock.wall_ms())
+        self._services.io.submit(
+            lambda: walk(queued.batch, 0, header, rules),
+            lambda walked: self._walked(queued, walked),
+            lambda error: self._walked(queued, error),
+        )
+
+    def _walked(self, queued: _QueuedAppend, walked: BatchHeader | BaseException) -> None:
+        if not self._queue or self._queue[0] is not queued:
+            return  # Answered meanwhile with an error: the partition has been closed or has lost its leadership.
+        outcome: AppendOutcome
+        try:
+            if isinstance(walked, KafkaError):
+                raise walked
+            if isinstance(walked, BaseException):
+                raise KafkaError(f"the batch could not be checked: {walked!r}") from walked
+            self.check_leader()
+            outcome = self._append(queued.batch, walked)
+        except KafkaError as error:
+            outcome = error
+        self._queue_head_done(outcome)
+        self._work_off_queue()
+
+    def _queue_head_done(self, outcome: AppendOutcome) -> None:
+        queued = self._queue.popleft()
+        self._services.memory.give_back(len(queued.batch))
+        queued.on_done(outcome)
+
+    def _fail_queue(self, error: KafkaError) -> None:
+        while self._queue:
+            self._queue_head_done(error)
+
+    def _append(self, batch: memoryview, header: BatchHeader) -> AppendResult:
+        try:
+            result = self.log.append_as_leader(batch, header, self.leader_epoch)
+        except KafkaStorageError as error:
+            self._services.on_storage_failure(self, error)
+            raise
+        if not result.duplicate:
+            log = self.log
+            if (
+                self.flushes_before_ack
+                or log.has_sealed_unflushed
+                or log.unflushed_records >= self.config.flush_messages
+            ):
+                self.request_flush()
+            elif self._flush_timer is None and self.config.flush_ms < _LONGEST_TIMER_MS:
+                self._start_flush_timer()
+            if self._maybe_advance_high_watermark() and self._fetch_waiters:
+                self._services.purgatory.wake(self._fetch_waiters)
+        return result
+
+    # Flushing -------------------------------------------------------------------------------------------------------
+
+    def request_flush(self) -> None:
+        """Flush in a thread what has been appended until the flush begins; a running flush is followed by another."""
+        self._flush_wanted = True
+        if not self._flush_running:
+            self._flush_running = True
+            # After this pass of the loop, so that all its appends share the flush.
+            self._services.purgatory.call_after_pass(self._start_flush)
+
+    def _start_flush_timer(self) -> None:
+        deadline_s = self.log.flush_deadline_s()
+        if deadline_s is not None:
+            delay_s = deadline_s - self._services.clock.monotonic_s()
+            self._flush_timer = self._services.purgatory.call_later(delay_s, self._flush_time_is_up)
+
+    def _flush_time_is_up(self) -> None:
+        self._flush_timer = None
+        self.request_flush()
+
+    def _start_flush(self) -> None:
+        self._flush_wanted = False
+        job = self.log.start_flush() if self.storage_error is None else None
+        if job is None:
+            self._flush_running = False
+            return
+        self._services.io.submit(job.run, lambda _: self._flushed(job), lambda error: self._flush_failed(job, error))
+
+    def _flushed(self, job: FlushJob) -> None:
+        self._flush_running = False
+        try:
+            self.log.finish_flush(job)
+        except KafkaStorageError as error:
+            self._services.on_storage_failure(self, error)
+            return
+        self._note_flushed()
+        if self._flush_wanted:
+            self.request_flush()
+        elif self._flush_timer is None and self.config.flush_ms < _LONGEST_TIMER_MS:
+            self._start_flush_timer()
+
+    def _note_flushed(self) -> None:
+        """Take over how far the log is flushed, and wake whoever waits for that."""
+        if self.log.recovery_point <= self._flushed_end_offset:
+            return
+        self._flushed_end_offset = self.log.recovery_point
+        if self._ack_waiters:
+            self._services.purgatory.wake(self._ack_waiters)
+        if self._fetch_waiters and self.config.visibility_policy == "flushed":
+            self._services.purgatory.wake(self._fetch_waiters)
+
+    def _flush_failed(self, job: FlushJob, error: BaseException) -> None:
+        # Not a failed fsync, which the job notes itself: the thread could not even run it. It counts the same.
+        job.error = error if isinstance(error, OSError) else OSError(str(error))
+        self._flushed(job)
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def read(self, start_offset: int, max_bytes: int, *, at_least_one: bool) -> LogSlice | None:
+        """Return visible whole batches from the one that holds ``start_offset``; None when there is nothing (yet).
+
+        The first batch is returned even if larger than ``max_bytes`` when ``at_least_one``.
+        Raises OffsetOutOfRange (1) before the log start or beyond the log end; between the visible end and the log end
+        there is nothing yet, which is no error.
+        """
+        until_offset = self.visible_end_offset
+        log = self.log
+        if start_offset >= until_offset:
+            if start_offset > log.log_end_offset:
+                raise OffsetOutOfRange(
+                    f"{self.topic_partition}: offset {start_offset} is beyond the log end offset {log.log_end_offset}"
+                )
+            if start_offset >= log.log_start_offset:
+                return None
+        return log.read(start_offset, max_bytes, until_offset, at_least_one=at_least_one)
+
+    def reaches_end(self, found: LogSlice) -> bool:
+        """Return whether a slice ends where the log ends, so that only a later append can give more."""
+        active = self.log.segments.active
+        return found.file is active.file and found.position + found.length >= active.size_bytes
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """Return the first visible record whose timestamp is at least ``timestamp_ms``, None when there is none."""
+        return self.log.offset_for_timestamp(timestamp_ms, self.visible_end_offset)
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """Return the visible record with the largest timestamp, None for an empty log."""
+        return self.log.offset_of_max_timestamp(self.visible_end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """Return the leader epoch in which ``offset`` was given, -1 when it is not known."""
+        return self.log.epochs.epoch_at(offset)
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """Return the largest known epoch up to ``leader_epoch`` and its end offset, (-1, -1) when there is none."""
+        return self.log.end_offset_for_epoch(leader_epoch)
+
+    # Waiting --------------------------------------------------------------------------------------------------------
+
+    def add_fetch_waiter(self, operation: DelayedOperation) -> None:
+        """Wake this operation when consumers can see more, or when the partition's role changes."""
+        self._fetch_waiters[operation] = None
+
+    def remove_fetch_waiter(self, operation: DelayedOperation) -> None:
+        self._fetch_waiters.pop(operation, None)
+
+    def add_ack_waiter(self, operation: DelayedOperation) -> None:
+        """Wake this operation when more is acknowledged, or when the partition's role changes."""
+        self._ack_waiters[operation] = None
+
+    def remove_ack_waiter(self, operation: DelayedOperation) -> None:
+        self._ack_waiters.pop(operation, None)
+
+    def _wake_all(self) -> None:
+        for waiters in (self._fetch_waiters, self._ack_waiters):
+            if waiters:
+                self._services.purgatory.wake(waiters)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Partition {self.topic_partition} leader={self.leader} epoch={self.leader_epoch} "
+            f"start={self.log_start_offset} high_watermark={self._high_watermark} end={self.log.log_end_offset}>"
+        )

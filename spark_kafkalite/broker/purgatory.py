@@ -1,0 +1,94 @@
+"""Requests that wait for something to happen in partitions: fetches for bytes, produces for commitment.
+
+A :class:`DelayedOperation` sits on the waiting lists of its partitions and has a deadline. It is finished exactly once,
+by the first of: a wake-up after which :meth:`~DelayedOperation.try_complete` succeeds, its deadline, or its connection's
+end. What completes an operation is said in the classes that derive from it (``handlers/fetch.py``,
+``handlers/produce.py``).
+
+Wake-ups are gathered: all appends that one pass of the event loop makes cause one check of each waiting operation, after
+the pass. So a fetch is not answered once for each of fifty pipelined produces, and never in the middle of a handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+# Longer timeouts than this (a client may ask for 24 days) are cut, which only makes the client ask again.
+_LONGEST_WAIT_S = 3600.0
+
+
+class DelayedOperation:
+    """An answer that waits; derived classes give it the three decisions."""
+
+    __slots__ = ("_timer", "finished")
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self.finished = False
+
+    def start_timer(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+        """Set the deadline, after which :meth:`expire` is called unless the operation is finished."""
+        self._timer = loop.call_later(min(max(timeout_s, 0.0), _LONGEST_WAIT_S), self._on_deadline)
+
+    def try_complete(self) -> bool:
+        """Answer and finish if what was waited for has happened; return whether it has."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """Answer and finish because time is up."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Leave all waiting lists; called once, by :meth:`finish`."""
+        raise NotImplementedError
+
+    def finish(self) -> bool:
+        """Mark the operation as finished; return False when it was already. Only who gets True may answer."""
+        if self.finished:
+            return False
+        self.finished = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.release()
+        return True
+
+    def abandon(self) -> None:
+        """Finish without an answer, because nobody is there to get it."""
+        self.finish()
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        if not self.finished:
+            self.expire()
+
+
+class Purgatory:
+    """Gathers wake-ups and checks each woken operation once per pass of the event loop."""
+
+    __slots__ = ("_loop", "_woken")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._woken: dict[DelayedOperation, None] = {}
+
+    def wake(self, operations: Iterable[DelayedOperation]) -> None:
+        """Have these operations checked soon."""
+        if not self._woken:
+            self._loop.call_soon(self._check)
+        self._woken.update(dict.fromkeys(operations))
+
+    def call_after_pass(self, callback: Callable[[], None]) -> None:
+        """Call once the present pass of the event loop is over."""
+        self._loop.call_soon(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call after a delay."""
+        return self._loop.call_later(max(delay_s, 0.0), callback)
+
+    def _check(self) -> None:
+        woken, self._woken = self._woken, {}
+        for operation in woken:
+            if not operation.finished:
+                operation.try_complete()

@@ -1,0 +1,286 @@
+"""The partitions that this broker hosts, kept in step with the registry.
+
+Every change of the cluster arrives as a pair of snapshots (:meth:`Replicas.cluster_changed`). Removed topics stop being
+served at once; the work that touches the disk (making, renaming and opening logs) is done in slices, so that creating a
+topic with a thousand partitions does not keep other requests waiting. What is done is decided by the snapshot in force
+when the work is done, not by the one that asked for it.
+
+All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to. A
+partition is led only in a state that was written after this broker's own registration (R1): a state from before a crash
+names a former incarnation, and the controller will raise its epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from spark_kafkalite.broker.partition import Partition, PartitionServices
+from spark_kafkalite.errors import (
+    ConfigError,
+    KafkaliteError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, diff
+
+logger = logging.getLogger(__name__)
+
+# Half of what the loop may stall for: one piece of work may take longer than the check of the time.
+_SLICE_S = 0.010
+
+
+class Replicas:
+    """Hosted partitions by name and number."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        logs: LogManager,
+        services: PartitionServices,
+        cluster: Callable[[], ClusterState],
+        config_of: Callable[[str], TopicConfig],
+    ) -> None:
+        """``cluster`` gives the present snapshot, ``config_of`` a topic's settings in it."""
+        self._loop = loop
+        self._logs = logs
+        self._services = services
+        self._cluster = cluster
+        self._config_of = config_of
+        self._me: BrokerInfo | None = None
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._failed: dict[TopicPartition, KafkaStorageError] = {}
+        self._work: deque[Callable[[], None]] = deque()
+        self._working = False
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    # Look-up --------------------------------------------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> Partition:
+        """Return a hosted partition.
+
+        Raises UnknownTopicOrPartition (3), NotLeaderOrFollower (6) when it exists elsewhere (or not here yet),
+        KafkaStorageError (56) when its log cannot be opened.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            return partition
+        if topic_partition in self._failed:
+            raise self._failed[topic_partition]
+        if self._cluster().partition(topic_partition) is None:
+            raise UnknownTopicOrPartition(f"{topic_partition} does not exist")
+        raise NotLeaderOrFollower(f"broker {self._services.broker_id} does not host {topic_partition}")
+
+    def find(self, topic_partition: TopicPartition) -> Partition | None:
+        """Return a hosted partition, None when there is none."""
+        return self._partitions.get(topic_partition)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return the high watermark of every hosted partition, for the checkpoint."""
+        return {key: partition.high_watermark for key, partition in self._partitions.items()}
+
+    def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether clients can be sent to the partition's leader: for this broker's own, whether it leads by now."""
+        cluster = self._cluster()
+        topic = cluster.topics.get(topic_partition.topic)
+        state = topic.partitions.get(topic_partition.partition) if topic is not None else None
+        if topic is None or state is None or topic.topic_id != topic_id or state.leader < 0:
+            return False
+        if state.leader != self._services.broker_id:
+            return state.leader in cluster.brokers
+        partition = self._partitions.get(topic_partition)
+        return partition is not None and partition.is_leader and partition.topic_id == topic_id
+
+    def leads_or_failed(self, topic: str, partition_number: int) -> bool:
+        """Return whether this broker leads the partition by now, or never will because its disk failed."""
+        topic_partition = TopicPartition(topic, partition_number)
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return topic_partition in self._failed
+        return partition.is_leader or partition.storage_error is not None
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until ``condition``, checked after every change, holds; return whether it did in time."""
+        deadline_s = self._loop.time() + timeout_s
+        while not condition():
+            waiter = self._loop.create_future()
+            self._waiters.add(waiter)
+            timer = self._loop.call_at(deadline_s, _complete, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._waiters.discard(waiter)
+            if self._loop.time() >= deadline_s:
+                return condition()
+        return True
+
+    def _changed(self) -> None:
+        for waiter in self._waiters:
+            _complete(waiter)
+
+    # Changes --------------------------------------------------------------------------------------------------------
+
+    def set_registration(self, me: BrokerInfo) -> None:
+        """Act under this registration from now on: take up whatever the registry says about this broker's partitions."""
+        self._me = me
+        self._queue_all(self._cluster())
+
+    def _queue_all(self, cluster: ClusterState) -> None:
+        for name, topic in cluster.topics.items():
+            for number in topic.partitions:
+                self._queue_partition(TopicPartition(name, number))
+        self._start_work()
+
+    def cluster_changed(self, old: ClusterState, new: ClusterState) -> None:
+        """Follow a change of the cluster."""
+        change = diff(old, new)
+        for name, topic_id in change.deleted_topics:
+            self._drop_topic(name, topic_id)
+        for name in change.changed_configs:
+            self._apply_config(name)
+        for topic_partition in change.changed_partitions:
+            self._queue_partition(topic_partition)
+        self._start_work()
+        self._changed()
+
+    def _drop_topic(self, name: str, topic_id: bytes) -> None:
+        """Stop serving a removed topic at once; its files go with the queued work."""
+        for topic_partition in [key for key in self._partitions if key.topic == name]:
+            partition = self._partitions[topic_partition]
+            if partition.topic_id == topic_id:
+                del self._partitions[topic_partition]
+                partition.close()
+                self._work.append(lambda log=partition.log: self._delete_log(log))  # type: ignore[misc]
+        for topic_partition in [key for key in self._failed if key.topic == name]:
+            del self._failed[topic_partition]
+
+    def _delete_log(self, log: PartitionLog) -> None:
+        if self._logs.get(log.topic_partition) is log:
+            self._logs.delete(log.topic_partition)
+            logger.info("deleted the log of %s", log.topic_partition)
+
+    def _apply_config(self, name: str) -> None:
+        config = self._config_of(name)
+        for key, partition in self._partitions.items():
+            if key.topic == name:
+                partition.log.update_config(config)
+                partition.apply_config(config)
+
+    # Work in slices -------------------------------------------------------------------------------------------------
+
+    def _queue_partition(self, topic_partition: TopicPartition) -> None:
+        self._work.append(lambda: self._apply_state(topic_partition))
+
+    def _start_work(self) -> None:
+        if self._work and not self._working:
+            self._working = True
+            self._work_on()
+
+    def _work_on(self) -> None:
+        until_s = self._loop.time() + _SLICE_S
+        while self._work:
+            piece = self._work.popleft()
+            try:
+                piece()
+            except KafkaliteError as error:
+                logger.error("%s", error)
+            if self._loop.time() >= until_s and self._work:
+                self._changed()
+                self._loop.call_soon(self._work_on)
+                return
+        self._working = False
+        self._changed()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that the registry has said so far has been acted upon."""
+        return not self._work
+
+    def _apply_state(self, topic_partition: TopicPartition) -> None:
+        """Bring one partition into the state that the registry has for it now."""
+        cluster = self._cluster()
+        topic = cluster.topics.get(topic_partition.topic)
+        state = topic.partitions.get(topic_partition.partition) if topic is not None else None
+        if topic is None or state is None or not state.has_state or self._me is None:
+            return
+        if self._services.broker_id not in state.replicas:
+            return
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            log = self._open_log(topic_partition, topic.topic_id)
+            if log is None:
+                return
+            checkpointed = self._logs.high_watermark(topic_partition)
+            partition = Partition(topic_partition, topic.topic_id, log, self._services, checkpointed)
+            self._partitions[topic_partition] = partition
+        if state.is_led_by(self._me):
+            try:
+                partition.become_leader(state.leader_epoch, state.isr, state.replicas, state.version)
+            except KafkaStorageError as error:
+                self._services.on_storage_failure(partition, error)
+        elif state.leader != self._services.broker_id:
+            partition.resign(state.leader, state.leader_epoch, state.version)
+
+    def _open_log(self, topic_partition: TopicPartition, topic_id: bytes) -> PartitionLog | None:
+        log = self._logs.get(topic_partition)
+        try:
+            if log is not None and log.topic_id is not None and log.topic_id != topic_id:
+                kept = self._logs.set_aside(topic_partition)
+                logger.warning(
+                    "the log of %s is that of an older topic of the same name; its files are kept in %s",
+                    topic_partition,
+                    kept,
+                )
+            return self._logs.create(topic_partition, topic_id)
+        except (KafkaStorageError, ConfigError) as error:
+            failure = error if isinstance(error, KafkaStorageError) else KafkaStorageError(str(error))
+            self._failed[topic_partition] = failure
+            logger.error("%s cannot be served: %s", topic_partition, error)
+            return None
+
+    def set_strays_aside(self) -> None:
+        """Set logs aside that belong to no topic of the registry; called once, when the logs have been loaded.
+
+        They are kept: a lost registry must not cost the data as well.
+        """
+        cluster = self._cluster()
+        for topic_partition in list(self._logs.logs):
+            if cluster.partition(topic_partition) is None:
+                kept = self._logs.set_aside(topic_partition)
+                logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)
+
+    # Failure and end ------------------------------------------------------------------------------------------------
+
+    def storage_failed(self, failed: Partition, error: BaseException) -> None:
+        """Take every partition in the log directory of ``failed`` offline, because its disk cannot be trusted."""
+        directory = failed.log.directory.rpartition("/")[0]
+        if failed.storage_error is None:
+            logger.error("log directory %s is offline: %s", directory, error)
+        for partition in self._partitions.values():
+            if partition.log.directory.rpartition("/")[0] == directory:
+                partition.go_offline(error)
+
+    def close(self) -> None:
+        """Answer every waiting request; nothing is served afterwards."""
+        self._work.clear()
+        for partition in self._partitions.values():
+            partition.close()
+
+
+def _complete(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,267 @@
+"""The broker as a process: what starts after what, and how it ends.
+
+Start: settings are checked already; log directories are locked; the registry is opened and the cluster read; the logs are
+loaded (recovered after a crash); the listening sockets are bound, so that their ports are known; the broker registers
+itself, which makes its old leaderships void; the controller elects leaders; when every partition that this broker leads
+is in place, connections are accepted and the ready line is printed. A broker that prints it serves.
+
+Stop (SIGTERM, SIGINT): nothing is accepted any more; handlers that wait are cancelled, fetches and produces that wait are
+answered; connections close; threads end; the controller's role and the registration are given up; logs are flushed and
+closed and the clean-shutdown marker is written; the registry closes last. Exit code 0.
+
+If the registry is lost (its disk failed) the broker stops with exit code 1: it may not lead what it cannot prove to lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable
+
+from spark_kafkalite.broker import handlers as handlers  # registers every API
+from spark_kafkalite.broker.acceptor import Acceptor
+from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Dispatcher
+from spark_kafkalite.broker.event_log import configure_logging
+from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.listeners import address_text
+from spark_kafkalite.broker.partition import Partition, PartitionServices
+from spark_kafkalite.broker.purgatory import Purgatory
+from spark_kafkalite.broker.replicas import Replicas
+from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.broker.upkeep import Upkeep
+from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.errors import ConfigError, KafkaliteError, RegistryError
+from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
+from spark_kafkalite.log.fs import Fs, OsFs
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry import session
+from spark_kafkalite.registry.cluster_state import BrokerInfo
+from spark_kafkalite.registry.controller import Controller
+from spark_kafkalite.registry.embedded import open_embedded
+from spark_kafkalite.registry.producer_ids import ProducerIds
+from spark_kafkalite.registry.store import SessionState, Store, call_in_loop
+from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.registry.znodes import BrokerRegistration
+
+logger = logging.getLogger(__name__)
+
+# How long answers that are owed at a stop may take to leave.
+_DRAIN_S = 1.0
+# How long the first elections may take; afterwards the broker serves what it has.
+_FIRST_LEADERS_S = 30.0
+
+
+class Broker:
+    """One broker in this process, around one event loop."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock = SYSTEM_CLOCK, fs: Fs | None = None) -> None:
+        self.config = config
+        self._clock = clock
+        self._fs = fs if fs is not None else OsFs()
+        self._stop_wanted: asyncio.Event
+        self._exit_code = 0
+        # Undone in reverse order, also when the start fails half-way.
+        self._undo = contextlib.AsyncExitStack()
+
+    async def run(self, on_ready: Callable[[str], None]) -> int:
+        """Start, serve until told to stop, stop; return the exit code. ``on_ready`` gets the ready line.
+
+        Raises ConfigError, RegistryError and KafkaStorageError when the start fails.
+        """
+        loop = asyncio.get_running_loop()
+        self._stop_wanted = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        async with self._undo:
+            await self._start(loop)
+            on_ready(f"kafkalite broker {self.config.broker_id} ready on {self.address}")
+            # What exists by now lives as long as the broker: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            await self._stop_wanted.wait()
+            logger.info("broker %d stops", self.config.broker_id)
+        return self._exit_code
+
+    def stop(self, exit_code: int = 0) -> None:
+        """Have :meth:`run` end. May be called from a signal handler of the loop."""
+        self._exit_code = max(self._exit_code, exit_code)
+        self._stop_wanted.set()
+
+    async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        config = self.config
+        broker_id = BrokerId(config.broker_id)
+        logs = LogManager(
+            self._fs,
+            [str(directory) for directory in config.log_dirs],
+            self._clock,
+            config_of=lambda name: topics.config_of(name),
+            producer_id_expiration_ms=config["producer.id.expiration.ms"],
+        )
+        logs.open()
+        # Replaced by the orderly shutdown once the logs are loaded: before that there is nothing to flush, and a
+        # clean-shutdown marker would be a lie.
+        loaded = False
+        self._undo.callback(lambda: None if loaded else logs.abandon())
+
+        store = self._open_registry(loop)
+        watcher = ClusterWatcher(store)
+        controller = Controller(store, watcher, broker_id, self._clock)
+        await session.create_base_nodes(store)
+        cluster_id = await session.cluster_id(store, self._stored_cluster_id())
+        logs.claim(config.broker_id, cluster_id)
+
+        io = IoThreads(loop, config["num.io.threads"])
+        self._undo.callback(io.close)
+        memory = RequestMemory(config["queued.max.request.bytes"])
+        services = PartitionServices(
+            config.broker_id,
+            self._clock,
+            io,
+            Purgatory(loop),
+            memory,
+            config["max.decompressed.batch.bytes"],
+            self._storage_failed,
+        )
+        replicas = Replicas(loop, logs, services, lambda: watcher.state, lambda name: topics.config_of(name))
+        topics = Topics(config, controller, watcher, replicas)
+        self._replicas = replicas
+        watcher.add_listener(replicas.cluster_changed)
+        await watcher.start(cluster_id)
+        self._undo.callback(watcher.close)
+
+        logs.load(_report_progress)
+        loaded = True
+        replicas.set_strays_aside()
+        self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
+
+        context = BrokerContext(
+            config, self._clock, loop, io, memory, replicas, watcher, topics, ProducerIds(store, broker_id), {}
+        )
+        dispatcher = Dispatcher(context)
+        acceptor = Acceptor(loop, config, memory, dispatcher.serve)
+        self._undo.callback(acceptor.close)
+        listeners = acceptor.bind()
+        context.listeners.update({listener.name: listener for listener in listeners})
+        self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
+
+        await self._register(store, controller, replicas, watcher, context)
+        self._undo.push_async_callback(self._quiesce, acceptor, dispatcher, replicas, io)
+        upkeep = Upkeep(loop, config, logs, replicas)
+        upkeep.start()
+        self._undo.callback(upkeep.stop)
+        acceptor.start()
+
+    def _open_registry(self, loop: asyncio.AbstractEventLoop) -> Store:
+        store = open_embedded(self.config.registry_dir, clock=self._clock)
+        self._undo.callback(store.close)
+
+        def session_changed(state: SessionState) -> None:
+            if state is SessionState.LOST:
+                call_in_loop(loop, self._registry_lost)
+
+        store.add_session_listener(session_changed)
+        return store
+
+    async def _register(
+        self,
+        store: Store,
+        controller: Controller,
+        replicas: Replicas,
+        watcher: ClusterWatcher,
+        context: BrokerContext,
+    ) -> None:
+        """Register, get leaders elected, and wait until those of this broker's partitions serve."""
+        config = self.config
+        first, *_ = context.listeners.values()
+        registration = BrokerRegistration(
+            BrokerId(config.broker_id),
+            first.advertised_host,
+            first.advertised_port,
+            rack=config.rack,
+            timestamp_ms=self._clock.wall_ms(),
+            endpoints=tuple(listener.endpoint for listener in context.listeners.values()),
+        )
+        epoch = await session.register_broker(store, registration)
+        self._undo.push_async_callback(_deregister, controller, store, config.broker_id)
+        replicas.set_registration(
+            BrokerInfo(BrokerId(config.broker_id), first.advertised_host, first.advertised_port, config.rack, epoch)
+        )
+        await watcher.caught_up()
+        await controller.start()
+
+        def all_led() -> bool:
+            state = watcher.state
+            return replicas.is_idle and all(
+                partition.leader != config.broker_id or replicas.leads_or_failed(name, number)
+                for name, topic in state.topics.items()
+                for number, partition in topic.partitions.items()
+                if config.broker_id in partition.replicas
+            )
+
+        if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
+            logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
+
+    def _stored_cluster_id(self) -> str | None:
+        """Return the cluster id that the log directories belong to, None when they are new."""
+        for directory in self.config.log_dirs:
+            try:
+                meta = read_meta(self._fs, f"{directory}/{META_FILE}")
+            except CheckpointError as error:
+                raise ConfigError(str(error)) from error
+            if meta is not None and "cluster.id" in meta:
+                return meta["cluster.id"]
+        return None
+
+    def _storage_failed(self, partition: Partition, error: BaseException) -> None:
+        self._replicas.storage_failed(partition, error)
+
+    def _registry_lost(self) -> None:
+        if not self._stop_wanted.is_set():
+            logger.error("the registry is lost; this broker cannot lead any partition without it and stops")
+            self.stop(1)
+
+    async def _quiesce(self, acceptor: Acceptor, dispatcher: Dispatcher, replicas: Replicas, io: IoThreads) -> None:
+        """Stop taking requests and give those that were taken their answers."""
+        acceptor.stop_accepting()
+        await dispatcher.stop()
+        replicas.close()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _DRAIN_S
+        while acceptor.has_work and loop.time() < until_s:
+            await asyncio.sleep(0.005)
+        acceptor.close()
+        await io.wait_until_idle()
+
+
+async def _deregister(controller: Controller, store: Store, broker_id: int) -> None:
+    with contextlib.suppress(RegistryError):
+        await controller.close()
+        await session.deregister_broker(store, broker_id)
+
+
+def _report_progress(done: int, total: int) -> None:
+    # Recovery of many logs may take minutes; silence would look like a hang.
+    if done == total or done % 500 == 0:
+        logger.info("loaded %d of %d logs", done, total)
+
+
+def run_broker(config: BrokerConfig) -> int:
+    """Run a broker in this process until SIGTERM or SIGINT; return the exit code.
+
+    Raises KafkaliteError when it cannot start; the caller shows the text.
+    """
+    configure_logging(config["logging.level"])
+
+    def print_ready(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    return asyncio.run(Broker(config).run(print_ready))

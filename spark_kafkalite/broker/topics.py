@@ -1,0 +1,194 @@
+"""Creating, extending and deleting topics: what the handlers share on top of the controller.
+
+The controller writes the registry; clients want more than that: an answer only when the leaders are in place, settings
+checked, the broker's defaults for what a request leaves open. Everything here is asynchronous and rare.
+
+This broker acts only while it is the controller; otherwise NotController (41) tells clients to ask the one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.replicas import Replicas
+from spark_kafkalite.errors import (
+    ConfigError,
+    InvalidConfig,
+    KafkaError,
+    NotController,
+    PolicyViolation,
+    RegistryError,
+    RequestTimedOut,
+)
+from spark_kafkalite.log.config import TOPIC_SETTINGS, TopicConfig
+from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
+from spark_kafkalite.registry.controller import Controller, NewTopic
+from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.registry.znodes import TopicAssignment
+
+# How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
+_AUTO_CREATE_WAIT_S = 2.0
+
+
+class Topics:
+    """See the module's text."""
+
+    def __init__(
+        self, config: BrokerConfig, controller: Controller, watcher: ClusterWatcher, replicas: Replicas
+    ) -> None:
+        self._config = config
+        self._controller = controller
+        self._watcher = watcher
+        self._replicas = replicas
+
+    def check_config(self, overrides: Mapping[str, object]) -> None:
+        """Raise InvalidConfig (40) for topic settings that are unknown or have a bad value."""
+        try:
+            TopicConfig.from_properties(overrides, self._config.topic_defaults)
+        except ConfigError as error:
+            raise InvalidConfig(str(error)) from error
+
+    def config_of(self, name: str) -> TopicConfig:
+        """Return a topic's settings in force: its own over the broker's defaults.
+
+        What another program wrote into the registry may be wrong; then the wrong settings are left out, because a topic
+        that exists must be served.
+        """
+        topic = self._watcher.state.topics.get(name)
+        overrides = dict(topic.config) if topic is not None else {}
+        try:
+            return TopicConfig.from_properties(overrides, self._config.topic_defaults)
+        except ConfigError:
+            usable = {key: value for key, value in overrides.items() if _is_usable(key, value)}
+            try:
+                return TopicConfig.from_properties(usable, self._config.topic_defaults)
+            except ConfigError:
+                return TopicConfig.from_properties({}, self._config.topic_defaults)
+
+    async def create(
+        self, topics: Sequence[NewTopic], *, timeout_s: float, validate_only: bool = False
+    ) -> dict[str, TopicAssignment | KafkaError]:
+        """Create topics and wait until their leaders serve; give each one's assignment, or its error.
+
+        Creation goes on when the time is over: then the outcome is RequestTimedOut (7).
+        """
+        results: dict[str, TopicAssignment | KafkaError] = {}
+        accepted = []
+        for topic in topics:
+            try:
+                self._check_size(topic)
+                self.check_config(topic.config)
+                accepted.append(topic)
+            except KafkaError as error:
+                results[topic.name] = error
+        try:
+            results |= await self._controller.create_topics(accepted, validate_only=validate_only)
+        except KafkaError as error:
+            return results | {topic.name: error for topic in accepted}
+        except RegistryError as error:
+            return results | {topic.name: RequestTimedOut(f"the registry failed: {error}") for topic in accepted}
+        if validate_only:
+            return results
+        created = {name: found for name, found in results.items() if isinstance(found, TopicAssignment)}
+        if not await self._replicas.wait_until(lambda: self._all_served(created), timeout_s):
+            for name, assignment in created.items():
+                if not self._all_served({name: assignment}):
+                    results[name] = RequestTimedOut(
+                        f"topic {name} has been created, but not all of its partitions have a leader after {timeout_s} s"
+                    )
+        return results
+
+    def _check_size(self, topic: NewTopic) -> None:
+        limit = self._config["max.partitions.per.request"]
+        count = topic.partition_count if topic.assignment is None else len(topic.assignment)
+        if count > limit:
+            raise PolicyViolation(
+                f"topic {topic.name}: {count} partitions are more than max.partitions.per.request={limit}"
+            )
+
+    def _all_served(self, created: Mapping[str, TopicAssignment]) -> bool:
+        return all(
+            self._replicas.serves(TopicPartition(name, number), assignment.topic_id)
+            for name, assignment in created.items()
+            for number in assignment.partitions
+        )
+
+    async def create_automatically(self, names: Sequence[str]) -> None:
+        """Create topics that a metadata request asked for; whatever fails shows in the metadata that follows."""
+        if not self._config["auto.create.topics.enable"]:
+            return
+        wanted = [
+            NewTopic(name, self._config["num.partitions"], self._config["default.replication.factor"])
+            for name in dict.fromkeys(names)
+            if name not in INTERNAL_TOPICS
+        ]
+        if wanted:
+            await self.create(wanted, timeout_s=_AUTO_CREATE_WAIT_S)
+
+    async def add_partitions(
+        self,
+        name: str,
+        total: int,
+        assignment: Sequence[Sequence[int]] | None,
+        *,
+        timeout_s: float,
+        validate_only: bool = False,
+    ) -> None:
+        """Extend a topic and wait until the new leaders serve. Raises the controller's errors, PolicyViolation (44)."""
+        topic = self._watcher.state.topics.get(name)
+        limit = self._config["max.partitions.per.request"]
+        if topic is not None and total - len(topic.partitions) > limit:
+            raise PolicyViolation(
+                f"topic {name}: {total - len(topic.partitions)} more partitions are above "
+                f"max.partitions.per.request={limit}"
+            )
+        try:
+            extended = await self._controller.create_partitions(name, total, assignment, validate_only=validate_only)
+        except RegistryError as error:
+            raise RequestTimedOut(f"the registry failed: {error}") from error
+        if validate_only:
+            return
+        if not await self._replicas.wait_until(lambda: self._all_served({name: extended}), timeout_s):
+            raise RequestTimedOut(f"topic {name} has been extended, but a partition has no leader after {timeout_s} s")
+
+    async def delete(self, names: Sequence[str], *, timeout_s: float) -> dict[str, KafkaError | None]:
+        """Delete topics and wait until this broker serves them no more; give each one's error, None for success."""
+        ids = {name: topic.topic_id for name in names if (topic := self._watcher.state.topics.get(name)) is not None}
+        try:
+            results = await self._controller.delete_topics(names)
+        except KafkaError as error:
+            return dict.fromkeys(names, error)
+        except RegistryError as error:
+            return dict.fromkeys(names, RequestTimedOut(f"the registry failed: {error}"))
+
+        def gone() -> bool:
+            topics = self._watcher.state.topics
+            return all(
+                name not in topics or topics[name].topic_id != topic_id
+                for name, topic_id in ids.items()
+                if results[name] is None
+            )
+
+        if not await self._replicas.wait_until(gone, timeout_s):
+            late = RequestTimedOut(f"the deletion is not complete after {timeout_s} s; it goes on")
+            return {name: late if error is None else error for name, error in results.items()}
+        return results
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether topics can be changed here."""
+        return self._controller.is_active
+
+    def check_controller(self) -> None:
+        """Raise NotController (41) unless topics can be changed here."""
+        if not self.is_controller:
+            raise NotController(f"broker {self._config.broker_id} is not the controller")
+
+
+def _is_usable(name: str, value: object) -> bool:
+    try:
+        TOPIC_SETTINGS.parse({name: value})
+    except ConfigError:
+        return False
+    return True

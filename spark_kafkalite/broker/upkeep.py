@@ -1,0 +1,70 @@
+"""What a broker does by the clock: checkpoints, removal of deleted logs, a second look at flushes.
+
+Flushes by count and by time are started by the partitions themselves (``partition.py``); the look here is for whatever
+slipped past them. A checkpoint is written only when it would say something new, because writing it needs an fsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.replicas import Replicas
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_LOOK_S = 1.0
+_TICK_S = 60.0
+
+
+class Upkeep:
+    """Repeating work of one broker's loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, config: BrokerConfig, logs: LogManager, replicas: Replicas
+    ) -> None:
+        self._loop = loop
+        self._logs = logs
+        self._replicas = replicas
+        self._checkpoint_s = config["log.flush.offset.checkpoint.interval.ms"] / 1000
+        self._checkpointed: dict[object, tuple[int, int]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        self._repeat("flush", _FLUSH_LOOK_S, self._look_at_flushes)
+        self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
+        self._repeat("tick", _TICK_S, self._logs.tick)
+
+    def stop(self) -> None:
+        """End; nothing is called afterwards."""
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _repeat(self, name: str, every_s: float, work: Callable[[], None]) -> None:
+        def run() -> None:
+            self._repeat(name, every_s, work)
+            try:
+                work()
+            except KafkaStorageError as error:
+                logger.error("%s", error)
+
+        self._timers[name] = self._loop.call_later(every_s, run)
+
+    def _look_at_flushes(self) -> None:
+        for log in self._logs.due_flushes():
+            partition = self._replicas.find(log.topic_partition)
+            if partition is not None:
+                partition.request_flush()
+
+    def _checkpoint(self) -> None:
+        offsets: dict[object, tuple[int, int]] = {
+            key: (log.recovery_point, log.log_start_offset) for key, log in self._logs.logs.items()
+        }
+        if offsets != self._checkpointed:
+            self._logs.checkpoint(self._replicas.high_watermarks())
+            self._checkpointed = offsets
