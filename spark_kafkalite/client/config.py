@@ -1,0 +1,386 @@
+"""The settings of our clients: Kafka's names, read from a mapping and from keyword arguments in snake case.
+
+Owns three groups, :data:`PRODUCER_SETTINGS`, :data:`CONSUMER_SETTINGS` and :data:`ADMIN_SETTINGS`, and the frozen
+objects that clients hand around instead of keywords. Defaults are the mission's (``batch.size`` 64 KiB, ``linger.ms``
+10), then Apache Kafka 4.3's (``acks=all``, idempotence on). One default differs from Kafka's on purpose: the socket
+buffers are left to the system, which tunes them, because Kafka's 64 and 128 KiB cap the throughput of a connection.
+
+An unknown name is a warning in the log and not an error, as in Kafka's own clients; a bad value, or two settings that
+contradict each other, raises ConfigError. Settings that only make sense on a JVM are known and have no effect.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.model import IsolationLevel
+from spark_kafkalite.settings import Setting, SettingGroup, property_name
+
+_LOG = logging.getLogger("spark_kafkalite.client")
+
+_INT_MAX: Final = 2**31 - 1
+_MIB: Final = 1024 * 1024
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+LEVEL_CODECS: Final = ("gzip", "lz4", "zstd")
+
+# Names that Kafka's Java clients know and that have no meaning here: warned about as such, not as misspellings.
+_JVM_ONLY_SUFFIXES: Final = (".serializer", ".deserializer", ".classes", ".class")
+_JVM_ONLY: Final = frozenset({"client.dns.lookup", "auto.include.jmx.reporter", "enable.metrics.push"})
+
+_COMMON: Final = (
+    Setting("bootstrap.servers", "list", (), "Brokers to ask first, host:port; any live one of them is enough."),
+    Setting("client.id", "string", "spark-kafkalite", "Name of this client in the broker's logs and quotas."),
+    Setting("request.timeout.ms", "int", 30_000, "How long to wait for an answer.", unit="ms", minimum=1),
+    Setting("retry.backoff.ms", "long", 100, "Pause before the first retry; it doubles.", unit="ms", minimum=0),
+    Setting("retry.backoff.max.ms", "long", 1_000, "Longest pause between retries.", unit="ms", minimum=0),
+    Setting("reconnect.backoff.ms", "long", 50, "Pause before the first reconnection; it doubles.", "ms", 0),
+    Setting("reconnect.backoff.max.ms", "long", 1_000, "Longest pause between reconnections.", "ms", 0),
+    Setting("socket.connection.setup.timeout.ms", "long", 10_000, "How long one connection may take to open.", "ms", 1),
+    Setting("connections.max.idle.ms", "long", 540_000, "Connections unused for this long are closed.", "ms", -1),
+    Setting("metadata.max.age.ms", "long", 300_000, "Metadata is asked for anew after this time.", "ms", 0),
+    Setting("send.buffer.bytes", "int", -1, "SO_SNDBUF; -1 leaves it to the system.", "bytes", -1),
+    Setting("receive.buffer.bytes", "int", -1, "SO_RCVBUF; -1 leaves it to the system.", "bytes", -1),
+    Setting(
+        "security.protocol",
+        "string",
+        "PLAINTEXT",
+        "How to talk to brokers.",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    ),
+)
+
+PRODUCER_SETTINGS: Final = SettingGroup(
+    "producer",
+    (
+        *_COMMON,
+        Setting("acks", "string", "all", "Who must have a batch before it counts as sent.", choices=("0", "1", "all")),
+        Setting("enable.idempotence", "boolean", None, "No duplicates and no reordering under retries (default true)."),
+        Setting("transactional.id", "string", None, "Name of a transactional producer; not supported yet."),
+        Setting("max.in.flight.requests.per.connection", "int", 5, "Unanswered requests per broker.", minimum=1),
+        Setting("retries", "int", _INT_MAX, "Retries of a batch within delivery.timeout.ms.", minimum=0),
+        Setting(
+            "delivery.timeout.ms", "int", 120_000, "Upper bound from send() to success or error.", unit="ms", minimum=0
+        ),
+        Setting("batch.size", "int", 65_536, "Uncompressed size at which a batch is sent.", unit="bytes", minimum=0),
+        Setting("linger.ms", "long", 10, "How long a batch waits for more records.", unit="ms", minimum=0),
+        Setting("buffer.memory", "long", 32 * _MIB, "Bound on records not yet acknowledged.", unit="bytes", minimum=0),
+        Setting("max.block.ms", "long", 60_000, "How long send() waits for memory or metadata.", unit="ms", minimum=0),
+        Setting("max.request.size", "int", _MIB, "Largest record, and largest produce request.", "bytes", 1),
+        Setting("compression.type", "string", "none", "Codec of batches.", choices=CODEC_NAMES),
+        Setting("compression.codec", "string", None, "Older name of compression.type.", choices=CODEC_NAMES),
+        Setting("compressed.topics", "list", (), "With a codec: compress these topics only; empty: all topics."),
+        Setting("compression.gzip.level", "int", None, "Level of gzip.", minimum=-1, maximum=9),
+        Setting("compression.lz4.level", "int", None, "Level of lz4.", minimum=1, maximum=17),
+        Setting("compression.zstd.level", "int", None, "Level of zstd.", minimum=-131_072, maximum=22),
+        Setting(
+            "partitioner",
+            "string",
+            "default",
+            "Partition of a record without key; with a key its hash decides. Or a callable in Python.",
+            choices=("default", "round_robin", "random"),
+        ),
+        Setting("partitioner.ignore.keys", "boolean", False, "Treat records with a key like those without."),
+        Setting(
+            "producer.type",
+            "string",
+            "async",
+            "sync: send() returns when the record is acknowledged.",
+            choices=("async", "sync"),
+        ),
+        Setting("metadata.max.idle.ms", "long", 300_000, "Topics unused for this long are not refreshed.", "ms", 0),
+    ),
+)
+
+CONSUMER_SETTINGS: Final = SettingGroup(
+    "consumer",
+    (
+        *_COMMON,
+        Setting("group.id", "string", None, "Consumer group; joining one comes with consumer groups."),
+        Setting(
+            "auto.offset.reset",
+            "string",
+            "latest",
+            "Where to start without a position, or when the position is gone.",
+            choices=("earliest", "latest", "none", "smallest", "largest"),
+        ),
+        Setting("fetch.min.bytes", "int", 1, "A fetch waits for this much.", unit="bytes", minimum=0),
+        Setting("fetch.max.wait.ms", "int", 500, "A fetch waits no longer than this.", unit="ms", minimum=0),
+        Setting("fetch.max.bytes", "int", 50 * _MIB, "Soft bound on one fetch's answer.", "bytes", 0),
+        Setting("max.partition.fetch.bytes", "int", _MIB, "Soft bound per partition of one fetch.", "bytes", 0),
+        Setting("max.poll.records", "int", 500, "Default of poll()'s max_records.", minimum=1),
+        Setting("check.crcs", "boolean", True, "Check the CRC of every batch fetched."),
+        Setting(
+            "isolation.level",
+            "string",
+            "read_uncommitted",
+            "Whether records of open and aborted transactions are returned.",
+            choices=("read_uncommitted", "read_committed"),
+        ),
+        Setting("client.rack", "string", "", "Where this client is, for brokers that care."),
+        Setting("default.api.timeout.ms", "int", 60_000, "Bound on calls without a timeout of their own.", "ms", 0),
+        Setting("allow.auto.create.topics", "boolean", True, "Let the broker create topics that are asked for."),
+        Setting(
+            "queued.max.bytes",
+            "long",
+            64 * _MIB,
+            "Read-ahead: bound on fetched bytes that poll() has not returned.",
+            "bytes",
+            minimum=1,
+        ),
+    ),
+)
+
+ADMIN_SETTINGS: Final = SettingGroup(
+    "admin",
+    (
+        *_COMMON,
+        Setting("default.api.timeout.ms", "int", 60_000, "Bound on calls without a timeout of their own.", "ms", 0),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """What every client needs to talk to brokers. Times are milliseconds."""
+
+    bootstrap_servers: tuple[str, ...]
+    client_id: str = "spark-kafkalite"
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    connection_setup_timeout_ms: int = 10_000
+    connections_max_idle_ms: int = 540_000
+    metadata_max_age_ms: int = 300_000
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """A producer's settings; ``levels`` is codec name to level, ``acks`` is the protocol's number."""
+
+    client: ClientConfig
+    acks: int
+    idempotent: bool
+    max_in_flight: int
+    retries: int
+    delivery_timeout_ms: int
+    batch_size: int
+    linger_ms: int
+    buffer_memory: int
+    max_block_ms: int
+    max_request_size: int
+    compression_type: str
+    compressed_topics: frozenset[str]
+    levels: Mapping[str, int]
+    partitioner: str | Callable[[str, bytes | None, bytes | None, int], int]
+    ignore_keys: bool
+    sync: bool
+
+    def codec_of(self, topic: str) -> str:
+        """Return the codec's name for batches of a topic."""
+        if self.compressed_topics and topic not in self.compressed_topics:
+            return "none"
+        return self.compression_type
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """A consumer's settings; ``offset_reset`` is earliest, latest or none."""
+
+    client: ClientConfig
+    group_id: str | None
+    offset_reset: str
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    max_poll_records: int
+    check_crcs: bool
+    isolation: IsolationLevel
+    client_rack: str
+    allow_auto_create: bool
+    queued_max_bytes: int
+
+
+def parse_settings(
+    group: SettingGroup, settings: Mapping[str, object] | None, keywords: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return all values of a group: defaults, then ``settings``, then ``keywords`` (snake case of the same names).
+
+    Unknown names are logged as a warning with the nearest known one. A name given both ways raises ConfigError.
+    """
+    given: dict[str, object] = dict(settings or {})
+    for keyword, value in keywords.items():
+        name = property_name(keyword)
+        if name in given:
+            raise ConfigError(f"{name} is given twice: in the settings and as the keyword argument {keyword}")
+        given[name] = value
+    for name in group.unknown(given):
+        value = given.pop(name)
+        if name in _JVM_ONLY or name.endswith(_JVM_ONLY_SUFFIXES):
+            _LOG.warning("%s setting %s=%s has no effect in this client: it is for the JVM", group.title, name, value)
+        else:
+            _LOG.warning("unknown %s setting %r is ignored%s", group.title, name, group.hint(name))
+    return {**group.defaults(), **group.parse({name: value for name, value in given.items() if value is not None})}
+
+
+def client_config(values: Mapping[str, Any]) -> ClientConfig:
+    """Return the part that every client has. Raises ConfigError without a usable ``bootstrap.servers``."""
+    servers = values["bootstrap.servers"]
+    if not servers:
+        raise ConfigError("bootstrap.servers is not set: name at least one broker as host:port")
+    for server in servers:
+        parse_address(server)
+    protocol = values["security.protocol"]
+    if protocol != "PLAINTEXT":
+        raise ConfigError(
+            f"security.protocol={protocol}: this version speaks PLAINTEXT only; TLS and SASL come in a later version"
+        )
+    return ClientConfig(
+        bootstrap_servers=servers,
+        client_id=values["client.id"],
+        request_timeout_ms=values["request.timeout.ms"],
+        default_api_timeout_ms=values.get("default.api.timeout.ms", 60_000),
+        retry_backoff_ms=values["retry.backoff.ms"],
+        retry_backoff_max_ms=max(values["retry.backoff.ms"], values["retry.backoff.max.ms"]),
+        reconnect_backoff_ms=values["reconnect.backoff.ms"],
+        reconnect_backoff_max_ms=max(values["reconnect.backoff.ms"], values["reconnect.backoff.max.ms"]),
+        connection_setup_timeout_ms=values["socket.connection.setup.timeout.ms"],
+        connections_max_idle_ms=values["connections.max.idle.ms"],
+        metadata_max_age_ms=values["metadata.max.age.ms"],
+        send_buffer_bytes=values["send.buffer.bytes"],
+        receive_buffer_bytes=values["receive.buffer.bytes"],
+    )
+
+
+def producer_config(settings: Mapping[str, object] | None, keywords: Mapping[str, object]) -> ProducerConfig:
+    """Return a producer's settings. Raises ConfigError for bad values and for settings that contradict each other."""
+    given = {**(settings or {}), **{property_name(name): value for name, value in keywords.items()}}
+    partitioner = given.get("partitioner")
+    if callable(partitioner):
+        settings = {name: value for name, value in (settings or {}).items() if name != "partitioner"}
+        keywords = {name: value for name, value in keywords.items() if name != "partitioner"}
+    settings = _acks_as_text(settings or {})
+    keywords = _acks_as_text(keywords)
+    values = parse_settings(PRODUCER_SETTINGS, settings, keywords)
+    if values["transactional.id"]:
+        raise ConfigError(
+            f"transactional.id={values['transactional.id']}: transactional producers come in a later version; "
+            "leave it out (the producer is idempotent without it)"
+        )
+    acks = -1 if values["acks"] == "all" else int(values["acks"])
+    sync = values["producer.type"] == "sync"
+    linger_ms = 0 if sync and "linger.ms" not in given and "linger_ms" not in given else values["linger.ms"]
+    request_timeout_ms = values["request.timeout.ms"]
+    delivery_timeout_ms = values["delivery.timeout.ms"]
+    if delivery_timeout_ms < linger_ms + request_timeout_ms:
+        if "delivery.timeout.ms" in given:
+            raise ConfigError(
+                f"delivery.timeout.ms={delivery_timeout_ms}: must be at least linger.ms + request.timeout.ms = "
+                f"{linger_ms + request_timeout_ms}"
+            )
+        delivery_timeout_ms = linger_ms + request_timeout_ms
+    codec = values["compression.type"]
+    if values["compression.codec"] is not None:
+        if "compression.type" in given and codec != values["compression.codec"]:
+            raise ConfigError(
+                f"compression.type={codec} and compression.codec={values['compression.codec']} contradict each other: "
+                "give one of them"
+            )
+        codec = values["compression.codec"]
+    levels = {name: values[f"compression.{name}.level"] for name in LEVEL_CODECS}
+    return ProducerConfig(
+        client=client_config(values),
+        acks=acks,
+        idempotent=_idempotence(values, acks),
+        max_in_flight=values["max.in.flight.requests.per.connection"],
+        retries=values["retries"],
+        delivery_timeout_ms=delivery_timeout_ms,
+        batch_size=values["batch.size"],
+        linger_ms=linger_ms,
+        buffer_memory=values["buffer.memory"],
+        max_block_ms=values["max.block.ms"],
+        max_request_size=values["max.request.size"],
+        compression_type=codec,
+        compressed_topics=frozenset(values["compressed.topics"]),
+        levels={name: level for name, level in levels.items() if level is not None},
+        partitioner=partitioner if callable(partitioner) else values["partitioner"],
+        ignore_keys=values["partitioner.ignore.keys"],
+        sync=sync,
+    )
+
+
+def _acks_as_text(given: Mapping[str, object]) -> dict[str, object]:
+    """``acks`` may be a number, and -1 means all."""
+    return {name: "all" if name == "acks" and str(value).strip() == "-1" else value for name, value in given.items()}
+
+
+def _idempotence(values: Mapping[str, Any], acks: int) -> bool:
+    """Idempotence is on unless a setting rules it out; asked for by name, such a setting is an error.
+
+    Source: org.apache.kafka.clients.producer.ProducerConfig.postProcessAndValidateIdempotenceConfigs.
+    """
+    asked = values["enable.idempotence"]
+    if asked is False:
+        return False
+    against = ""
+    if acks != -1:
+        against = f"acks={acks} (it needs all)"
+    elif values["retries"] == 0:
+        against = "retries=0 (it needs at least 1)"
+    elif values["max.in.flight.requests.per.connection"] > 5:
+        in_flight = values["max.in.flight.requests.per.connection"]
+        against = f"max.in.flight.requests.per.connection={in_flight} (it needs at most 5)"
+    if against and asked:
+        raise ConfigError(f"enable.idempotence=true contradicts {against}")
+    return not against
+
+
+def consumer_config(settings: Mapping[str, object] | None, keywords: Mapping[str, object]) -> ConsumerConfig:
+    """Return a consumer's settings."""
+    values = parse_settings(CONSUMER_SETTINGS, settings, keywords)
+    reset = values["auto.offset.reset"]
+    isolation = values["isolation.level"]
+    return ConsumerConfig(
+        client=client_config(values),
+        group_id=values["group.id"] or None,
+        # The names of 2011 for the same two ends of the log.
+        offset_reset={"smallest": "earliest", "largest": "latest"}.get(reset, reset),
+        fetch_min_bytes=values["fetch.min.bytes"],
+        fetch_max_wait_ms=values["fetch.max.wait.ms"],
+        fetch_max_bytes=values["fetch.max.bytes"],
+        max_partition_fetch_bytes=values["max.partition.fetch.bytes"],
+        max_poll_records=values["max.poll.records"],
+        check_crcs=values["check.crcs"],
+        isolation=IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED,
+        client_rack=values["client.rack"],
+        allow_auto_create=values["allow.auto.create.topics"],
+        queued_max_bytes=values["queued.max.bytes"],
+    )
+
+
+def admin_config(settings: Mapping[str, object] | None, keywords: Mapping[str, object]) -> ClientConfig:
+    """Return an admin client's settings."""
+    return client_config(parse_settings(ADMIN_SETTINGS, settings, keywords))
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return (host, port) of ``host:port`` or ``[ipv6]:port``, also behind a ``PROTOCOL://``.
+
+    Raises ConfigError naming the text.
+    """
+    address = text.strip().rpartition("://")[2]
+    host, separator, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"bootstrap.servers: {text!r} is not of the form host:port with a port from 1 to 65535")
+    return host, int(port)

@@ -1,0 +1,454 @@
+"""A consumer's background work: finding where to start, and fetching ahead from every leader at once.
+
+One thread per broker that leads assigned partitions fetches into :attr:`PartitionState.buffered`; one more, the keeper,
+looks up positions that are not known (``auto.offset.reset``) and starts the others when leaders change. All state is
+under :attr:`ReadAhead.lock`; the consumer takes pieces out under the same lock and decodes them outside.
+
+Memory: a partition is fetched while less than two fetches' worth of it waits, and all that waits or is asked for stays
+within ``queued.max.bytes``, but for single batches that are larger.
+
+A seek raises the partition's ``generation``; answers that were asked for under an older one are dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient
+from spark_kafkalite.client.config import ConsumerConfig
+from spark_kafkalite.client.connection import BrokerConnection
+from spark_kafkalite.client.fetch_requests import FetchFrom, FetchLimits, PartitionFetched, fetch
+from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches
+from spark_kafkalite.client.metadata import ClusterSnapshot
+from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import ClosedError, KafkaliteError, OffsetOutOfRange
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.error_codes import error_for
+
+_LOG = logging.getLogger("spark_kafkalite.client")
+
+# A fetch that leaves out partitions whose buffers are full must not be parked for long by the idle others.
+_SHORT_WAIT_MS: Final = 20
+_IDLE_S: Final = 1.0
+
+
+class PartitionState:
+    """One assigned partition."""
+
+    __slots__ = (
+        "buffered",
+        "buffered_bytes",
+        "error",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "paused",
+        "position",
+        "reset_to",
+        "retry_at_s",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        # Next offset the user gets; None while it is not known yet.
+        self.position: int | None = None
+        self.fetch_offset = 0
+        # What to look the position up by: a timestamp, or EARLIEST or LATEST.
+        self.reset_to: int | None = None
+        self.buffered: deque[FetchedBatches] = deque()
+        self.buffered_bytes = 0
+        self.generation = 0
+        self.paused = False
+        self.error: KafkaliteError | None = None
+        self.retry_at_s = 0.0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+
+    def move_to(self, position: int | None, reset_to: int | None = None) -> None:
+        """Go on from ``position``, or from where ``reset_to`` will be found to lie; what was fetched is dropped."""
+        self.generation += 1
+        self.position = position
+        self.reset_to = reset_to
+        self.fetch_offset = position or 0
+        self.error = None
+        self.retry_at_s = 0.0
+        self.drop_buffered()
+
+    def drop_buffered(self) -> None:
+        """Forget what was fetched and not taken."""
+        for piece in self.buffered:
+            piece.release()
+        self.buffered.clear()
+        self.buffered_bytes = 0
+
+
+class ReadAhead:
+    """All assigned partitions of one consumer."""
+
+    def __init__(self, config: ConsumerConfig, cluster: ClusterClient, clock: Clock) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._clock = clock
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self._requested_bytes = 0
+        self._pool = BufferPool()
+        self._threads: dict[int, threading.Thread] = {}
+        self._connections: dict[int, BrokerConnection] = {}
+        self._keeper: threading.Thread | None = None
+        self.closed = False
+        self._reported: set[str] = set()
+        self._rotation = 0
+        cluster.add_listener(self._on_metadata)
+
+    # For the consumer -----------------------------------------------------------------------------------------------
+
+    def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Make these the assigned partitions; those that stay keep position and buffers."""
+        wanted = list(dict.fromkeys(topic_partitions))
+        with self.lock:
+            for topic_partition in [each for each in self.states if each not in wanted]:
+                self.states.pop(topic_partition).move_to(None)
+            for topic_partition in wanted:
+                if topic_partition not in self.states:
+                    state = self.states[topic_partition] = PartitionState(topic_partition)
+                    state.reset_to = self._default_reset(state)
+            self._start_keeper()
+            self.changed.notify_all()
+        self._cluster.watch_topics({each.topic for each in wanted}, auto_create=self._config.allow_auto_create)
+
+    def _default_reset(self, state: PartitionState) -> int | None:
+        policy = self._config.offset_reset
+        if policy == "none":
+            state.error = OffsetOutOfRange(
+                f"{state.topic_partition} has no position and auto.offset.reset=none: call seek() first"
+            )
+            return None
+        return EARLIEST if policy == "earliest" else LATEST
+
+    def _start_keeper(self) -> None:
+        if self._keeper is None and self.states:
+            self._keeper = threading.Thread(target=self._keep, name="kafkalite-consumer", daemon=True)
+            self._keeper.start()
+
+    def close(self) -> None:
+        """End all threads."""
+        with self.lock:
+            self.closed = True
+            connections = list(self._connections.values())
+            threads = [*self._threads.values(), *([self._keeper] if self._keeper else [])]
+            self.changed.notify_all()
+        for connection in connections:
+            connection.close()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(5)
+        with self.lock:
+            for state in self.states.values():
+                state.drop_buffered()
+
+    # The keeper -----------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        backoff = Backoff(self._config.client.retry_backoff_ms, self._config.client.retry_backoff_max_ms)
+        while True:
+            with self.lock:
+                if self.closed:
+                    return
+                lookups = {
+                    state.topic_partition: (state.generation, state.reset_to)
+                    for state in self.states.values()
+                    if state.position is None and state.reset_to is not None and not state.error
+                }
+                if not lookups and not self._start_fetchers():
+                    self.changed.wait(_IDLE_S)
+                    continue
+            try:
+                if lookups:
+                    self._look_up(lookups)
+                else:
+                    self._cluster.refresh({each.topic for each in list(self.states)}, self._deadline())
+                    if self._all_led():
+                        backoff.reset()
+                        continue
+                    self._cluster.pause(backoff.next_s())
+            except ClosedError:
+                return
+            except KafkaliteError as error:
+                self._report(error)
+                with contextlib.suppress(ClosedError):
+                    self._cluster.pause(backoff.next_s())
+
+    def _look_up(self, lookups: Mapping[TopicPartition, tuple[int, int | None]]) -> None:
+        """Find the positions of partitions that have none."""
+        timestamps = {each: reset_to for each, (_, reset_to) in lookups.items() if reset_to is not None}
+        found: dict[TopicPartition, int] = {}
+        failed: dict[TopicPartition, KafkaliteError] = {}
+        # A topic at a time: one that does not exist must not hold up the others.
+        for topic in {each.topic for each in timestamps}:
+            part = {each: timestamp for each, timestamp in timestamps.items() if each.topic == topic}
+            try:
+                answers = self._cluster.offsets_for(
+                    part,
+                    self._deadline(short=len(timestamps) > len(part)),
+                    isolation=self._config.isolation,
+                    allow_auto_create=self._config.allow_auto_create,
+                )
+            except ClosedError:
+                raise
+            except KafkaliteError as error:
+                failed.update(dict.fromkeys(part, error))
+                continue
+            missing = {each: LATEST for each, answer in answers.items() if answer is None}
+            if missing:
+                # A time after the last record: the end of the log.
+                ends = self._cluster.offsets_for(missing, self._deadline(), isolation=self._config.isolation)
+                answers.update(ends)
+            found.update({each: answer.offset for each, answer in answers.items() if answer is not None})
+        with self.lock:
+            for topic_partition, (generation, _) in lookups.items():
+                state = self.states.get(topic_partition)
+                if state is None or state.generation != generation:
+                    continue
+                if topic_partition in found:
+                    state.position = state.fetch_offset = found[topic_partition]
+                    state.reset_to = None
+                elif topic_partition in failed and not is_retriable(failed[topic_partition]):
+                    state.error = failed[topic_partition]
+            self.changed.notify_all()
+        for error in failed.values():
+            if is_retriable(error):
+                raise error
+
+    def _deadline(self, *, short: bool = False) -> Deadline:
+        timeout_ms = self._config.client.request_timeout_ms
+        return Deadline.after_ms(min(timeout_ms, 2_000) if short else timeout_ms, self._clock)
+
+    def _start_fetchers(self) -> bool:
+        """Start a thread for each leader without one (the lock is held); returns whether some leader is not known."""
+        snapshot = self._cluster.snapshot
+        unknown = False
+        for state in self.states.values():
+            leader = snapshot.leader(*state.topic_partition)
+            if leader not in snapshot.nodes:
+                unknown = True
+            elif leader not in self._threads:
+                thread = threading.Thread(
+                    target=self._fetch_forever, args=(leader,), name=f"kafkalite-consumer-{leader}", daemon=True
+                )
+                self._threads[leader] = thread
+                thread.start()
+        return unknown
+
+    def _all_led(self) -> bool:
+        snapshot = self._cluster.snapshot
+        with self.lock:
+            return all(snapshot.leader(*each) in snapshot.nodes for each in self.states)
+
+    def _on_metadata(self, snapshot: ClusterSnapshot) -> None:
+        with self.lock:
+            self.changed.notify_all()
+
+    def _report(self, error: KafkaliteError) -> None:
+        """Log an error that is retried, once for each text."""
+        text = str(error)
+        if text not in self._reported and not self.closed:
+            if len(self._reported) > 1000:
+                self._reported.clear()
+            self._reported.add(text)
+            _LOG.warning("consumer: %s; it is tried again", text)
+
+    # One thread per broker ------------------------------------------------------------------------------------------
+
+    def _fetch_forever(self, node: int) -> None:
+        client = self._config.client
+        backoff = Backoff(client.reconnect_backoff_ms, client.reconnect_backoff_max_ms)
+        connection: BrokerConnection | None = None
+        try:
+            while True:
+                wants = self._wait_for_room(node)
+                if wants is None:
+                    return
+                try:
+                    if connection is None or connection.closed:
+                        connection = self._cluster.connect(node, self._deadline())
+                        with self.lock:
+                            self._connections[node] = connection
+                            if self.closed:
+                                return
+                    self._fetch(connection, *wants)
+                    backoff.reset()
+                except KafkaliteError as error:
+                    if self.closed:
+                        return
+                    self._report(error)
+                    self._cluster.request_refresh()
+                    self._cluster.pause(backoff.next_s())
+        except ClosedError:
+            return
+        finally:
+            if connection is not None:
+                connection.close()
+            with self.lock:
+                self._threads.pop(node, None)
+                self._connections.pop(node, None)
+
+    def _wait_for_room(self, node: int) -> tuple[list[tuple[PartitionState, int, FetchFrom]], int, int] | None:
+        """Wait until something is to be fetched from a broker; returns it with the wait and byte limits, None to end."""
+        config = self._config
+        enough = 2 * max(1, config.max_partition_fetch_bytes)
+        with self.lock:
+            while True:
+                if self.closed:
+                    return None
+                snapshot = self._cluster.snapshot
+                now_s = self._clock.monotonic_s()
+                wants: list[tuple[PartitionState, int, FetchFrom]] = []
+                waits_s = _IDLE_S
+                leads = False
+                is_cut = False
+                for state in self.states.values():
+                    info = snapshot.partition(state.topic_partition)
+                    if info is None or info.leader != node:
+                        continue
+                    leads = True
+                    if state.position is None or state.paused or state.error:
+                        continue
+                    if state.retry_at_s > now_s:
+                        waits_s = min(waits_s, state.retry_at_s - now_s)
+                        is_cut = True
+                    elif state.buffered_bytes >= enough:
+                        is_cut = True
+                    else:
+                        position = FetchFrom(
+                            state.topic_partition,
+                            state.fetch_offset,
+                            info.leader_epoch,
+                            config.max_partition_fetch_bytes,
+                        )
+                        wants.append((state, state.generation, position))
+                if not leads or node not in snapshot.nodes:
+                    return None
+                held = self._requested_bytes + sum(state.buffered_bytes for state in self.states.values())
+                room = min(config.fetch_max_bytes, config.queued_max_bytes - held)
+                if wants and room > 0:
+                    self._requested_bytes += room
+                    # The broker fills an answer in the order of the request: everybody comes first in turn.
+                    self._rotation += 1
+                    turn = self._rotation % len(wants)
+                    wait_ms = config.fetch_max_wait_ms
+                    return wants[turn:] + wants[:turn], min(wait_ms, _SHORT_WAIT_MS) if is_cut else wait_ms, room
+                self.changed.wait(waits_s)
+
+    def _fetch(
+        self,
+        connection: BrokerConnection,
+        wants: list[tuple[PartitionState, int, FetchFrom]],
+        wait_ms: int,
+        room: int,
+    ) -> None:
+        config = self._config
+        try:
+            buffer = self._pool.take()
+            memory = None if buffer is None else AnswerMemory(self._pool, buffer)
+            code, results = fetch(
+                connection,
+                [position for _, _, position in wants],
+                FetchLimits(config.fetch_min_bytes, room, wait_ms, config.isolation, config.client_rack),
+                Deadline.after_ms(config.client.request_timeout_ms + wait_ms, self._clock),
+                config.client.client_id,
+                buffer,
+            )
+            if code:
+                raise error_for(code, f"broker {connection.name} refuses the fetch")
+            if memory is None:
+                memory = self._memory_of(results)
+            if memory is not None:
+                # Held while the pieces are made, so that an empty first one does not give the buffer back.
+                memory.add_user()
+            with self.lock:
+                for state, generation, position in wants:
+                    fetched = results.get(state.topic_partition)
+                    if fetched is not None and state.generation == generation and not self.closed:
+                        self._take(state, position, fetched, memory)
+                self.changed.notify_all()
+            if memory is not None:
+                memory.release()
+        finally:
+            with self.lock:
+                self._requested_bytes -= room
+                self.changed.notify_all()
+
+    def _memory_of(self, results: Mapping[TopicPartition, PartitionFetched]) -> AnswerMemory | None:
+        """Have the fresh buffer that an answer came in kept for later ones."""
+        for fetched in results.values():
+            if fetched.records is not None and isinstance(fetched.records.obj, bytearray):
+                return AnswerMemory(self._pool, fetched.records.obj)
+        return None
+
+    def _take(
+        self, state: PartitionState, position: FetchFrom, fetched: PartitionFetched, memory: AnswerMemory | None
+    ) -> None:
+        """Deal with one partition's result; the lock is held."""
+        if fetched.error_code == OffsetOutOfRange.code:
+            self._out_of_range(state, position.offset)
+            return
+        if fetched.error_code:
+            error = error_for(
+                fetched.error_code, f"{state.topic_partition}: cannot be fetched from offset {position.offset}"
+            )
+            if not is_retriable(error):
+                state.error = error
+                return
+            self._report(error)
+            state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
+            if needs_refresh(error):
+                self._cluster.request_refresh()
+            return
+        state.high_watermark = fetched.high_watermark
+        state.last_stable_offset = fetched.last_stable_offset
+        state.log_start_offset = fetched.log_start_offset
+        if fetched.records is None:
+            return
+        try:
+            piece = FetchedBatches(
+                state.topic_partition,
+                fetched,
+                position.offset,
+                isolation=self._config.isolation,
+                check_crcs=self._config.check_crcs,
+                memory=memory,
+            )
+        except KafkaliteError as error:
+            state.error = error
+            return
+        if piece.is_exhausted:
+            return
+        state.fetch_offset = piece.end_offset
+        state.buffered.append(piece)
+        state.buffered_bytes += piece.size_bytes
+
+    def _out_of_range(self, state: PartitionState, offset: int) -> None:
+        if state.buffered:
+            # What was fetched before is still good; the position meets the error again when it gets there.
+            state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
+            return
+        policy = self._config.offset_reset
+        if policy == "none":
+            state.error = OffsetOutOfRange(
+                f"{state.topic_partition}: offset {offset} is not in the log and auto.offset.reset=none: seek() to go on"
+            )
+            return
+        _LOG.warning("%s: offset %d is not in the log: going to the %s", state.topic_partition, offset, policy)
+        state.move_to(None, EARLIEST if policy == "earliest" else LATEST)

@@ -1,0 +1,516 @@
+"""The producer's background thread: it takes batches from the accumulator to their leaders and deals with the answers.
+
+One thread waits on all brokers' sockets at once; opening connections and asking for a producer id happen in short-lived
+threads, so that a broker that does not answer delays nobody else's records. The thread owns the pipelines and all that
+is in flight; the accumulator is touched under its lock; callbacks of users run on this thread, outside all locks.
+
+What an answer means
+- success, or DUPLICATE_SEQUENCE_NUMBER (46): the batch is in the log;
+- OUT_OF_ORDER_SEQUENCE_NUMBER (45), UNKNOWN_PRODUCER_ID (59): sent again; when no earlier batch is outstanding the broker
+  has lost the sequence (a log that lost its end, or a batch that was given up), and the partition's sequences start over
+  under the next epoch (KIP-360);
+- MESSAGE_TOO_LARGE (10) for a batch of several records: split into halves, which take its place (KIP-126);
+- another retriable error: sent again after a pause, until ``delivery.timeout.ms``;
+- anything else: the batch fails with it.
+A lost connection or a request that is not answered within ``request.timeout.ms`` takes all its batches back to their
+places; an idempotent producer then repeats them under the same sequences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from spark_kafkalite.client.accumulator import NO_LEADER, Accumulator, PartitionQueue, expiry_error
+from spark_kafkalite.client.cluster import ClusterClient
+from spark_kafkalite.client.config import ProducerConfig
+from spark_kafkalite.client.connection import INIT_PRODUCER_ID, BrokerConnection
+from spark_kafkalite.client.delivery import ProducerBatch
+from spark_kafkalite.client.pipeline import InFlight, Pipeline
+from spark_kafkalite.client.produce_requests import ProduceOutcome, encode_produce, read_produce_answer
+from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
+from spark_kafkalite.client.splitting import split_batch
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    ClosedError,
+    DuplicateSequenceNumber,
+    FrameError,
+    KafkaliteError,
+    LeaderNotAvailable,
+    MessageTooLarge,
+    OutOfOrderSequenceNumber,
+    RecordListTooLarge,
+    UnknownProducerId,
+)
+from spark_kafkalite.records.compression import CODECS
+from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
+
+_LOG = logging.getLogger("spark_kafkalite.client")
+
+# The longest time the thread sleeps: a bound on the damage of anything forgotten, not something that is relied on.
+_MAX_SLEEP_S: Final = 1.0
+_LOST_SEQUENCE: Final = frozenset({OutOfOrderSequenceNumber.code, UnknownProducerId.code})
+_TOO_LARGE: Final = frozenset({MessageTooLarge.code, RecordListTooLarge.code})
+
+
+class _Broker:
+    """What the sender knows of one broker: its pipeline, or when to try for one."""
+
+    __slots__ = ("backoff", "connecting", "pipeline", "retry_at_s")
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.backoff = backoff
+        self.pipeline: Pipeline | None = None
+        self.connecting = False
+        self.retry_at_s = 0.0
+
+
+class Sender(threading.Thread):
+    """Sends until it is closed and nothing is left, or until ``abort()``."""
+
+    def __init__(self, config: ProducerConfig, cluster: ClusterClient, accumulator: Accumulator, clock: Clock) -> None:
+        super().__init__(name="kafkalite-producer", daemon=True)
+        self._config = config
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._clock = clock
+        self._brokers: dict[int, _Broker] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        # Results of the short-lived threads, run on this one.
+        self._finished: deque[Callable[[], None]] = deque()
+        self._woken = False
+        # When the thread will look again by itself; producers wake it only for something earlier. While it is awake,
+        # always: it may have looked already.
+        self.wakes_at_s = math.inf
+        self._next_expiry_s = 0.0
+        self._aborted = False
+        self._asking_for_id = False
+        self._id_retry_at_s = 0.0
+        self._id_backoff = Backoff(config.client.retry_backoff_ms, config.client.retry_backoff_max_ms)
+        self._id_error: KafkaliteError | None = None
+        self._settled: list[ProducerBatch] = []
+        self._last_problem: KafkaliteError | None = None
+        cluster.add_listener(lambda snapshot: self._after(self._take_leaders))
+
+    # From other threads ---------------------------------------------------------------------------------------------
+
+    def wake_by(self, at_s: float) -> None:
+        """Have the thread look at the accumulator at ``at_s`` (monotonic) at the latest."""
+        if at_s < self.wakes_at_s:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look at the accumulator now."""
+        if not self._woken:
+            self._woken = True
+            # Full pipe: it is awake anyway. Closed: it has ended.
+            with contextlib.suppress(OSError):
+                os.write(self._wake_write, b"w")
+
+    def abort(self) -> None:
+        """End the thread without sending what is left; that fails with ClosedError."""
+        self._aborted = True
+        self.wake()
+
+    def _after(self, action: Callable[[], None]) -> None:
+        self._finished.append(action)
+        self.wake()
+
+    # The thread -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            while not self._aborted:
+                with self._accumulator.lock:
+                    if self._accumulator.closing and not self._accumulator.has_unfinished():
+                        break
+                self._turn()
+        except Exception:
+            _LOG.exception("the producer's thread ended by an error; what was not acknowledged fails")
+        finally:
+            self._end()
+
+    def _turn(self) -> None:
+        now_s = self._clock.monotonic_s()
+        wake_s = now_s + _MAX_SLEEP_S
+        for deadline_s in (self._expire(now_s), self._check_timeouts(now_s), self._dispatch(now_s)):
+            if deadline_s is not None:
+                wake_s = min(wake_s, deadline_s)
+        self._run_callbacks()
+        # Who adds a batch after _dispatch() looked has woken us (the pipe is readable), or sees this time and decides.
+        self.wakes_at_s = wake_s
+        timeout_s = 0.0 if self._finished else max(0.0, wake_s - self._clock.monotonic_s())
+        for key, events in self._selector.select(timeout_s):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+            else:
+                self._serve(key.data, events)
+        self.wakes_at_s = math.inf
+        self._woken = False
+        while self._finished:
+            self._finished.popleft()()
+
+    def _serve(self, node: int, events: int) -> None:
+        pipeline = self._brokers[node].pipeline
+        if pipeline is None:
+            return
+        try:
+            if events & selectors.EVENT_READ:
+                for request, frame in pipeline.read():
+                    self._answer(pipeline, request, frame)
+            if events & selectors.EVENT_WRITE:
+                pipeline.write()
+            self._watch(node, pipeline)
+        except BrokerUnreachable as error:
+            self._lose(node, error)
+
+    def _watch(self, node: int, pipeline: Pipeline) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pipeline.wants_write else 0)
+        if self._selector.get_key(pipeline).events != events:
+            self._selector.modify(pipeline, events, node)
+
+    # Sending --------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, now_s: float) -> float | None:
+        """Send what is due to brokers that can take it; return when something will be due next."""
+        accumulator = self._accumulator
+        with accumulator.lock:
+            by_leader, next_s = accumulator.due(now_s)
+        if not by_leader:
+            return next_s
+        if self._config.idempotent and accumulator.producer_id < 0:
+            return self._ask_for_producer_id(now_s, next_s)
+        for node, queues in by_leader.items():
+            if node == NO_LEADER or node not in self._cluster.snapshot.nodes:
+                self._last_problem = LeaderNotAvailable(f"{queues[0].topic}-{queues[0].partition} has no live leader")
+                self._cluster.request_refresh()
+                continue
+            broker = self._broker(node)
+            if broker.pipeline is None:
+                if not broker.connecting and broker.retry_at_s <= now_s:
+                    self._connect(node, broker)
+                elif not broker.connecting:
+                    next_s = broker.retry_at_s if next_s is None else min(next_s, broker.retry_at_s)
+                continue
+            try:
+                self._send_to(node, broker.pipeline, queues, now_s)
+            except BrokerUnreachable as error:
+                self._lose(node, error)
+                return now_s
+        return next_s
+
+    def _send_to(self, node: int, pipeline: Pipeline, queues: list[PartitionQueue], now_s: float) -> None:
+        config, accumulator = self._config, self._accumulator
+        while len(pipeline.in_flight) < config.max_in_flight and not pipeline.wants_write:
+            with accumulator.lock:
+                by_leader, _ = accumulator.due(now_s)
+                queues = by_leader.get(node, [])
+                batches = accumulator.drain(queues, node, config.max_request_size)
+            if not batches:
+                break
+            by_batch = [(accumulator.queues[batch.topic, batch.partition], batch) for batch in batches]
+            for batch in batches:
+                codec = config.codec_of(batch.topic)
+                batch.encode(CODECS[codec], config.levels.get(codec))
+            correlation_id = pipeline.connection.next_correlation_id()
+            pieces = encode_produce(
+                batches,
+                version=pipeline.version,
+                correlation_id=correlation_id,
+                client_id=config.client.client_id,
+                acks=config.acks,
+                timeout_ms=config.client.request_timeout_ms,
+            )
+            request = InFlight(correlation_id, now_s, by_batch)
+            if config.acks:
+                pipeline.send(request, pieces, answered=True)
+            else:
+                self._send_unanswered(pipeline, request, pieces)
+        self._watch(node, pipeline)
+
+    def _send_unanswered(self, pipeline: Pipeline, request: InFlight, pieces: list[bytes | bytearray]) -> None:
+        """With acks=0 a batch counts as sent when the socket has taken it."""
+        try:
+            pipeline.send(request, pieces, answered=False)
+        except BrokerUnreachable as error:
+            for queue, batch in request.batches:
+                self._settle(queue, batch, -1, -1, error)
+            raise
+        for queue, batch in request.batches:
+            self._settle(queue, batch, -1, -1, None)
+
+    def _broker(self, node: int) -> _Broker:
+        broker = self._brokers.get(node)
+        if broker is None:
+            client = self._config.client
+            broker = self._brokers[node] = _Broker(
+                Backoff(client.reconnect_backoff_ms, client.reconnect_backoff_max_ms)
+            )
+        return broker
+
+    def _connect(self, node: int, broker: _Broker) -> None:
+        broker.connecting = True
+
+        def connect() -> None:
+            try:
+                deadline = Deadline.after_ms(self._config.client.request_timeout_ms, self._clock)
+                opened: BrokerConnection | KafkaliteError = self._cluster.connect(node, deadline)
+            except KafkaliteError as error:
+                opened = error
+            self._after(lambda: self._connected(node, opened))
+
+        threading.Thread(target=connect, name="kafkalite-producer-connect", daemon=True).start()
+
+    def _connected(self, node: int, opened: BrokerConnection | KafkaliteError) -> None:
+        broker = self._brokers[node]
+        broker.connecting = False
+        if isinstance(opened, BrokerConnection):
+            if self._aborted:
+                opened.close()
+                return
+            try:
+                broker.pipeline = Pipeline(opened, self._clock.monotonic_s())
+            except KafkaliteError as error:
+                opened.close()
+                opened = error
+            else:
+                broker.backoff.reset()
+                self._selector.register(broker.pipeline, selectors.EVENT_READ, node)
+                return
+        _LOG.warning("producer: %s", opened)
+        self._last_problem = opened
+        broker.retry_at_s = self._clock.monotonic_s() + broker.backoff.next_s()
+        self._cluster.request_refresh()
+
+    def _ask_for_producer_id(self, now_s: float, next_s: float | None) -> float | None:
+        if self._asking_for_id:
+            return next_s
+        if now_s < self._id_retry_at_s:
+            return self._id_retry_at_s if next_s is None else min(next_s, self._id_retry_at_s)
+        self._asking_for_id = True
+
+        def ask() -> None:
+            try:
+                answer = self._cluster.request_any(
+                    INIT_PRODUCER_ID,
+                    InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1),
+                    Deadline.after_ms(self._config.client.request_timeout_ms, self._clock),
+                )
+                if answer.error_code:
+                    raise error_for(answer.error_code, "the broker gives no producer id")
+                result: tuple[int, int] | KafkaliteError = (answer.producer_id, answer.producer_epoch)
+            except KafkaliteError as error:
+                result = error
+            self._after(lambda: self._got_producer_id(result))
+
+        threading.Thread(target=ask, name="kafkalite-producer-id", daemon=True).start()
+        return next_s
+
+    def _got_producer_id(self, result: tuple[int, int] | KafkaliteError) -> None:
+        self._asking_for_id = False
+        if isinstance(result, tuple):
+            with self._accumulator.lock:
+                self._accumulator.producer_id, self._accumulator.producer_epoch = result
+            self._id_backoff.reset()
+            return
+        self._last_problem = result
+        if is_retriable(result) or isinstance(result, ClosedError):
+            self._id_retry_at_s = self._clock.monotonic_s() + self._id_backoff.next_s()
+            return
+        # The broker will never give one: waiting for the delivery timeout would only hide the reason.
+        self._fail_all(result)
+
+    # Answers --------------------------------------------------------------------------------------------------------
+
+    def _answer(self, pipeline: Pipeline, request: InFlight, frame: memoryview) -> None:
+        try:
+            outcomes = read_produce_answer(frame, pipeline.version)
+        except FrameError as error:
+            # The request is no longer in the pipeline: put it back so that losing the connection takes its batches back.
+            pipeline.in_flight.appendleft(request)
+            raise BrokerUnreachable(f"broker {pipeline.connection.name}: its answer cannot be read: {error}") from error
+        now_s = self._clock.monotonic_s()
+        for queue, batch in request.batches:
+            outcome = outcomes.get((batch.topic, batch.partition))
+            if outcome is None:
+                self._retry(queue, batch, BrokerUnreachable("the broker's answer leaves the partition out"), now_s)
+            elif outcome.error_code in (0, DuplicateSequenceNumber.code):
+                base_offset = -1 if outcome.error_code else outcome.base_offset
+                self._settle(queue, batch, base_offset, outcome.log_append_time_ms, None)
+            else:
+                self._refused(queue, batch, outcome, now_s)
+
+    def _refused(self, queue: PartitionQueue, batch: ProducerBatch, outcome: ProduceOutcome, now_s: float) -> None:
+        detail = f": {outcome.error_message}" if outcome.error_message else ""
+        error = error_for(
+            outcome.error_code,
+            f"{batch.topic}-{batch.partition}: the broker refused a batch of {batch.record_count} records "
+            f"({batch.size_bytes} bytes){detail}",
+        )
+        if outcome.error_code in _LOST_SEQUENCE and batch.base_sequence >= 0:
+            self._retry(queue, batch, error, now_s)
+        elif outcome.error_code in _TOO_LARGE and batch.record_count > 1 and not batch.done:
+            self._split(queue, batch, error)
+        elif is_retriable(error):
+            if needs_refresh(error):
+                self._cluster.request_refresh()
+            self._retry(queue, batch, error, now_s)
+        else:
+            self._settle(queue, batch, -1, -1, error)
+
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError) -> None:
+        assert batch.encoded is not None
+        codec = self._config.codec_of(batch.topic)
+        try:
+            parts = split_batch(batch, CODECS[codec], self._config.levels.get(codec))
+        except KafkaliteError:
+            _LOG.exception("a batch that is too large cannot be split")
+            self._settle(queue, batch, -1, -1, error)
+            return
+        _LOG.warning("%s; it is split in %d", error, len(parts))
+        with self._accumulator.lock:
+            self._accumulator.replace(queue, batch, [part for _, part in parts])
+            batch.settle_as_parts(parts)
+
+    def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError, now_s: float) -> None:
+        batch.last_error = error
+        if batch.attempts > self._config.retries:
+            self._settle(queue, batch, -1, -1, error)
+            return
+        client = self._config.client
+        pause_s = Backoff(client.retry_backoff_ms, client.retry_backoff_max_ms, attempts=batch.attempts - 1).next_s()
+        with self._accumulator.lock:
+            if isinstance(error, (OutOfOrderSequenceNumber, UnknownProducerId)):
+                self._accumulator.lose_sequence(queue, batch, now_s + pause_s)
+            else:
+                self._accumulator.requeue(queue, batch, now_s + pause_s)
+
+    def _settle(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        base_offset: int,
+        log_append_time_ms: int,
+        error: KafkaliteError | None,
+    ) -> None:
+        with self._accumulator.lock:
+            if not batch.done:
+                batch.settle(base_offset, log_append_time_ms, error)
+                self._settled.append(batch)
+            self._accumulator.finish(queue, batch)
+
+    def _run_callbacks(self) -> None:
+        settled, self._settled = self._settled, []
+        for batch in settled:
+            if batch.callbacks or batch.watcher:
+                batch.run_callbacks(_report_callback)
+
+    # Time and failure -----------------------------------------------------------------------------------------------
+
+    def _expire(self, now_s: float) -> float | None:
+        if now_s < self._next_expiry_s:
+            return self._next_expiry_s
+        with self._accumulator.lock:
+            expired, next_s = self._accumulator.expire(now_s)
+        # Batches made from now on expire later than this.
+        self._next_expiry_s = now_s + self._config.delivery_timeout_ms / 1000 if next_s is None else next_s
+        for queue, batch in expired:
+            error = expiry_error(batch, self._config.delivery_timeout_ms, batch.last_error or self._last_problem)
+            with self._accumulator.lock:
+                batch.settle(-1, -1, error)
+                # In flight it stays with its partition until its answer comes: nothing may overtake it.
+                if batch not in queue.in_flight:
+                    self._accumulator.finish(queue, batch)
+            self._settled.append(batch)
+        return self._next_expiry_s
+
+    def _check_timeouts(self, now_s: float) -> float | None:
+        timeout_s = self._config.client.request_timeout_ms / 1000
+        idle_s = self._config.client.connections_max_idle_ms / 1000
+        next_s: float | None = None
+        for node, broker in self._brokers.items():
+            pipeline = broker.pipeline
+            if pipeline is None:
+                continue
+            if pipeline.in_flight:
+                times_out_s = pipeline.in_flight[0].sent_s + timeout_s
+                if times_out_s <= now_s:
+                    name = pipeline.connection.name
+                    self._lose(node, BrokerUnreachable(f"broker {name} did not answer within {timeout_s} s"))
+                elif next_s is None or times_out_s < next_s:
+                    next_s = times_out_s
+            elif idle_s >= 0 and now_s - pipeline.used_s > idle_s and not pipeline.wants_write:
+                self._drop(broker)
+        return next_s
+
+    def _drop(self, broker: _Broker) -> None:
+        assert broker.pipeline is not None
+        self._selector.unregister(broker.pipeline)
+        broker.pipeline.close()
+        broker.pipeline = None
+
+    def _lose(self, node: int, error: BrokerUnreachable) -> None:
+        """Give a broken connection up and take its batches back."""
+        broker = self._brokers[node]
+        pipeline = broker.pipeline
+        if pipeline is None:
+            return
+        self._drop(broker)
+        now_s = self._clock.monotonic_s()
+        broker.retry_at_s = now_s + broker.backoff.next_s()
+        if pipeline.in_flight:
+            _LOG.warning("producer: %s; %d requests in flight are repeated", error, len(pipeline.in_flight))
+        self._last_problem = error
+        for request in pipeline.in_flight:
+            for queue, batch in request.batches:
+                self._retry(queue, batch, error, now_s)
+        pipeline.in_flight.clear()
+        self._cluster.request_refresh()
+
+    def _take_leaders(self) -> None:
+        snapshot = self._cluster.snapshot
+        with self._accumulator.lock:
+            self._accumulator.set_leaders(snapshot.leader)
+
+    def _fail_all(self, error: Exception) -> None:
+        with self._accumulator.lock:
+            for queue in self._accumulator.active_queues():
+                for batch in list(queue.batches()):
+                    if not batch.done:
+                        batch.settle(-1, -1, error)
+                        self._settled.append(batch)
+                    self._accumulator.finish(queue, batch)
+        self._run_callbacks()
+
+    def _end(self) -> None:
+        with self._accumulator.lock:
+            self._accumulator.closing = True
+            self._accumulator.memory_freed.notify_all()
+        for broker in self._brokers.values():
+            if broker.pipeline is not None:
+                broker.pipeline.close()
+                broker.pipeline = None
+        self._run_callbacks()
+        self._fail_all(ClosedError("the producer was closed before the record was acknowledged"))
+        self._selector.close()
+        wake_write, self._wake_write = self._wake_write, -1
+        os.close(self._wake_read)
+        os.close(wake_write)
+
+
+def _report_callback(error: Exception) -> None:
+    _LOG.error("on_delivery raised an error, which is ignored", exc_info=error)
