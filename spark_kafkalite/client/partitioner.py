@@ -11,6 +11,7 @@ A :class:`TopicPartitioner` belongs to one topic of one producer and is used und
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -83,6 +84,16 @@ class TopicPartitioner:
             return self._random.choice(self._available)
         self._next = (self._next + 1) % len(self._available)
         return self._available[self._next]
+
+    def draw(self, count: int) -> array[int]:
+        """Return partitions for ``count`` records without key, round robin or random."""
+        if self.mode == "random":
+            return array("i", self._random.choices(self._available, k=count))
+        size = len(self._available)
+        first = self._next + 1
+        self._next = (self._next + count) % size
+        turns = array("i", [self._available[(first + step) % size] for step in range(size)])
+        return (turns * (count // size + 1))[:count]
 
     def move_on(self) -> None:
         """Change the sticky partition: its batch is full. It changes for certain when there is another one."""

@@ -253,6 +253,17 @@ class Producer:
         state = self._topics.get(topic) or self._load_topic(topic)
         return state.partitioner, state.queues
 
+    def next_sticky(self, partitioner: TopicPartitioner) -> int:
+        """Return the partition that the next batch of records without key goes to, and move on from it."""
+        with self._lock:
+            number = partitioner.sticky
+            partitioner.move_on()
+            return number
+
+    def now_ms(self) -> int:
+        """The timestamp of records that bring none."""
+        return self._clock.wall_ms()
+
     def _load_topic(self, topic: str) -> _TopicState:
         self._check_open()
         problem = topic_name_problem(topic)
