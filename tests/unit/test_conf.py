@@ -1,0 +1,34 @@
+"""The example files in conf/: every name is a real setting, every value a legal one, also in the lines that are
+commented out.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.broker.config import BROKER_SETTINGS
+from spark_kafkalite.settings import read_properties
+
+CONF = Path(__file__).parents[2] / "conf"
+EXAMPLES = sorted(CONF.glob("*.properties"))
+
+
+def test_there_are_examples() -> None:
+    assert {path.name for path in EXAMPLES} >= {"server.properties", "log-host.properties"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_line_is_a_setting_of_the_broker(path: Path, tmp_path: Path) -> None:
+    uncommented = tmp_path / path.name
+    uncommented.write_text(re.sub(r"(?m)^#(?=[a-z.]+=)", "", path.read_text()))
+    given = read_properties(uncommented)
+    assert len(given) >= len(read_properties(path)) > 0
+    BROKER_SETTINGS.parse(given)
+
+
+def test_spark_defaults_are_names_and_values() -> None:
+    lines = [line.lstrip("#") for line in (CONF / "spark-defaults.conf").read_text().splitlines()]
+    settings = [line.split() for line in lines if line.startswith("spark.") and not line.endswith(".")]
+    assert settings
+    assert all(len(setting) == 2 for setting in settings)
