@@ -1,4 +1,5 @@
-"""What Spark discovers: it imports every top-level package whose name starts with ``pyspark_`` and looks for DefaultSource.
+"""What Spark discovers: it imports every top-level package whose name starts with ``pyspark_`` and looks for
+DefaultSource.
 
 An exception here would break the look-up of every Python data source of the application, not only ours. So nothing is
 ever raised on import: what went wrong is kept, and told to whoever uses ``format("kafkalite")``.
@@ -30,7 +31,7 @@ except Exception:
                     "Spark's Python (see above); reinstall it with: pip install 'spark-kafkalite[spark]'"
                 )
 
-            schema = reader = streamReader = writer = streamWriter = _refuse
+            schema = reader = streamReader = writer = streamWriter = _refuse  # noqa: N815
 
     except Exception:
         # No usable PySpark: then nobody looks for a data source either.

@@ -1,7 +1,7 @@
 """format("kafkalite") for Apache Spark: source, sink, and what an application may call beside them.
 
-``register`` is for installations that Spark's own discovery cannot see (``--py-files``); after ``pip install`` it is not
-needed, because Spark finds the package ``pyspark_kafkalite``. Importing this package does not import PySpark.
+``register`` is for installations that Spark's own discovery cannot see (``--py-files``); after ``pip install`` it is
+not needed, because Spark finds the package ``pyspark_kafkalite``. Importing this package does not import PySpark.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Owns the schema of Spark's Kafka source (``key value topic partition offset time
 nullable, timestamps as microseconds in UTC) in both of its forms, and the projection that a user's own ``.schema(...)``
 asks for. Spark checks a batch's schema for equality with its own, names, order, types and nullability.
 
-Keys, values, headers and offsets are the kernel's buffers, wrapped and not copied. The columns that are the same in every
-row (topic, partition, mostly timestampType) are made once per size and partition and sliced. Timestamps are multiplied
-once for a batch.
+Keys, values, headers and offsets are the kernel's buffers, wrapped and not copied. The columns that are the same in
+every row (topic, partition, mostly timestampType) are made once per size and partition and sliced. Timestamps are
+multiplied once for a batch.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def projected_schema(schema: StructType) -> pa.Schema:
         if mine is None:
             raise SparkConditionError(
                 INVALID_SCHEMA,
-                f"schema={field.name}: the source has no such column; take some of {', '.join(ours)}, or leave out .schema()",
+                f"schema={field.name}: no such column; take some of {', '.join(ours)}, or leave out .schema()",
             )
         # Compared without nullability, which a user may state either way.
         if field.dataType.simpleString() != mine.dataType.simpleString():
             raise SparkConditionError(
                 INVALID_SCHEMA,
-                f"schema={field.name} {field.dataType.simpleString()}: the column is {mine.dataType.simpleString()} in the "
-                "source; read it as that and cast it, or leave out .schema()",
+                f"schema={field.name} {field.dataType.simpleString()}: the column is {mine.dataType.simpleString()} "
+                "in the source; read it as that and cast it, or leave out .schema()",
             )
         arrow_field = READ_SCHEMA_WITH_HEADERS.field(field.name)
         if field.name == "headers":

@@ -1,8 +1,8 @@
 """Batch reads: plans, on the driver, which ranges which task reads.
 
-``reader()`` runs when Spark plans the first action over a ``.load()``, and Spark keeps its answer for that DataFrame: later
-actions read the same ranges, and records that came since are seen by a new ``.load()``. Ends are resolved here, so that
-``maxRecordsPerPartition`` also applies to a read from earliest to latest. Holds only what can be pickled.
+``reader()`` runs when Spark plans the first action over a ``.load()``, and Spark keeps its answer for that DataFrame:
+later actions read the same ranges, and records that came since are seen by a new ``.load()``. Ends are resolved here,
+so that ``maxRecordsPerPartition`` also applies to a read from earliest to latest. Holds only what can be pickled.
 """
 
 from __future__ import annotations

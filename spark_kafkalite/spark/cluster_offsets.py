@@ -1,8 +1,9 @@
 """What the driver asks the cluster: which partitions there are, and which offsets their ends and times have.
 
 Every call retries inside, because an exception that leaves the source kills the whole query: while brokers are away it
-goes on for ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (three minutes by default), and warns while it
-does. Only :meth:`ClusterOffsets.check` is impatient: it runs in ``.load()``, where a user waits for a wrong address.
+goes on for ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (three minutes by default), and warns
+while it does. Only :meth:`ClusterOffsets.check` is impatient: it runs in ``.load()``, where a user waits for a wrong
+address.
 
 Nothing of this is pickled; the driver's processes make one when they need one.
 """
@@ -155,7 +156,7 @@ class ClusterOffsets:
 
     def _ends(self, partitions: Iterable[TopicPartition], timestamp: int, what: str) -> Offsets:
         return {
-            tp: each for tp, each in self._at({tp: timestamp for tp in partitions}, what).items() if each is not None
+            tp: each for tp, each in self._at(dict.fromkeys(partitions, timestamp), what).items() if each is not None
         }
 
     def _at(self, timestamps: Mapping[TopicPartition, int], what: str) -> dict[TopicPartition, int | None]:
@@ -188,7 +189,7 @@ class ClusterOffsets:
             _check_names(spec, spec.timestamps, partitions, TIMESTAMPS_DO_NOT_MATCH_ASSIGNED)
             timestamps = dict(spec.timestamps)
         else:
-            timestamps = {tp: spec.timestamp_ms or 0 for tp in partitions}
+            timestamps = dict.fromkeys(partitions, spec.timestamp_ms or 0)
         return self._by_time(spec, timestamps, starting)
 
     def _by_time(self, spec: OffsetSpec, timestamps: Mapping[TopicPartition, int], starting: bool) -> Offsets:
@@ -213,7 +214,7 @@ class ClusterOffsets:
         return max(1, self._config.client.default_api_timeout_ms)
 
     def _patiently(self, what: str, ask: Callable[[Deadline], _T], known: frozenset[str]) -> _T:
-        """Return what ``ask`` returns, trying until the total time is up; errors that do not pass are raised at once."""
+        """Return what ``ask`` returns, trying until the total time is up; what does not pass is raised at once."""
         started = time.monotonic()
         total_s = self._config_timeout_ms() * self._options.retries / 1000
         attempt = 0

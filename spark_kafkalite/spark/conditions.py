@@ -1,7 +1,7 @@
 """What a Spark user sees when something is wrong: a named condition, the option and its value, and what to do.
 
-Owns the exception that the source and the sink raise towards Spark, the condition names, and the hiding of secrets. Spark
-shows a Python traceback, so the text is built for its end: a headline, then one last line of the form
+Owns the exception that the source and the sink raise towards Spark, the condition names, and the hiding of secrets.
+Spark shows a Python traceback, so the text is built for its end: a headline, then one last line of the form
 ``[CONDITION] option=value: what is wrong; do this``. Where Spark's JVM connector has a name for a condition, that name
 is used, so that what people know how to search for still works.
 """

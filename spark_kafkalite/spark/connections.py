@@ -104,7 +104,7 @@ def _forget_parents() -> None:
 
 
 def _as_condition(error: ConfigError, settings: Mapping[str, str]) -> SparkConditionError:
-    """Turn a client's complaint about a setting into the option's: its name is before the first ``=``, ``:`` or blank."""
+    """Turn a client's complaint about a setting into the option's: its name comes before ``=``, ``:`` or a blank."""
     text = str(error)
     name = text.split("=")[0].split(":")[0].split()[0]
     if name not in settings and name not in PRODUCER_SETTINGS:

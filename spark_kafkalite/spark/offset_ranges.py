@@ -105,8 +105,8 @@ def _flat(nested: object) -> Offsets:
 def _not_ours(stored: object) -> SparkConditionError:
     return SparkConditionError(
         INVALID_OFFSET,
-        f"offset={str(stored)[:300]}: not an offset of the Kafka or kafkalite source; the checkpoint belongs to another "
-        "source or was edited: use another checkpointLocation, or mend the file under offsets/",
+        f"offset={str(stored)[:300]}: not an offset of the Kafka or kafkalite source; the checkpoint belongs to "
+        "another source or was edited: use another checkpointLocation, or mend the file under offsets/",
     )
 
 
@@ -222,7 +222,7 @@ class DataLoss:
         """Return the error of a read that must not lose data."""
         return SparkConditionError(
             self.condition,
-            f"failOnDataLoss=true: {self.text}; some data may be lost: restore it, or set failOnDataLoss=false to go on",
+            f"failOnDataLoss=true: {self.text}; restore it, or set failOnDataLoss=false to go on without it",
         )
 
     def warning(self) -> str:

@@ -187,7 +187,7 @@ class ReaderOptions:
                 INVALID_OPTION,
                 starting.option,
                 starting.text,
-                f"-1 (latest) for {', '.join(at_end)}: a batch cannot start at the end; give an offset or -2 (earliest)",
+                f"-1 (latest) for {', '.join(at_end)}: a batch cannot start at the end; use an offset or -2 (earliest)",
             )
 
     def ending_for_batch(self) -> OffsetSpec:
@@ -195,7 +195,7 @@ class ReaderOptions:
         return self.ending or OffsetSpec("endingOffsets", "latest", sentinel=LATEST)
 
     def check_streaming(self) -> None:
-        """Raise for options that a stream must not have, as the JVM connector does; endingTimestamp only warns there."""
+        """Raise for options that a stream must not have; as in the JVM connector, endingTimestamp only warns."""
         for name in self.ending_options:
             if name == "endingTimestamp":
                 _LOG.warning("option endingTimestamp has no effect on a stream")

@@ -1,8 +1,9 @@
 """One task of a read: ranges of partitions in, Arrow record batches out. Runs in Spark's Python workers.
 
-A thread fetches ahead (:class:`~spark_kafkalite.client.fetcher.RangeFetcher`) while Spark takes what was decoded before.
-Many log batches become one record batch of up to 64 k rows, because each costs a round through Spark. Brokers that go away
-are waited for inside, up to ``kafkaConsumer.pollTimeoutMs`` without progress; then the task fails and Spark repeats it.
+A thread fetches ahead (:class:`~spark_kafkalite.client.fetcher.RangeFetcher`) while Spark takes what was decoded
+before. Many log batches become one record batch of up to 64 k rows, because each costs a round through Spark. Brokers
+that go away are waited for inside, up to ``kafkaConsumer.pollTimeoutMs`` without progress; then the task fails and
+Spark repeats it.
 
 Offsets of the range that are not in the log any more are data loss: an error that names the range, or, with
 ``failOnDataLoss=false``, a warning with the number of offsets skipped, and what is left of the range. Offsets that were
@@ -116,7 +117,7 @@ def _read_range(
 
 
 def _until_lost(fetcher: RangeFetcher, lost: list[RangeNotInLog]) -> Iterator[FetchedBatches]:
-    """Yield the pieces; a position that is not in the log ends them, so that the rows before it are still handed out."""
+    """Yield the pieces; a position that is not in the log ends them, so that the rows before it still go out."""
     try:
         yield from fetcher
     except RangeNotInLog as error:
@@ -124,7 +125,9 @@ def _until_lost(fetcher: RangeFetcher, lost: list[RangeNotInLog]) -> Iterator[Fe
 
 
 def _after_loss(plan: ReadPlan, whole: OffsetRange, error: RangeNotInLog) -> int:
-    """Return where to go on after offsets that are gone, or raise. Source: KafkaDataConsumer.getEarliestAvailableOffset."""
+    """Return where to go on after offsets that are gone, or raise. Source:
+    KafkaDataConsumer.getEarliestAvailableOffset.
+    """
     if error.log_start_offset < 0 or error.log_end_offset <= error.offset or error.log_start_offset >= whole.end_offset:
         resume = whole.end_offset
     else:

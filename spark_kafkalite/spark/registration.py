@@ -1,9 +1,9 @@
 """Explicit registration, for installations that Spark's discovery does not see, and a repair that they need.
 
 After ``pip install`` Spark finds ``pyspark_kafkalite`` by itself. A package that came with ``--py-files`` or
-``spark.submit.pyFiles`` is not found, so an application calls :func:`register`. PySpark 4.2 and 4.3 then have a fault: the process
-of a streaming source looks for those files in ``<files>/streaming_job``, which does not exist, and cannot import us. A
-symbolic link of that name to the directory itself gives it what it looks for.
+``spark.submit.pyFiles`` is not found, so an application calls :func:`register`. PySpark 4.2 and 4.3 then have a fault:
+the process of a streaming source looks for those files in ``<files>/streaming_job``, which does not exist, and cannot
+import us. A symbolic link of that name to the directory itself gives it what it looks for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """``format("kafkalite")``: the data source that ties readers and writers together.
 
-Spark makes one of these per ``.load()`` and per write, in short-lived Python processes of its own, and pickles it between
-them: it holds nothing but the options. ``schema()`` runs at ``.load()`` and is where a user's mistakes are found: options
-are checked, the brokers are asked, topics looked up. What depends on batch or stream cannot be known there and is checked
-in ``reader()`` and ``streamReader()``; a write's mistakes are found in ``writer()`` and ``streamWriter()``.
+Spark makes one of these per ``.load()`` and per write, in short-lived Python processes of its own, and pickles it
+between them: it holds nothing but the options. ``schema()`` runs at ``.load()`` and is where a user's mistakes are
+found: options are checked, the brokers are asked, topics looked up. What depends on batch or stream cannot be known
+there and is checked in ``reader()`` and ``streamReader()``; a write's mistakes are found in ``writer()`` and
+``streamWriter()``.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class KafkaliteDataSource(DataSource):
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the streaming writer. ``overwrite`` is how Spark says outputMode("complete"): appended all the same."""
+        """Return the streaming writer. ``overwrite`` is how Spark says outputMode("complete"): appended anyway."""
         options = writer_options(self.options)
         writer = KafkaliteStreamWriter(options, schema)
         # Made anew for every batch, and once more to commit it, so a broker that restarts must not end the query here.

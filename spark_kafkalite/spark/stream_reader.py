@@ -1,12 +1,12 @@
 """Streaming reads on the driver: initial offsets, the end of each micro-batch, and its tasks.
 
 One object serves a query in a Python process of its own, and the engine calls it from one thread in the order: (once)
-``prepareForTriggerAvailableNow``; ``initialOffset`` when there is no checkpoint yet; then for each batch ``latestOffset``,
-``commit`` of the batch before, ``partitions``. After a restart with a batch that was planned and not finished,
-``partitions`` comes first. What this must get right, and what each costs otherwise:
+``prepareForTriggerAvailableNow``; ``initialOffset`` when there is no checkpoint yet; then for each batch
+``latestOffset``, ``commit`` of the batch before, ``partitions``. After a restart with a batch that was planned and not
+finished, ``partitions`` comes first. What this must get right, and what each costs otherwise:
 
-- A first batch that failed is repeated with a *new* ``initialOffset``: so the end of batch 0 carries the initial offsets
-  (``$initial``, see :mod:`.offset_ranges`) and ``partitions`` believes those. Otherwise records are lost.
+- A first batch that failed is repeated with a *new* ``initialOffset``: so the end of batch 0 carries the initial
+  offsets (``$initial``, see :mod:`.offset_ranges`) and ``partitions`` believes those. Otherwise records are lost.
 - Offsets are compared as text: an offset that did not move is returned as it came. Otherwise empty batches run.
 - An exception ends the query: every call to the cluster retries inside (:mod:`.cluster_offsets`).
 - With the default trigger ``latestOffset`` is called as fast as it returns: when nothing is new it waits a little,
@@ -159,7 +159,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 return latest
 
     def _begin_of(self, start_offsets: Offsets, latest: Offsets) -> Offsets:
-        """Return where each partition of ``latest`` goes on: new partitions and recreated topics at their first offset."""
+        """Return where each partition goes on: new partitions and recreated topics at their first offset."""
         at_first = [tp for tp in latest if tp not in start_offsets or tp.topic in self._recreated]
         return {
             **{tp: offset for tp, offset in start_offsets.items() if tp in latest},
@@ -227,7 +227,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return [ReadTask(tuple(task)) for task in planned_tasks(self._options, ranges_between(begin, end_offsets))]
 
     def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:
-        """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same one.
+        """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same
+        one.
 
         A topic of another id, or one that this process has not seen before, counts as a new topic and is read from its
         beginning; where the id is the same the log was truncated, and the range is left out, as in the JVM connector.

@@ -1,6 +1,7 @@
 """How long a topic keeps records, as far as the cluster says: for warnings, never for decisions.
 
-Asked once a topic and minute in a process; a cluster that does not answer, or refuses, counts as one that keeps everything.
+Asked once a topic and minute in a process; a cluster that does not answer, or refuses, counts as one that keeps
+everything.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from spark_kafkalite.client.admin import Admin
+from spark_kafkalite.client.config import ADMIN_SETTINGS
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.spark.connections import CLIENT_ID
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 _KEEPS_EVERYTHING: Final = -1
 _VALID_S: Final = 60.0
+# A warning is not worth a long wait.
+_TIMEOUT_MS: Final = 5_000
 _KNOWN: dict[tuple[str, str], tuple[float, int]] = {}
 
 
@@ -29,12 +34,15 @@ def retention_ms(client: Mapping[str, str], topic: str) -> int:
 
 
 def _asked(client: Mapping[str, str], topic: str) -> int:
-    from spark_kafkalite.client.admin import Admin
-
+    settings = {name: value for name, value in client.items() if name in ADMIN_SETTINGS}
     try:
-        with Admin({"client.id": CLIENT_ID, **client}) as admin:
-            configs = admin.describe_configs(topic=topic)
+        with Admin({"client.id": CLIENT_ID, **settings}) as admin:
+            configs = admin.describe_configs(topic=topic, timeout_ms=_TIMEOUT_MS)
     except KafkaliteError as error:
         _LOG.debug("cannot ask for the retention of topic %s: %s", topic, error)
         return _KEEPS_EVERYTHING
-    return int(configs["retention.ms"])
+    policy = configs["cleanup.policy"].value if "cleanup.policy" in configs else None
+    if "delete" not in (policy or "delete"):
+        return _KEEPS_EVERYTHING
+    entry = configs.get("retention.ms")
+    return _KEEPS_EVERYTHING if entry is None or not entry.value else int(entry.value)

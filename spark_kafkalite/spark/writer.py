@@ -1,9 +1,9 @@
 """The sink: Arrow record batches from Spark's tasks into topics, at least once.
 
-The plan-time half checks options and column types, so that a mistake is an error of the plan and not of a task. The task
-half hands whole columns to a producer that the Python worker keeps, and returns its commit message only when every record
-is acknowledged: what Spark believes written is in the log. The producer is idempotent, so its own retries make no
-duplicates; a task that Spark repeats does (at-least-once).
+The plan-time half checks options and column types, so that a mistake is an error of the plan and not of a task. The
+task half hands whole columns to a producer that the Python worker keeps, and returns its commit message only when every
+record is acknowledged: what Spark believes written is in the log. The producer is idempotent, so its own retries make
+no duplicates; a task that Spark repeats does (at-least-once).
 
 Columns, by exact name: ``value`` (required), ``topic`` (required unless the option is given, which wins), ``key``,
 ``headers``, ``partition``, and ``timestamp`` (timestamp, or long milliseconds); others are ignored, as in the JVM
@@ -67,7 +67,7 @@ def check_schema(schema: StructType, topic: str | None) -> tuple[str, ...]:
     if topic is None and "topic" not in types:
         raise SparkConditionError(
             INVALID_SCHEMA,
-            "column topic=(missing): nothing says where to write; set the option topic, or add a string column named topic",
+            "column topic=(missing): nothing says where to write; set the option topic, or add a string column topic",
         )
     written = []
     for name, (allowed, advice) in _ALLOWED.items():
@@ -157,8 +157,8 @@ class _Sink:
                     expired[topic] = expired.get(topic, 0) + count
         for topic, count in sorted(expired.items()):
             _LOG.warning(
-                "%d records written to topic %s have timestamps already past its retention.ms=%d: the broker may delete "
-                "them at any time; raise retention.ms (-1 keeps everything), or write newer timestamps",
+                "%d records written to topic %s have timestamps already past its retention.ms=%d: the broker may "
+                "delete them at any time; raise retention.ms (-1 keeps everything), or write newer timestamps",
                 count,
                 topic,
                 retention_ms(self._client, topic),
