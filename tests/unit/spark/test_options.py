@@ -1,0 +1,246 @@
+import logging
+
+import pytest
+
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.conditions import SparkConditionError
+from spark_kafkalite.spark.options import EARLIEST, LATEST, READER_OPTIONS, reader_options, writer_options
+
+SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def read(**given: str):
+    return reader_options({**SERVERS, "subscribe": "t", **given})
+
+
+def refusal(ask, *args, **kwargs) -> str:
+    with pytest.raises(SparkConditionError) as caught:
+        ask(*args, **kwargs)
+    last_line = str(caught.value).splitlines()[-1]
+    assert last_line.startswith(f"[{caught.value.condition}] ")
+    return last_line
+
+
+def test_names_are_case_insensitive_as_spark_hands_them_over():
+    options = reader_options(
+        {**SERVERS, "SUBSCRIBE": "a, b,,a", "maxoffsetspertrigger": "10", "includeheaders": "TRUE"}
+    )
+    assert options.subscription.topics == ("a", "b")
+    assert options.max_offsets_per_trigger == 10
+    assert options.include_headers
+
+
+def test_every_declared_option_has_a_text():
+    assert all(setting.doc for setting in READER_OPTIONS)
+
+
+def test_bootstrap_servers_work_without_prefix_and_are_required():
+    assert reader_options({"bootstrap.servers": "h:1", "subscribe": "t"}).client == {"bootstrap.servers": "h:1"}
+    assert refusal(reader_options, {"subscribe": "t"}) == (
+        "[KAFKALITE_INVALID_OPTION] kafka.bootstrap.servers=(not set): name at least one broker as host:port; there is no "
+        "default"
+    )
+
+
+def test_an_unknown_option_names_the_nearest():
+    text = refusal(read, startingOffset="earliest")
+    assert text == (
+        "[KAFKALITE_UNKNOWN_OPTION] startingOffset=earliest: there is no such option; did you mean startingOffsets?"
+    )
+
+
+def test_a_missing_prefix_is_explained():
+    text = refusal(reader_options, {**SERVERS, "subscribe": "t", "fetch.min.bytes": "1"})
+    assert text.startswith("[KAFKALITE_UNKNOWN_OPTION] fetch.min.bytes=1: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("commitOffsets", "group"),
+        ("groupId", "g"),
+        ("committedFallback", "fail"),
+        ("startingOffsets", "committed"),
+        ("kafka.security.protocol", "SASL_SSL"),
+        ("kafka.sasl.mechanism", "PLAIN"),
+    ],
+)
+def test_what_is_known_and_not_built_is_refused(name, value):
+    text = refusal(read, **{name: value})
+    assert text.startswith(f"[KAFKALITE_UNSUPPORTED_OPTION] {name}={value}: ")
+
+
+def test_jvm_only_options_pass_with_a_warning(caplog):
+    with caplog.at_level(logging.WARNING):
+        read(groupIdPrefix="p", **{"kafka.group.id": "g"})
+    assert "groupIdPrefix has no effect" in caplog.text
+    assert "kafka.group.id has no effect" in caplog.text
+
+
+def test_an_option_of_the_other_direction_passes_with_a_warning(caplog):
+    with caplog.at_level(logging.WARNING):
+        read(topic="out")
+        writer_options({**SERVERS, "topic": "t", "startingOffsets": "earliest"})
+    assert "option topic is for the Spark sink" in caplog.text
+    assert "option startingOffsets is for the Spark source" in caplog.text
+
+
+def test_sparks_own_options_pass():
+    assert writer_options({**SERVERS, "topic": "t", "checkpointlocation": "/c"}).topic == "t"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes"],
+)
+def test_client_settings_that_the_source_forbids(name):
+    assert refusal(read, **{f"kafka.{name}": "x"}).startswith(f"[KAFKALITE_INVALID_OPTION] kafka.{name}=x: not allowed")
+
+
+@pytest.mark.parametrize("name", ["key.serializer", "value.serializer"])
+def test_client_settings_that_the_sink_forbids(name):
+    text = refusal(writer_options, {**SERVERS, "topic": "t", f"kafka.{name}": "x"})
+    assert text.startswith(f"[KAFKALITE_INVALID_OPTION] kafka.{name}=x: not allowed")
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.password", "kafka.ssl.key", "sasl_secret"]
+)
+def test_secrets_are_redacted(name):
+    text = refusal(read, **{name: 'org.x.Plain required password="hunter2";'})
+    assert "hunter2" not in text
+    assert f"{name}=*********(redacted): " in text
+
+
+def test_a_secret_under_a_misspelt_name_is_redacted():
+    assert "hunter2" not in refusal(read, subscibe='Plain required password="hunter2";')
+
+
+def test_a_value_with_line_breaks_stays_on_the_last_line():
+    assert refusal(read, startingOffsets="{\n\n}x").endswith("{}x: not a JSON object; write it as in") is False
+    assert "\n" not in refusal(read, nope="a\nb")
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"subscribe": "t", "assign": '{"t":[0]}'}, {"subscribePattern": "t", "subscribe": "t"}]
+)
+def test_exactly_one_subscription_is_needed(given):
+    text = refusal(reader_options, {**SERVERS, **given})
+    assert "set exactly one of subscribe, subscribePattern and assign" in text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"subscribe": " , "},
+        {"subscribePattern": " "},
+        {"subscribePattern": "("},
+        {"assign": "t"},
+        {"assign": "{}"},
+        {"assign": '{"t":0}'},
+        {"assign": '{"t":["0"]}'},
+        {"assign": '{"t":[-1]}'},
+        {"assign": '{"t":[true]}'},
+        {"assign": "[" * 100_000},
+    ],
+)
+def test_bad_subscriptions_are_refused(given):
+    refusal(reader_options, {**SERVERS, **given})
+
+
+def test_assign():
+    options = reader_options({**SERVERS, "assign": '{"t":[1,0,1]}'})
+    assert options.subscription.partitions == (T0, T1)
+
+
+def test_starting_defaults_depend_on_the_mode():
+    assert read().starting_for(streaming=True).sentinel == LATEST
+    assert read().starting_for(streaming=False).sentinel == EARLIEST
+    assert read().ending_for_batch().sentinel == LATEST
+
+
+def test_starting_offsets_as_json_with_sentinels():
+    spec = read(startingOffsets='{"t":{"0":23,"1":-2}}').starting_for(streaming=False)
+    assert spec.offsets == {T0: 23, T1: EARLIEST}
+
+
+def test_one_time_wins_over_times_and_times_over_offsets(caplog):
+    given = {
+        "startingTimestamp": "5",
+        "startingOffsetsByTimestamp": '{"t":{"0":6}}',
+        "startingOffsets": "earliest",
+    }
+    assert read(**given).starting_for(streaming=True).timestamp_ms == 5
+    assert "startingOffsets is ignored" in caplog.text
+    del given["startingTimestamp"]
+    assert read(**given).starting_for(streaming=True).timestamps == {T0: 6}
+
+
+@pytest.mark.parametrize("value", ["latest", "LATEST", '{"t":{"0":-1}}'])
+def test_a_batch_cannot_start_at_the_end(value):
+    assert "a batch cannot start at the end" in refusal(read(startingOffsets=value).starting_for, streaming=False)
+
+
+@pytest.mark.parametrize("value", ["earliest", '{"t":{"0":-2}}'])
+def test_a_batch_cannot_end_at_the_start(value):
+    assert "cannot end at earliest" in refusal(read, endingOffsets=value)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name):
+    options = read(**{name: '{"t":{"0":5}}'})
+    assert refusal(options.check_streaming).startswith(f"[KAFKALITE_INVALID_OPTION] {name}=")
+
+
+def test_an_ending_timestamp_of_a_stream_only_warns(caplog):
+    read(endingTimestamp="5").check_streaming()
+    assert "endingTimestamp has no effect on a stream" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("minPartitions", "0"),
+        ("minPartitions", "many"),
+        ("minPartitions", str(2**31)),
+        ("maxRecordsPerPartition", "0"),
+        ("maxOffsetsPerTrigger", "-5"),
+        ("failOnDataLoss", "maybe"),
+        ("includeHeaders", "1"),
+        ("startingTimestamp", "yesterday"),
+        ("startingOffsetsByTimestampStrategy", "earliest"),
+        ("maxTriggerDelay", "soon"),
+        ("startingOffsets", "newest"),
+        ("startingOffsets", '{"t":{"0":-3}}'),
+        ("startingOffsets", '{"t":{"0":"5"}}'),
+        ("startingOffsets", '{"t":{"x":5}}'),
+        ("startingOffsets", '{"t":[5]}'),
+        ("startingOffsets", '{"t":{"0":9223372036854775808}}'),
+        ("startingOffsetsByTimestamp", '{"t":{"0":-1}}'),
+    ],
+)
+def test_bad_values_name_the_option_and_the_value(name, value):
+    assert refusal(read, **{name: value}).startswith(f"[KAFKALITE_INVALID_OPTION] {name}={value}: ")
+
+
+def test_a_minimum_above_the_maximum_is_refused():
+    assert "must not be above maxOffsetsPerTrigger=5" in refusal(
+        read, minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("15m", 900_000), ("300s", 300_000), ("7", 7), ("1 H", 3_600_000), ("2d", 172_800_000)]
+)
+def test_trigger_delays(text, ms):
+    assert read(maxTriggerDelay=text).max_trigger_delay_ms == ms
+
+
+def test_isolation_level_is_seen():
+    assert read(**{"kafka.isolation.level": "read_committed"}).read_committed
+    assert not read().read_committed
+
+
+def test_a_sink_topic_must_be_legal():
+    assert refusal(writer_options, {**SERVERS, "topic": "a b"}).startswith("[KAFKALITE_INVALID_OPTION] topic=a b: ")
