@@ -28,10 +28,13 @@ def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
     Without options it listens on 127.0.0.1:9092 and keeps its data in ./kafkalite-data. It prints one line when it
     serves, 'kafkalite broker 1 ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
     """
+    given = parse_overrides(overrides)
     from spark_kafkalite.broker.config import BrokerConfig
+
+    config = BrokerConfig.load(Path(config_path) if config_path else None, given)
+    # Only now: bad settings are told of without loading the rest.
     from spark_kafkalite.broker.server import run_broker
 
-    config = BrokerConfig.load(Path(config_path) if config_path else None, parse_overrides(overrides))
     return run_broker(config)
 
 

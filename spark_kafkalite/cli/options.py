@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.settings import read_properties
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.admin import Admin
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "127.0.0.1:9092"
 # A person waits at the terminal: a broker that is not there must be told of soon, not after Kafka's half minute.
-_TERMINAL_SETTINGS: Final = {"request.timeout.ms": "10000", "socket.connection.setup.timeout.ms": "5000"}
+_TERMINAL_SETTINGS: Final = {"request.timeout.ms": "10000", "socket.connection.setup.timeout.ms": "3000"}
+_REACHABLE_WITHIN_MS: Final = 4_000
 
 
 def bootstrap_option(function: Function) -> Function:
@@ -64,6 +67,25 @@ def client_settings(
     return settings
 
 
+def reachable_admin(settings: Mapping[str, object]) -> Admin:
+    """Return an administrator whose cluster has answered. Raises BrokerUnreachable after a few seconds.
+
+    Clients are patient: a program should outlive the restart of a broker. A person at a terminal who has mistyped the
+    address should not wait for that.
+    """
+    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.config import ADMIN_SETTINGS
+
+    # The same settings serve a producer or consumer; those that are not an administrator's are not its to warn about.
+    admin = Admin({name: value for name, value in settings.items() if name in ADMIN_SETTINGS})
+    try:
+        admin.describe_cluster(timeout_ms=_REACHABLE_WITHIN_MS)
+    except BaseException:
+        admin.close()
+        raise
+    return admin
+
+
 def name_values(texts: Iterable[str], option: str) -> dict[str, str]:
     """Return ``name=value`` texts as a dictionary. Raises UsageError for one without '='."""
     found: dict[str, str] = {}
@@ -75,23 +97,21 @@ def name_values(texts: Iterable[str], option: str) -> dict[str, str]:
     return found
 
 
-def properties_with_known_names(
-    texts: Iterable[str], known: Mapping[str, object], option: str, *, strip: bool = False
-) -> dict[str, str]:
-    """Return formatter or reader properties, values unstripped (a separator may be a space).
+def named_properties(texts: Iterable[str], known: Iterable[str], option: str) -> dict[str, str]:
+    """Return a formatter's or reader's properties; values keep their spaces, since a separator may be one.
 
-    ``\\t``, ``\\n`` and ``\\0`` written as two characters mean the control character. Raises ConfigError for an
+    ``\\t``, ``\\n`` and ``\\0`` written as two characters mean the control character. Raises UsageError for an
     unknown name.
     """
+    names = tuple(known)
     found: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
-        name = name.strip()
-        if name not in known:
-            raise ConfigError(f"{option} {name}: not known; the names are {', '.join(known)}")
+        if name.strip() not in names:
+            raise click.UsageError(f"{option} {name.strip()}: not known; the names are {', '.join(names)}")
         if not separator:
-            raise ConfigError(f"{option} {text}: not of the form name=value")
-        found[name] = unescaped(value)
+            raise click.UsageError(f"{option} {text}: not of the form name=value")
+        found[name.strip()] = unescaped(value)
     return found
 
 
@@ -101,9 +121,9 @@ def unescaped(text: str) -> str:
 
 
 def is_true(text: str, option: str) -> bool:
-    """Return a truth value written in Kafka's way. Raises ConfigError for anything else."""
+    """Return a truth value written in Kafka's way. Raises UsageError for anything else."""
     if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{option}={text}: must be true or false")
+        raise click.UsageError(f"{option}={text}: must be true or false")
     return text.lower() == "true"
 
 

@@ -1,0 +1,257 @@
+"""``kafkalite consume``: prints the records of a topic, like Kafka's console consumer, or as JSON lines.
+
+Reads partitions by hand, without a consumer group; nothing is committed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from spark_kafkalite.cli.offsets import parse_partitions, parse_time
+from spark_kafkalite.cli.options import (
+    bootstrap_option,
+    client_settings,
+    is_true,
+    named_properties,
+    reachable_admin,
+)
+from spark_kafkalite.cli.output import progress
+from spark_kafkalite.cli.record_text import record_to_json, timestamp_type_name
+from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.model import Record, TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.consumer import Consumer
+
+# Kafka's formatter properties and their defaults.
+_FORMATTER: Final = {
+    "print.timestamp": "false",
+    "print.partition": "false",
+    "print.offset": "false",
+    "print.headers": "false",
+    "print.key": "false",
+    "print.value": "true",
+    "key.separator": "\t",
+    "line.separator": "\n",
+    "headers.separator": ",",
+    "null.literal": "null",
+}
+_POLL_MS: Final = 500
+_POLL_RECORDS: Final = 5_000
+
+_EPILOG = """\b
+Examples:
+  kafkalite consume --topic events --from-beginning
+  kafkalite consume --topic events --partition 0 --offset -10 --max-messages 10
+  kafkalite consume --topic events --offset @2026-01-31T12:00:00Z --until-end --json
+  kafkalite consume --topic events --formatter-property print.key=true --formatter-property print.offset=true
+"""
+
+
+@click.command("consume", epilog=_EPILOG)
+@click.option("--topic", required=True, help="Topic to read.")
+@click.option("--partition", "partitions", metavar="N[,N]", help="Only these partitions; all without it.")
+@click.option(
+    "--offset",
+    "offset_text",
+    metavar="WHERE",
+    help="Where to begin: earliest, latest (the default), a number, -N for the last N records of each partition, or "
+    "@TIME (milliseconds since 1970, or a date and time).",
+)
+@click.option("--from-beginning", is_flag=True, help="The same as --offset earliest.")
+@click.option("--max-messages", type=click.IntRange(min=0), metavar="N", help="Stop after so many records.")
+@click.option("--timeout-ms", type=click.IntRange(min=0), metavar="MS", help="Stop when nothing came for so long.")
+@click.option("--until-end", is_flag=True, help="Stop at the end that the topic has now.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(("read_uncommitted", "read_committed")),
+    default="read_uncommitted",
+    show_default=True,
+    help="Whether records of open and aborted transactions are shown.",
+)
+@click.option(
+    "--formatter-property",
+    "--property",
+    "formatter_properties",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help=f"Kafka's formatter properties: {', '.join(_FORMATTER)}. Repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each record as one line of JSON, base64 where not UTF-8.")
+@click.option("--consumer-property", "consumer_properties", metavar="NAME=VALUE", multiple=True, hidden=True)
+@bootstrap_option
+def command(
+    topic: str,
+    partitions: str | None,
+    offset_text: str | None,
+    from_beginning: bool,
+    max_messages: int | None,
+    timeout_ms: int | None,
+    until_end: bool,
+    isolation_level: str,
+    formatter_properties: tuple[str, ...],
+    as_json: bool,
+    consumer_properties: tuple[str, ...],
+    bootstrap_server: str,
+    command_config: str | None,
+    command_properties: tuple[str, ...],
+) -> int:
+    """Print the records of a topic until Ctrl-C, or as the options say.
+
+    Begins at the end of the topic, with what arrives from now on; --from-beginning shows what it holds. There is no
+    consumer group: every run reads on its own.
+    """
+    if from_beginning and offset_text is not None:
+        raise click.UsageError("--from-beginning and --offset exclude each other")
+    offset_text = "earliest" if from_beginning else offset_text or "latest"
+    format_record = _json_line if as_json else make_formatter(formatter_properties)
+    start = Start(offset_text)
+    settings = client_settings(
+        bootstrap_server,
+        command_config,
+        (*consumer_properties, *command_properties),
+        isolation_level=isolation_level,
+        # A number that the log does not hold is an error; otherwise go on with the oldest that is left.
+        auto_offset_reset="none" if start.offset is not None and start.offset >= 0 else "earliest",
+    )
+    with reachable_admin(settings) as admin:
+        infos = admin.describe_topics([topic])[topic].partitions
+    wanted = parse_partitions(partitions) if partitions else {info.partition for info in infos}
+    missing = wanted - {info.partition for info in infos}
+    if missing:
+        raise UnknownTopicOrPartition(f"topic {topic} has no partition {min(missing)}; it has 0 to {len(infos) - 1}")
+
+    from spark_kafkalite.client.consumer import Consumer
+
+    count = 0
+    with Consumer(settings) as consumer:
+        try:
+            assigned = [TopicPartition(topic, number) for number in sorted(wanted)]
+            consumer.assign(assigned)
+            ends = consumer.end_offsets(assigned) if until_end else None
+            start.seek(consumer, assigned)
+            total = max_messages if max_messages else None
+            with progress("reading", total, "records") as advance:
+                # At a terminal the records themselves show how it goes on.
+                shown = advance if not sys.stdout.isatty() else lambda _: None
+                for records in _polled(consumer, ends, max_messages, timeout_ms):
+                    sys.stdout.buffer.write(b"".join(map(format_record, records)))
+                    sys.stdout.buffer.flush()
+                    count += len(records)
+                    shown(len(records))
+        except KeyboardInterrupt:
+            pass
+    click.echo(f"Processed a total of {count} messages", err=True)
+    return 0
+
+
+def _polled(
+    consumer: Consumer, ends: dict[TopicPartition, int] | None, max_messages: int | None, timeout_ms: int | None
+) -> Iterator[list[Record]]:
+    """Give records until their number, the ends, or a silence of ``timeout_ms``."""
+    left = max_messages
+    heard_s = time.monotonic()
+    while left is None or left > 0:
+        if ends is not None:
+            finished = [each for each, end in ends.items() if consumer.position(each) >= end]
+            consumer.pause(finished)
+            for each in finished:
+                del ends[each]
+            if not ends:
+                return
+        wait_ms = float(_POLL_MS)
+        if timeout_ms is not None:
+            wait_ms = min(wait_ms, timeout_ms - (time.monotonic() - heard_s) * 1000)
+        records = consumer.poll(max(0.0, wait_ms), min(left, _POLL_RECORDS) if left is not None else _POLL_RECORDS)
+        if ends is not None:
+            # What was written since the start is not wanted.
+            records = [each for each in records if each.offset < ends[TopicPartition(each.topic, each.partition)]]
+        if records:
+            heard_s = time.monotonic()
+            if left is not None:
+                left -= len(records)
+            yield records
+        elif timeout_ms is not None and (time.monotonic() - heard_s) * 1000 >= timeout_ms:
+            return
+
+
+class Start:
+    """Where reading begins, from the text of --offset."""
+
+    def __init__(self, text: str) -> None:
+        """Raises UsageError when the text is none of the forms."""
+        self.offset: int | None = None
+        self.timestamp_ms: int | None = None
+        self.place: str | None = None
+        if text in ("earliest", "latest"):
+            self.place = text
+        elif text.startswith("@"):
+            self.timestamp_ms = parse_time(text[1:], "--offset")
+        else:
+            try:
+                self.offset = int(text)
+            except ValueError:
+                raise click.UsageError(f"--offset {text}: neither earliest, latest, a number, -N, nor @TIME") from None
+
+    def seek(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        """Put the consumer to the place."""
+        if self.place == "earliest":
+            consumer.seek_to_beginning(partitions)
+        elif self.place == "latest":
+            consumer.seek_to_end(partitions)
+            # The end is that of now, not of the first poll.
+            for each in partitions:
+                consumer.position(each)
+        elif self.timestamp_ms is not None:
+            consumer.seek_to_time(self.timestamp_ms, partitions)
+        elif self.offset is not None and self.offset < 0:
+            first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+            for each in partitions:
+                consumer.seek(each, max(first[each], end[each] + self.offset))
+        elif self.offset is not None:
+            for each in partitions:
+                consumer.seek(each, self.offset)
+
+
+def make_formatter(texts: tuple[str, ...]) -> Callable[[Record], bytes]:
+    """Return what turns a record into a line. Raises UsageError for a bad property."""
+    properties = {**_FORMATTER, **named_properties(texts, _FORMATTER, "--formatter-property")}
+    shown = {name: is_true(value, name) for name, value in properties.items() if name.startswith("print.")}
+    null = properties["null.literal"].encode()
+    separator, line_end = properties["key.separator"].encode(), properties["line.separator"].encode()
+    headers_separator = properties["headers.separator"].encode()
+
+    def value_only(record: Record) -> bytes:
+        value = record.value
+        return (null if value is None else value) + line_end
+
+    def headers_of(record: Record) -> bytes:
+        pairs = [name.encode() + b":" + (null if value is None else value) for name, value in record.headers]
+        return headers_separator.join(pairs) if pairs else b"NO_HEADERS"
+
+    # In the order of Kafka's DefaultMessageFormatter.
+    parts: list[Callable[[Record], bytes]] = []
+    if shown["print.timestamp"]:
+        parts.append(lambda record: f"{timestamp_type_name(record)}:{record.timestamp}".encode())
+    if shown["print.partition"]:
+        parts.append(lambda record: b"Partition:%d" % record.partition)
+    if shown["print.offset"]:
+        parts.append(lambda record: b"Offset:%d" % record.offset)
+    if shown["print.headers"]:
+        parts.append(headers_of)
+    if shown["print.key"]:
+        parts.append(lambda record: null if record.key is None else record.key)
+    if not parts and shown["print.value"]:
+        return value_only
+    if shown["print.value"]:
+        parts.append(lambda record: null if record.value is None else record.value)
+    return lambda record: separator.join([part(record) for part in parts]) + line_end
+
+
+def _json_line(record: Record) -> bytes:
+    return record_to_json(record).encode() + b"\n"

@@ -1,0 +1,296 @@
+"""``kafkalite produce``: lines into records, like Kafka's console producer, or the JSON lines of ``consume --json``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import click
+
+from spark_kafkalite.cli.options import (
+    bootstrap_option,
+    client_settings,
+    is_true,
+    name_values,
+    named_properties,
+    reachable_admin,
+    unescaped,
+)
+from spark_kafkalite.cli.output import print_json, progress
+from spark_kafkalite.cli.record_text import BadRecordText, ParsedRecord, record_from_json
+
+if TYPE_CHECKING:
+    from spark_kafkalite.cli.retention import RetentionWatch
+    from spark_kafkalite.client.delivery import RecordMetadata
+    from spark_kafkalite.client.producer import Producer
+    from spark_kafkalite.model import Headers
+
+# Kafka's reader properties and their defaults.
+_READER: Final = {
+    "parse.key": "false",
+    "key.separator": "\t",
+    "parse.headers": "false",
+    "headers.delimiter": "\t",
+    "headers.separator": ",",
+    "headers.key.separator": ":",
+    "ignore.error": "false",
+    "null.marker": "",
+}
+# A progress bar that moved with every record would cost more than sending it.
+_PROGRESS_EVERY: Final = 500
+
+_EPILOG = """\b
+Examples:
+  kafkalite produce --topic events < lines.txt
+  kafkalite produce --topic events --key-separator : --file keyed.txt
+  kafkalite produce --topic events --header source=web --compression zstd
+  kafkalite consume --topic events --until-end --from-beginning --json | kafkalite produce --topic copy --json
+"""
+
+
+@click.command("produce", epilog=_EPILOG)
+@click.option("--topic", help="Topic to send to; with --json, where a line names none. It wins over the line's.")
+@click.option("--file", "file_name", default="-", metavar="FILE", help="What to read; standard input without it.")
+@click.option("--json", "as_json", is_flag=True, help="Lines are JSON records as 'consume --json' prints them.")
+@click.option("--key-separator", metavar="TEXT", help="Each line is KEY, this text, VALUE.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record. Repeatable.")
+@click.option("--partition", type=click.IntRange(min=0), help="Send everything to this partition.")
+@click.option("--ignore-partitions", is_flag=True, help="With --json: choose partitions anew, by key.")
+@click.option(
+    "--compression",
+    "--compression-codec",
+    type=click.Choice(("none", "gzip", "snappy", "lz4", "zstd")),
+    help="Codec of the batches.",
+)
+@click.option(
+    "--acks", "--request-required-acks", type=click.Choice(("0", "1", "all", "-1")), help="Who must have a record."
+)
+@click.option("--sync", is_flag=True, help="Wait for each record before the next is sent.")
+@click.option(
+    "--reader-property",
+    "--property",
+    "reader_properties",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help=f"Kafka's reader properties: {', '.join(_READER)}. Repeatable.",
+)
+@click.option("--producer-property", "producer_properties", metavar="NAME=VALUE", multiple=True, hidden=True)
+@bootstrap_option
+def command(
+    topic: str | None,
+    file_name: str,
+    as_json: bool,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    ignore_partitions: bool,
+    compression: str | None,
+    acks: str | None,
+    sync: bool,
+    reader_properties: tuple[str, ...],
+    producer_properties: tuple[str, ...],
+    bootstrap_server: str,
+    command_config: str | None,
+    command_properties: tuple[str, ...],
+) -> int:
+    """Send records from standard input or a file, one a line.
+
+    Ends when the input does, with exit code 0 when every record was acknowledged. Ctrl-C ends the input.
+    """
+    if topic is None and not as_json:
+        raise click.UsageError("--topic is missing: the name of the topic to send to")
+    reader = {**_READER, **named_properties(reader_properties, _READER, "--reader-property")}
+    if key_separator is not None:
+        reader.update({"parse.key": "true", "key.separator": unescaped(key_separator)})
+    common: Headers = [(name, value.encode()) for name, value in name_values(headers, "--header").items()]
+    parse = record_from_json if as_json else LineParser(reader)
+    settings = client_settings(
+        bootstrap_server,
+        command_config,
+        (*producer_properties, *command_properties),
+        compression_type=compression,
+        acks="all" if acks == "-1" else acks,
+        producer_type="sync" if sync else None,
+    )
+    if acks in ("0", "1"):
+        # Idempotence, the default, needs acks=all.
+        settings.setdefault("enable.idempotence", "false")
+    with contextlib.ExitStack() as stack:
+        lines, size = _opened(stack, file_name)
+        admin = stack.enter_context(reachable_admin(settings))
+        from spark_kafkalite.cli.retention import RetentionWatch
+        from spark_kafkalite.client.producer import Producer
+
+        watch = RetentionWatch(admin)
+        producer = stack.enter_context(Producer(settings))
+        sender = _Sender(producer, watch, topic, partition, ignore_partitions, common)
+        advance = stack.enter_context(progress("sending", size, "bytes" if size is not None else "records"))
+        try:
+            _send_all(lines, parse, sender, advance, counts_bytes=size is not None)
+        finally:
+            producer.flush()
+        watch.report()
+    if as_json:
+        print_json({"sent": sender.sent - sender.failed, "failed": sender.failed})
+    if sender.failed:
+        click.echo(f"kafkalite: {sender.failed} of {sender.sent} records were not sent: {sender.first_error}", err=True)
+        return 1
+    if sys.stderr.isatty() and not as_json:
+        click.echo(f"{sender.sent} records sent.", err=True)
+    return 0
+
+
+class _Sender:
+    """Gives records to the producer and counts what became of them."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        watch: RetentionWatch,
+        topic: str | None,
+        partition: int | None,
+        ignore_partitions: bool,
+        common_headers: Headers,
+    ) -> None:
+        self._producer = producer
+        self._watch = watch
+        self._topic = topic
+        self._partition = partition
+        self._ignore_partitions = ignore_partitions
+        self._common_headers = common_headers
+        self.sent = 0
+        self.failed = 0
+        self.first_error: Exception | None = None
+
+    def send(self, record: ParsedRecord) -> None:
+        topic = self._topic or record.topic
+        if topic is None:
+            raise BadRecordText("it names no topic, and there is no --topic")
+        partition = self._partition
+        if partition is None and not self._ignore_partitions:
+            partition = record.partition
+        self._producer.send(
+            topic,
+            record.value,
+            record.key,
+            partition=partition,
+            headers=[*self._common_headers, *(record.headers or ())] or None,
+            timestamp_ms=record.timestamp_ms,
+            on_delivery=self._delivered,
+        )
+        self.sent += 1
+        # After the sending, which may have created the topic.
+        if record.timestamp_ms is not None:
+            self._watch.note(topic, record.timestamp_ms)
+
+    def _delivered(self, _: RecordMetadata | None, error: Exception | None) -> None:
+        # Runs in the producer's one thread.
+        if error is not None:
+            self.failed += 1
+            if self.first_error is None:
+                self.first_error = error
+
+
+def _send_all(
+    lines: Iterator[bytes],
+    parse: Callable[[bytes], ParsedRecord],
+    sender: _Sender,
+    advance: Callable[[int], None],
+    *,
+    counts_bytes: bool,
+) -> None:
+    """Send every line until the input ends, Ctrl-C, or the first failure."""
+    pending, shown_s = 0, time.monotonic()
+    number = 0
+    with contextlib.suppress(KeyboardInterrupt):
+        for number, line in enumerate(lines, start=1):
+            try:
+                sender.send(parse(line.rstrip(b"\n").removesuffix(b"\r")))
+            except BadRecordText as error:
+                raise click.ClickException(f"line {number}: {error}") from None
+            if sender.first_error is not None:
+                break
+            pending += len(line) if counts_bytes else 1
+            if number % _PROGRESS_EVERY == 0 or time.monotonic() - shown_s > 1:
+                advance(pending)
+                pending, shown_s = 0, time.monotonic()
+    advance(pending)
+
+
+class LineParser:
+    """Kafka's console format: ``[HEADERS delimiter][KEY separator]VALUE``."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        def data(name: str) -> bytes:
+            return properties[name].encode()
+
+        self._parse_key = is_true(properties["parse.key"], "parse.key")
+        self._parse_headers = is_true(properties["parse.headers"], "parse.headers")
+        self._ignore_errors = is_true(properties["ignore.error"], "ignore.error")
+        self._key_separator = data("key.separator")
+        self._headers_delimiter = data("headers.delimiter")
+        self._headers_separator = data("headers.separator")
+        self._header_key_separator = data("headers.key.separator")
+        self._null_marker = data("null.marker")
+        for name in ("key.separator", "headers.delimiter", "headers.separator", "headers.key.separator"):
+            if not properties[name]:
+                raise click.UsageError(f"{name} must not be empty")
+
+    def __call__(self, line: bytes) -> ParsedRecord:
+        headers = None
+        key = None
+        if self._parse_headers:
+            head, found, rest = line.partition(self._headers_delimiter)
+            if found:
+                headers, line = self._headers(head), rest
+            elif not self._ignore_errors:
+                raise BadRecordText(f"no headers.delimiter {self._headers_delimiter!r} in it")
+        if self._parse_key:
+            head, found, rest = line.partition(self._key_separator)
+            if found:
+                key, line = self._cell(head), rest
+            elif not self._ignore_errors:
+                raise BadRecordText(f"no key.separator {self._key_separator!r} in it")
+        return ParsedRecord(self._cell(line), key, headers)
+
+    def _cell(self, data: bytes) -> bytes | None:
+        return None if self._null_marker and data == self._null_marker else data
+
+    def _headers(self, head: bytes) -> Headers | None:
+        if self._null_marker and head == self._null_marker:
+            return None
+        headers: Headers = []
+        for pair in head.split(self._headers_separator):
+            name, found, value = pair.partition(self._header_key_separator)
+            if not found and not self._ignore_errors:
+                raise BadRecordText(f"no headers.key.separator {self._header_key_separator!r} in header {pair!r}")
+            try:
+                headers.append((name.decode("utf-8"), self._cell(value) if found else None))
+            except UnicodeDecodeError:
+                raise BadRecordText(f"header name {name!r} is not UTF-8") from None
+        return headers
+
+
+def _opened(stack: contextlib.ExitStack, file_name: str) -> tuple[Iterator[bytes], int | None]:
+    """Return the lines of the input, and its size when it is a file."""
+    if file_name == "-":
+        stdin = sys.stdin.buffer
+        return (_prompting(stdin) if sys.stdin.isatty() else stdin), None
+    file = stack.enter_context(Path(file_name).open("rb"))
+    return file, os.fstat(file.fileno()).st_size
+
+
+def _prompting(stdin: IO[bytes]) -> Iterator[bytes]:
+    """Ask for each line as Kafka's console producer does."""
+    while True:
+        click.echo(">", nl=False, err=True)
+        line = stdin.readline()
+        if not line:
+            click.echo(err=True)
+            return
+        yield line
