@@ -35,7 +35,7 @@ Buffer = bytes | bytearray | memoryview
 MAX_REQUEST_ELEMENTS: Final = 262_144
 
 _API_VERSIONS: Final = 18
-_UNSUPPORTED_VERSION: Final = 35
+_UNSUPPORTED_VERSION: Final = b"\x00\x23"  # error code 35, the first field of an ApiVersions response
 
 
 def decode_request(api_key: int, version: int, view: Buffer, position: int) -> Any:
@@ -43,7 +43,7 @@ def decode_request(api_key: int, version: int, view: Buffer, position: int) -> A
 
     Raises FrameError, or UnsupportedVersion (35) for an API or version without a schema.
     """
-    return _decode(_decoder(api_key, version, True), view, position, MAX_REQUEST_ELEMENTS, api_key, version)
+    return _decode(_decoder(api_key, version, True), view, position, MAX_REQUEST_ELEMENTS, api_key, version)[0]
 
 
 def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]:
@@ -54,12 +54,16 @@ def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]
     Raises FrameError, or UnsupportedVersion (35) for an API or version without a schema.
     """
     correlation_id, position = read_response_header(view, api_key, version)
-    if api_key == _API_VERSIONS and version > 0 and view[position : position + 2] == b"\x00\x23":
+    if api_key == _API_VERSIONS and version > 0 and view[position : position + 2] == _UNSUPPORTED_VERSION:
         try:
-            return correlation_id, _decode(_decoder(api_key, 0, False), view, position, len(view), api_key, 0)
+            message, end = _decode(_decoder(api_key, 0, False), view, position, len(view), api_key, 0)
         except FrameError:
-            pass  # a broker that puts the error into the version that was asked for
-    return correlation_id, _decode(_decoder(api_key, version, False), view, position, len(view), api_key, version)
+            end = -1
+        # Otherwise the broker has put the error into the version that it was asked for.
+        if end == len(view):
+            return correlation_id, message
+    message, _ = _decode(_decoder(api_key, version, False), view, position, len(view), api_key, version)
+    return correlation_id, message
 
 
 def encode_request(message: ApiMessage, version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -85,11 +89,11 @@ def encode_body(message: ApiMessage, version: int) -> bytes:
 
 def _decode(
     decoder: Callable[..., tuple[Any, int]], view: Buffer, position: int, elements: int, api_key: int, version: int
-) -> Any:
+) -> tuple[Any, int]:
     if type(view) is not memoryview:
         view = memoryview(view)
     try:
-        message, _ = decoder(view, position, len(view), [elements])
+        return decoder(view, position, len(view), [elements])
     except (struct.error, IndexError):
         raise FrameError(
             f"{API[api_key].name} (API {api_key}) version {version}: the frame of {len(view)} bytes ends inside a field"
@@ -98,7 +102,6 @@ def _decode(
         raise FrameError(
             f"{API[api_key].name} (API {api_key}) version {version}: a string is not UTF-8: {error}"
         ) from None
-    return message
 
 
 def _encode(message: ApiMessage, version: int, out: bytearray) -> None:
