@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,8 @@ def test_hdfs_keeps_a_file_that_sparks_hadoop_client_wrote(hdfs: MiniHdfs, tmp_p
     origin = importlib.util.find_spec("pyspark")
     assert origin is not None
     assert origin.origin is not None
-    class_path = jars.class_path(Path(origin.origin).parent / "jars")
+    (tmp_path / "core-site.xml").write_text("<configuration/>")  # the shell does not start without one
+    class_path = f"{tmp_path}{os.pathsep}{jars.class_path(Path(origin.origin).parent / 'jars')}"
     local = tmp_path / "file.txt"
     local.write_text("three words here\n")
 
