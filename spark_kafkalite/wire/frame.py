@@ -85,7 +85,6 @@ class FrameReader:
         block = self._block
         if block is None:
             self._block = block = bytearray(BLOCK_BYTES)
-            self._start = self._end = 0
         elif self._end == len(block):
             block = self._move_to_new_block(block)
         return memoryview(block)[self._end :]
@@ -112,7 +111,7 @@ class FrameReader:
         available = self._end - start
         if available < LENGTH_BYTES:
             if available == 0:
-                self._block = None  # frames that lie in it keep it alive
+                self._drop_block()
             return None
         (length,) = _LENGTH.unpack_from(block, start)
         if length <= 0 or length > self.max_frame_bytes:
@@ -149,7 +148,7 @@ class FrameReader:
         self._large[:arrived] = memoryview(block)[start : self._end]
         self._large_end = arrived
         self._large_bytes = length
-        self._block = None
+        self._drop_block()
 
     def _move_to_new_block(self, block: bytearray) -> bytearray:
         """Begin a new block with the unfinished frame at the end of this one, where older frames may still lie."""
@@ -160,6 +159,11 @@ class FrameReader:
         self._start, self._end = 0, rest
         return fresh
 
+    def _drop_block(self) -> None:
+        """Let go of the block; frames that lie in it keep it alive."""
+        self._block = None
+        self._start = self._end = 0
+
     def _fail(self, length: int) -> None:
         if length > self.max_frame_bytes:
             self._failure = (
@@ -168,7 +172,7 @@ class FrameReader:
             )
         else:
             self._failure = f"a frame claims {length} bytes, the least is 1: the peer does not speak this protocol"
-        self._block = None
+        self._drop_block()
         self._check()
 
     def _check(self) -> None:
