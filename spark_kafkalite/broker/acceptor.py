@@ -3,9 +3,9 @@
 Owns what all connections share: the scratch buffer, the count of request memory, the once-a-second look for connections
 that are idle, too slow, or gone while they were not read.
 
-Running out of file descriptors must not spin the loop: the listening socket stays readable while nothing can be accepted.
-One descriptor is therefore kept in reserve; when ``accept`` fails with EMFILE it is given up for a moment, to accept the
-waiting connection and close it, which tells the client instead of leaving it to wait.
+Running out of file descriptors must not spin the loop: the listening socket stays readable while nothing can be
+accepted. One descriptor is therefore kept in reserve; when ``accept`` fails with EMFILE it is given up for a moment,
+to accept the waiting connection and close it, which tells the client instead of leaving it to wait.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ BROKER_SETTINGS = SettingGroup(
             "listeners",
             "list",
             ("PLAINTEXT://127.0.0.1:9092",),
-            "Addresses to listen on, NAME://HOST:PORT with commas. Port 0 picks a free port. An empty host, 0.0.0.0 and "
-            "[::] mean every interface and need advertised.listeners.",
+            "Addresses to listen on, NAME://HOST:PORT with commas. Port 0 picks a free port. An empty host, 0.0.0.0 "
+            "and [::] mean every interface and need advertised.listeners.",
         ),
         Setting(
             "advertised.listeners",

@@ -5,9 +5,9 @@ Only the cut-off last request of a read is copied, into a buffer of its own that
 next read fills that buffer and the scratch in one call. An idle connection therefore owns no buffer. A request's memory
 is valid only until its handler returns; whoever keeps it longer copies it.
 
-Writing. A response is ``bytes``, or pieces of ``bytes`` and :class:`FileRange`; ranges leave with ``sendfile``. Responses
-leave in the order of the requests: an immediate answer waits behind an earlier deferred one (:meth:`Connection.defer`).
-What the responses of one read add up to is sent in one call where possible.
+Writing. A response is ``bytes``, or pieces of ``bytes`` and :class:`FileRange`; ranges leave with ``sendfile``.
+Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
+(:meth:`Connection.defer`). What the responses of one read add up to is sent in one call where possible.
 
 Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
 or all requests of the broker together take too much memory. Requests that were received but may not be served yet wait
@@ -335,7 +335,7 @@ class Connection:
         return slot
 
     def _put(self, response: Response) -> None:
-        if type(response) is bytes:
+        if isinstance(response, bytes):
             if response:
                 self._out.append(_SIZE.pack(len(response)) + response)
                 self._unsent_bytes += 4 + len(response)
@@ -356,10 +356,10 @@ class Connection:
             assert response is not None
             self._put(response)
         # While requests are being served the flush comes at the end; else soon, so that several completions share it.
-        if self._out and not self._serving and not self._writing and not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._owner.loop.call_soon(self._scheduled_flush)
-        elif self._backlog is not None and not self._out and not self._flush_scheduled:
+        if self._flush_scheduled:
+            return
+        to_send = self._out and not self._serving and not self._writing
+        if to_send or (self._backlog is not None and not self._out):
             self._flush_scheduled = True
             self._owner.loop.call_soon(self._scheduled_flush)
 

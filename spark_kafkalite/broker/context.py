@@ -1,7 +1,8 @@
 """What handlers get to work with: the broker's parts, and nothing of its sockets.
 
-One object, made by ``server.py`` at start. Handlers read the cluster through :attr:`BrokerContext.cluster`, an immutable
-snapshot that is replaced whenever the registry changes; two reads around an ``await`` may see two snapshots.
+One object, made by ``server.py`` at start. Handlers read the cluster through :attr:`BrokerContext.cluster`, an
+immutable snapshot that is replaced whenever the registry changes; two reads around an ``await`` may see two
+snapshots.
 """
 
 from __future__ import annotations

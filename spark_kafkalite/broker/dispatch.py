@@ -8,8 +8,9 @@ ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Thr
 - ``handles(..., raw=True)``: gets the request's bytes and returns packed bytes, or None when it has deferred its answer
   or owes none. Only Produce and Fetch: no message objects and no task on these paths.
 
-What cannot be answered closes the connection, as in Kafka: an unknown API or version (the layout of an answer is unknown
-then; ApiVersions alone has one), a request that cannot be decoded, and a bug in a handler, whose traceback is logged.
+What cannot be answered closes the connection, as in Kafka: an unknown API or version (the layout of an answer is
+unknown then; ApiVersions alone has one), a request that cannot be decoded, and a bug in a handler, whose traceback is
+logged.
 
 Hooks: one before each handler (it will authenticate, authorise and throttle) and one after (metrics).
 """
@@ -62,7 +63,7 @@ Hook = Callable[[Request], None]
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One served API. Versions are inclusive; ``advertised_from`` is what clients are told instead of ``min_version``."""
+    """One served API; versions are inclusive. ``advertised_from`` is what clients are told for ``min_version``."""
 
     key: int
     name: str

@@ -1,7 +1,7 @@
 """What the broker writes to standard error: one line per event, and never a flood.
 
-A hostile client can cause an event with every packet. Events that a peer can cause go through a :class:`QuietLog`, which
-writes a few of each kind per period and then counts, and tells the count with the next line that it writes.
+A hostile client can cause an event with every packet. Events that a peer can cause go through a :class:`QuietLog`,
+which writes a few of each kind per period and then counts, and tells the count with the next line that it writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(message)s"
 
 
 def configure_logging(level: str) -> None:
-    """Send the package's log lines of ``level`` and above to standard error. Call once, from the process that owns it."""
+    """Send the package's log lines of ``level`` and above to standard error. For the process that owns it, once."""
     handler = logging.StreamHandler(sys.stderr)
     formatter = logging.Formatter(_FORMAT, datefmt="%Y-%m-%dT%H:%M:%S")
     handler.setFormatter(formatter)

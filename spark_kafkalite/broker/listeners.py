@@ -20,7 +20,7 @@ _SERVED_PROTOCOLS = frozenset({"PLAINTEXT"})
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address to listen on. ``port`` and ``advertised_port`` may be 0 until the socket is bound (see :meth:`bound`)."""
+    """One address to listen on. Its ports may be 0 until the socket is bound (see :meth:`bound`)."""
 
     name: str
     host: str

@@ -3,37 +3,34 @@
 Two bounds, both exclusive, neither ever going back while this broker leads:
 
 - ``high_watermark``: everything below it is in the log of every in-sync replica.
-- ``visible_end_offset``: everything below it is shown to consumers, through every API. It is the high watermark, and with
-  ``visibility.policy=flushed`` not more than what this leader has flushed (the flushed offset is taken before fsync is
-  called, so nothing that fsync may have missed is counted).
+- ``visible_end_offset``: everything below it is shown to consumers, through every API. It is the high watermark, and
+  with ``visibility.policy=flushed`` not more than what this leader has flushed (the flushed offset is taken before
+  fsync is called, so nothing that fsync may have missed is counted).
 
-A produce is acknowledged at :meth:`Partition.acknowledged_end_offset`: ``acks=all`` waits for the high watermark, and with
-``flush.before.ack`` (or ``flush.messages=1``) every acknowledgement waits for the flush. One flush runs at a time; what is
-appended meanwhile waits for the next one, so many produces share an fsync.
+A produce is acknowledged at :meth:`Partition.acknowledged_end_offset`: ``acks=all`` waits for the high watermark, and
+with ``flush.before.ack`` (or ``flush.messages=1``) every acknowledgement waits for the flush. One flush runs at a
+time; what is appended meanwhile waits for the next one, so many produces share an fsync.
 
-Appends happen in the order in which they were handed in. A batch whose records are too much work for the loop is walked
-in a thread, and all later ones of the partition queue behind it (:meth:`Partition.append_later`).
+Appends happen in the order in which they were handed in; what needs a thread first goes through ``append_queue``.
 
 There is no await in this file: between reading and changing state nothing else runs, and that is the lock. A failed
-write or fsync takes the partition offline; a failed fsync is never tried again, because the kernel has forgotten by then
-which pages did not reach the disk.
+write or fsync takes the partition offline; a failed fsync is never tried again, because the kernel has forgotten by
+then which pages did not reach the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
+from spark_kafkalite.broker.append_queue import Appender, AppendOutcome, AppendQueue, Checked, Recompression
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
-    KafkaError,
     KafkaStorageError,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -45,12 +42,12 @@ from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog, TimestampOffset
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.records.admission import AdmissionRules, admit, walk
+from spark_kafkalite.records.admission import AdmissionRules, admit
+from spark_kafkalite.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD
 from spark_kafkalite.records.layout import BatchHeader
 
 logger = logging.getLogger(__name__)
 
-AppendOutcome = AppendResult | KafkaError
 _ACKS_ALL = -1
 # flush.ms beyond a year (the default is for ever) needs no timer.
 _LONGEST_TIMER_MS = 365 * 86_400_000
@@ -80,25 +77,7 @@ class PartitionServices:
         self.on_storage_failure = on_storage_failure
 
 
-class _QueuedAppend:
-    """A batch that waits for those before it."""
-
-    __slots__ = ("batch", "header", "on_done", "produce_version")
-
-    def __init__(
-        self,
-        batch: memoryview,
-        produce_version: int,
-        header: BatchHeader | None,
-        on_done: Callable[[AppendOutcome], None],
-    ) -> None:
-        self.batch = batch
-        self.produce_version = produce_version
-        self.header = header
-        self.on_done = on_done
-
-
-class Partition:
+class Partition(Appender):
     """See the module's text."""
 
     __slots__ = (
@@ -110,6 +89,7 @@ class Partition:
         "_flushed_end_offset",
         "_high_watermark",
         "_queue",
+        "_recompression",
         "_rules",
         "_services",
         "config",
@@ -152,7 +132,7 @@ class Partition:
         self._flush_running = False
         self._flush_wanted = False
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._queue: deque[_QueuedAppend] = deque()
+        self._queue = AppendQueue(self, services.io, services.memory)
         self._fetch_waiters: dict[DelayedOperation, None] = {}
         self._ack_waiters: dict[DelayedOperation, None] = {}
         self.apply_config(log.config)
@@ -171,6 +151,7 @@ class Partition:
             keys_required=config.is_compacted,
             max_decompressed_bytes=self._services.max_decompressed_bytes,
         )
+        self._recompression = _recompression(config)
 
     def become_leader(
         self, leader_epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...], state_version: int
@@ -209,7 +190,7 @@ class Partition:
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.is_leader = False
-        self._fail_queue(NotLeaderOrFollower(f"{self.topic_partition} is led by broker {leader} now"))
+        self._queue.fail(NotLeaderOrFollower(f"{self.topic_partition} is led by broker {leader} now"))
         self._wake_all()
 
     def go_offline(self, error: BaseException) -> None:
@@ -217,7 +198,7 @@ class Partition:
         if self.storage_error is None:
             self.storage_error = KafkaStorageError(f"{self.topic_partition}: {error}")
         self.is_leader = False
-        self._fail_queue(self.storage_error)
+        self._queue.fail(self.storage_error)
         self._wake_all()
 
     def close(self) -> None:
@@ -226,7 +207,7 @@ class Partition:
             self._flush_timer.cancel()
         self.is_leader = False
         self.leader = -1
-        self._fail_queue(NotLeaderOrFollower(f"{self.topic_partition} is not hosted here any more"))
+        self._queue.fail(NotLeaderOrFollower(f"{self.topic_partition} is not hosted here any more"))
         self._wake_all()
 
     def check_leader(self, current_leader_epoch: int = -1) -> None:
@@ -237,7 +218,7 @@ class Partition:
         if self.storage_error is not None:
             raise self.storage_error
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
-            text = f"{self.topic_partition}: the request has leader epoch {current_leader_epoch}, here it is {self.leader_epoch}"
+            text = f"{self.topic_partition}: leader epoch {current_leader_epoch} asked, {self.leader_epoch} here"
             raise (FencedLeaderEpoch if current_leader_epoch < self.leader_epoch else UnknownLeaderEpoch)(text)
         if not self.is_leader:
             raise NotLeaderOrFollower(f"broker {self._services.broker_id} does not lead {self.topic_partition}")
@@ -309,10 +290,12 @@ class Partition:
         ``batch`` is the request's own memory: offset and leader epoch are stamped into it and it is written from there.
         Raises the errors of admission and of the log's sequence check.
         """
+        if not self.is_leader:
+            self.check_leader()
         rules = self._rules
         rules.now_ms = self._services.clock.wall_ms()
         header, needs_thread = admit(batch, 0, len(batch), rules, produce_version=produce_version)
-        if needs_thread:
+        if needs_thread or (self._recompression is not None and self._recompression.codec != header.codec):
             return header
         return self._append(batch, header)
 
@@ -325,63 +308,19 @@ class Partition:
     ) -> None:
         """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error.
 
-        ``batch`` must stay valid until then. ``header`` is what :meth:`try_append` returned, None when it was not asked.
+        ``batch`` must stay valid until then. ``header`` is what :meth:`try_append` returned, None when not asked.
         """
-        self._services.memory.take(len(batch))
-        self._queue.append(_QueuedAppend(batch, produce_version, header, on_done))
-        if len(self._queue) == 1:
-            self._work_off_queue()
+        self._queue.add(batch, produce_version, header, on_done)
 
-    def _work_off_queue(self) -> None:
-        """Append queued batches until one needs a thread."""
-        while self._queue:
-            queued = self._queue[0]
-            try:
-                self.check_leader()
-                outcome: AppendResult | BatchHeader | KafkaError = (
-                    queued.header
-                    if queued.header is not None
-                    else self.try_append(queued.batch, queued.produce_version)
-                )
-            except KafkaError as error:
-                outcome = error
-            if isinstance(outcome, BatchHeader):
-                self._walk_in_thread(queued, outcome)
-                return
-            self._queue_head_done(outcome)
+    def append_checked(self, checked: Checked) -> AppendResult:
+        """Append a batch that a thread has checked. Raises KafkaError, also when leadership has gone meanwhile."""
+        self.check_leader()
+        return self._append(checked.batch, checked.header)
 
-    def _walk_in_thread(self, queued: _QueuedAppend, header: BatchHeader) -> None:
-        rules = replace(self._rules, now_ms=self._services.clock.wall_ms())
-        self._services.io.submit(
-            lambda: walk(queued.batch, 0, header, rules),
-            lambda walked: self._walked(queued, walked),
-            lambda error: self._walked(queued, error),
-        )
-
-    def _walked(self, queued: _QueuedAppend, walked: BatchHeader | BaseException) -> None:
-        if not self._queue or self._queue[0] is not queued:
-            return  # Answered meanwhile with an error: the partition has been closed or has lost its leadership.
-        outcome: AppendOutcome
-        try:
-            if isinstance(walked, KafkaError):
-                raise walked
-            if isinstance(walked, BaseException):
-                raise KafkaError(f"the batch could not be checked: {walked!r}") from walked
-            self.check_leader()
-            outcome = self._append(queued.batch, walked)
-        except KafkaError as error:
-            outcome = error
-        self._queue_head_done(outcome)
-        self._work_off_queue()
-
-    def _queue_head_done(self, outcome: AppendOutcome) -> None:
-        queued = self._queue.popleft()
-        self._services.memory.give_back(len(queued.batch))
-        queued.on_done(outcome)
-
-    def _fail_queue(self, error: KafkaError) -> None:
-        while self._queue:
-            self._queue_head_done(error)
+    def thread_rules(self) -> tuple[AdmissionRules, Recompression | None]:
+        """Return the rules for a batch that a thread checks now."""
+        self._rules.now_ms = self._services.clock.wall_ms()
+        return self._rules, self._recompression
 
     def _append(self, batch: memoryview, header: BatchHeader) -> AppendResult:
         try:
@@ -526,3 +465,20 @@ class Partition:
             f"<Partition {self.topic_partition} leader={self.leader} epoch={self.leader_epoch} "
             f"start={self.log_start_offset} high_watermark={self._high_watermark} end={self.log.log_end_offset}>"
         )
+
+
+def _recompression(config: TopicConfig) -> Recompression | None:
+    """Return the codec that the topic's settings ask for, None to keep batches as they come."""
+    if config.compression_type == "producer":
+        return None
+    if config.compression_type == "uncompressed":
+        return Recompression(NONE, None)
+    codec = CODECS[config.compression_type]
+    levels = {
+        GZIP: config.compression_gzip_level,
+        LZ4: config.compression_lz4_level,
+        ZSTD: config.compression_zstd_level,
+    }
+    level = levels.get(codec)
+    # -1 is "the library's own" for gzip; a real level of zstd may be negative.
+    return Recompression(codec, None if codec == GZIP and level == -1 else level)

@@ -1,12 +1,13 @@
 """Requests that wait for something to happen in partitions: fetches for bytes, produces for commitment.
 
-A :class:`DelayedOperation` sits on the waiting lists of its partitions and has a deadline. It is finished exactly once,
-by the first of: a wake-up after which :meth:`~DelayedOperation.try_complete` succeeds, its deadline, or its connection's
-end. What completes an operation is said in the classes that derive from it (``handlers/fetch.py``,
+A :class:`DelayedOperation` sits on the waiting lists of its partitions and has a deadline. It is finished exactly
+once, by the first of: a wake-up after which :meth:`~DelayedOperation.try_complete` succeeds, its deadline, or its
+connection's end. What completes an operation is said in the classes that derive from it (``handlers/fetch.py``,
 ``handlers/produce.py``).
 
-Wake-ups are gathered: all appends that one pass of the event loop makes cause one check of each waiting operation, after
-the pass. So a fetch is not answered once for each of fifty pipelined produces, and never in the middle of a handler.
+Wake-ups are gathered: all appends that one pass of the event loop makes cause one check of each waiting operation,
+after the pass. So a fetch is not answered once for each of fifty pipelined produces, and never in the middle of a
+handler.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Replicas:
         return {key: partition.high_watermark for key, partition in self._partitions.items()}
 
     def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
-        """Return whether clients can be sent to the partition's leader: for this broker's own, whether it leads by now."""
+        """Return whether clients can be sent to the partition's leader; if this broker is it, whether it leads."""
         cluster = self._cluster()
         topic = cluster.topics.get(topic_partition.topic)
         state = topic.partitions.get(topic_partition.partition) if topic is not None else None
@@ -135,7 +135,7 @@ class Replicas:
     # Changes --------------------------------------------------------------------------------------------------------
 
     def set_registration(self, me: BrokerInfo) -> None:
-        """Act under this registration from now on: take up whatever the registry says about this broker's partitions."""
+        """Act under this registration from now on: take up what the registry says about this broker's partitions."""
         self._me = me
         self._queue_all(self._cluster())
 

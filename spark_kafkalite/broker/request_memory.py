@@ -1,12 +1,12 @@
 """The memory that requests may take before they are served, all connections together.
 
-Counted are bytes of requests that have not fully arrived, of complete ones that wait for their connection's turn, and of
-those that a handler keeps while a thread works on them. A connection asks :meth:`RequestMemory.may_read` before every
-read and pauses when the answer is no, so the limit is passed by at most one read.
+Counted are bytes of requests that have not fully arrived, of complete ones that wait for their connection's turn, and
+of those that a handler keeps while a thread works on them. A connection asks :meth:`RequestMemory.may_read` before
+every read and pauses when the answer is no, so the limit is passed by at most one read.
 
-Several half-arrived large requests can fill the memory so that none of them ever completes. :meth:`RequestMemory.unblock`
-therefore lets one paused connection at a time pass the limit; together the requests never take more than the limit and
-one request.
+Several half-arrived large requests can fill the memory so that none of them ever completes.
+:meth:`RequestMemory.unblock` therefore lets one paused connection at a time pass the limit; together the requests
+never take more than the limit and one request.
 """
 
 from __future__ import annotations

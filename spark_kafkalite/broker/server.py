@@ -1,15 +1,16 @@
 """The broker as a process: what starts after what, and how it ends.
 
-Start: settings are checked already; log directories are locked; the registry is opened and the cluster read; the logs are
-loaded (recovered after a crash); the listening sockets are bound, so that their ports are known; the broker registers
-itself, which makes its old leaderships void; the controller elects leaders; when every partition that this broker leads
-is in place, connections are accepted and the ready line is printed. A broker that prints it serves.
+Start: settings are checked already; log directories are locked; the registry is opened and the cluster read; the logs
+are loaded (recovered after a crash); the listening sockets are bound, so that their ports are known; the broker
+registers itself, which makes its old leaderships void; the controller elects leaders; when every partition that this
+broker leads is in place, connections are accepted and the ready line is printed. A broker that prints it serves.
 
-Stop (SIGTERM, SIGINT): nothing is accepted any more; handlers that wait are cancelled, fetches and produces that wait are
-answered; connections close; threads end; the controller's role and the registration are given up; logs are flushed and
-closed and the clean-shutdown marker is written; the registry closes last. Exit code 0.
+Stop (SIGTERM, SIGINT): nothing is accepted any more; handlers that wait are cancelled, fetches and produces that wait
+are answered; connections close; threads end; the controller's role and the registration are given up; logs are
+flushed and closed and the clean-shutdown marker is written; the registry closes last. Exit code 0.
 
-If the registry is lost (its disk failed) the broker stops with exit code 1: it may not lead what it cannot prove to lead.
+If the registry is lost (its disk failed) the broker stops with exit code 1: it may not lead what it cannot prove to
+lead.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import ConfigError, KafkaliteError, RegistryError
+from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.fs import Fs, OsFs
 from spark_kafkalite.log.manager import LogManager

@@ -95,7 +95,7 @@ class Topics:
             for name, assignment in created.items():
                 if not self._all_served({name: assignment}):
                     results[name] = RequestTimedOut(
-                        f"topic {name} has been created, but not all of its partitions have a leader after {timeout_s} s"
+                        f"topic {name} has been created, but a partition has no leader after {timeout_s} s"
                     )
         return results
 

@@ -7,9 +7,9 @@ v9   current leader epoch in the request (fencing)
 v11  preferred read replica (never one here)
 v12  flexible; last fetched epoch and diverging epoch
 
-Partitions are read in the order of the request, within its ``max_bytes`` and each one's own limit; both are soft for the
-first partition that has anything, which gives at least one batch, however large. A slice's end is fixed when it is read
-and lies at a batch's end below what consumers may see.
+Partitions are read in the order of the request, within its ``max_bytes`` and each one's own limit; both are soft for
+the first partition that has anything, which gives at least one batch, however large. A slice's end is fixed when it
+is read and lies at a batch's end below what consumers may see.
 
 An answer that is not complete enough waits (:class:`DelayedFetch`). Records leave with ``sendfile``, which would block
 the loop on bytes that are not in the page cache: ranges behind the recently written part are probed, and a miss is read
@@ -106,7 +106,7 @@ class _Reading:
 
 
 def _response(context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot | None) -> Response | None:
-    """Give the answer: returned when there is no slot, into the slot otherwise, and after a read where one is needed."""
+    """Give the answer: returned when there is no slot, else into the slot; after a read where one is needed."""
     cold = uncached(result.slices)
     if cold:
         waiting = request.connection.defer() if slot is None else slot
@@ -139,8 +139,9 @@ def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
 class DelayedFetch(DelayedOperation):
     """A fetch that waits for ``min_bytes``.
 
-    Completed by: enough visible bytes in its partitions (an append, the high watermark, a flush); any partition's error,
-    also one that comes while it waits (leadership lost, topic deleted); its ``max_wait_ms``; the connection's end.
+    Completed by: enough visible bytes in its partitions (an append, the high watermark, a flush); any partition's
+    error, also one that comes while it waits (leadership lost, topic deleted); its ``max_wait_ms``; the connection's
+    end.
     """
 
     __slots__ = ("_context", "_fetch", "_partitions", "_request", "_slot")

@@ -7,8 +7,8 @@ v2    flexible
 v3    a producer may name the id and epoch that it has, to get a higher epoch (KIP-360)
 v4    may answer PRODUCER_FENCED
 
-Without a transactional id there is no state to bump an epoch in; a new id serves the same purpose, because sequences of a
-new id start anew everywhere. Java clients do the same for themselves.
+Without a transactional id there is no state to bump an epoch in; a new id serves the same purpose, because sequences
+of a new id start anew everywhere. Java clients do the same for themselves.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 async def handle(context: BrokerContext, request: Request, message: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give a new producer id."""
     if message.transactional_id is not None:
-        # The API has no field for a text. An empty id is malformed; any other is not allowed here, and of the errors that
-        # clients know for this API only "not authorized" ends the producer at once with the id named.
+        # The API has no field for a text. An empty id is malformed; any other is not allowed here, and of the errors
+        # that clients know for this API only "not authorized" ends the producer at once with the id named.
         error = TransactionalIdAuthorizationFailed if message.transactional_id else InvalidRequest
         return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
     try:

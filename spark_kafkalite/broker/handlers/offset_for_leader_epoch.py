@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (key 23), versions 2 to 4: where an epoch ends, so that followers and clients see truncation.
 
-The answer is the largest epoch up to the asked one that the leader knows, and its end offset: the start of the next one,
-or the log end. Nothing known: -1 and -1.
+The answer is the largest epoch up to the asked one that the leader knows, and its end offset: the start of the next
+one, or the log end. Nothing known: -1 and -1.
 
 v2  current leader epoch in the request
 v3  replica id in the request (-1: a consumer)

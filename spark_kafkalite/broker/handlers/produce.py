@@ -1,7 +1,8 @@
 """Produce (key 0), versions 3 to 9: append one batch to each named partition.
 
-Advertised from version 0 on, although versions 0 to 2 are not served (such a request closes the connection): librdkafka up
-to 2.11.0 sends gzip, snappy and lz4 uncompressed unless version 0 is in the range. Apache Kafka 4 does the same.
+Advertised from version 0 on, although versions 0 to 2 are not served (such a request closes the connection):
+librdkafka up to 2.11.0 sends gzip, snappy and lz4 uncompressed unless version 0 is in the range. Apache Kafka 4 does
+the same.
 
 v3  batches of magic 2 only
 v5  log start offset in the answer
@@ -9,8 +10,9 @@ v7  zstd
 v8  error texts in the answer
 v9  flexible
 
-Each partition has its own outcome. A batch is checked and appended straight from the request's memory; one whose records
-must be walked in a thread is copied and queued with its partition, and later batches of that partition queue behind it.
+Each partition has its own outcome. A batch is checked and appended straight from the request's memory; one whose
+records must be walked in a thread is copied and queued with its partition, and later batches of that partition queue
+behind it.
 
 The answer leaves when every partition has one: an error, or an append that is acknowledged (``acks=1``: appended;
 ``acks=all``: below the high watermark; ``flush.before.ack``: flushed besides). What is not acknowledged when the
@@ -20,13 +22,13 @@ an error closes the connection, so that the client looks again where the leader 
 
 from __future__ import annotations
 
+from spark_kafkalite.broker.append_queue import AppendOutcome
 from spark_kafkalite.broker.connection import Connection, ResponseSlot
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
-from spark_kafkalite.broker.partition import AppendOutcome, Partition
+from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
 from spark_kafkalite.errors import (
-    InvalidRecord,
     InvalidRequiredAcks,
     KafkaError,
     RequestTimedOut,
@@ -34,6 +36,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.wire.hot import ProducedPartition, ProduceRequest, pack_produce_response, parse_produce
 
 Outcomes = list[tuple[str, list[ProducedPartition]]]
@@ -62,7 +65,7 @@ def handle(context: BrokerContext, request: Request, frame: memoryview, position
                 partition.check_acks(acks)
                 if not partition.must_queue:
                     appended = partition.try_append(batch, request.api_version)
-                    if type(appended) is AppendResult:
+                    if isinstance(appended, AppendResult):
                         if appended.last_offset < partition.acknowledged_end_offset(acks) or acks == 0:
                             produced.append(_success(number, appended, partition))
                             continue
@@ -73,7 +76,7 @@ def handle(context: BrokerContext, request: Request, frame: memoryview, position
                 else:
                     header = None
                 delayed = delayed or DelayedProduce(context, request, acks, outcomes)
-                delayed.append_later(partition, batch, header, produced)  # type: ignore[arg-type]
+                delayed.append_later(partition, batch, header, produced)
             except KafkaError as error:
                 produced.append(_failure(number, error))
                 if acks == 0:
@@ -103,11 +106,9 @@ def _success(number: int, appended: AppendResult, partition: Partition) -> Produ
 
 
 def _failure(number: int, error: KafkaError) -> ProducedPartition:
-    record_errors = ()
-    if isinstance(error, InvalidRecord):
-        index = getattr(error, "record_index", None)
-        if index is not None:
-            record_errors = ((index, str(error)),)  # type: ignore[assignment]
+    # Clients fail the named record for what is wrong with it, and the others only for being in its batch (KIP-467).
+    index = getattr(error, "record_index", None)
+    record_errors = () if index is None else ((index, str(error)),)
     return ProducedPartition(number, error.code, record_errors=record_errors, error_message=str(error) or None)
 
 
@@ -155,7 +156,7 @@ class DelayedProduce(DelayedOperation):
         self._watch(partition, appended, produced, len(produced) - 1)
 
     def append_later(
-        self, partition: Partition, batch: memoryview, header: object, produced: list[ProducedPartition]
+        self, partition: Partition, batch: memoryview, header: BatchHeader | None, produced: list[ProducedPartition]
     ) -> None:
         """Queue a batch, of which a copy is kept, with its partition, and leave its outcome open."""
         produced.append(_open_outcome(partition.topic_partition.partition))
@@ -164,7 +165,7 @@ class DelayedProduce(DelayedOperation):
         partition.append_later(
             memoryview(bytearray(batch)),
             self._request.api_version,
-            header,  # type: ignore[arg-type]
+            header,
             lambda outcome: self._appended(partition, outcome, produced, index),
         )
 

@@ -1,0 +1,179 @@
+"""Batches of one partition that wait for a thread, and those that came after them and must not overtake them.
+
+A batch goes to a thread when walking its records is too much for the loop (a large compressed one), or when the
+topic's ``compression.type`` names another codec than the producer's, so that it must be compressed anew. The thread gets
+the batch and the rules of that moment, and gives back the batch to append; nothing else is shared with it. Everything
+handed in later queues behind, in order, and is then appended by the loop without a thread where it needs none.
+
+A queued batch is a copy: the request's memory is gone by then. It counts as request memory until it is answered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.log.partition_log import AppendResult
+from spark_kafkalite.records import layout
+from spark_kafkalite.records.admission import AdmissionRules, walk
+from spark_kafkalite.records.assemble import SectionFacts, assemble
+from spark_kafkalite.records.compression import decompress
+from spark_kafkalite.records.layout import BatchHeader
+
+AppendOutcome = AppendResult | KafkaError
+
+
+class Recompression(NamedTuple):
+    """The codec in which a topic keeps its batches, whatever they arrive in; ``level`` None is the codec's own."""
+
+    codec: int
+    level: int | None
+
+
+class Checked(NamedTuple):
+    """A batch that has been admitted; ``batch`` is writable and may be another one than was produced."""
+
+    batch: memoryview
+    header: BatchHeader
+
+
+def check_in_thread(
+    batch: memoryview, header: BatchHeader, rules: AdmissionRules, recompression: Recompression | None
+) -> Checked:
+    """Walk a batch's records and bring it into the topic's codec. Raises the errors of admission."""
+    header = walk(batch, 0, header, rules)
+    if recompression is None or recompression.codec == header.codec:
+        return Checked(batch, header)
+    section = decompress(header.codec, batch[layout.HEADER_BYTES : header.size_bytes], rules.max_decompressed_bytes)
+    buffer = bytearray(layout.HEADER_BYTES)
+    buffer += section
+    assembled = assemble(
+        buffer,
+        SectionFacts(header.record_count, header.base_timestamp, header.max_timestamp),
+        recompression.codec,
+        recompression.level,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+    )
+    return Checked(memoryview(assembled), layout.BatchHeader(*layout.HEADER_STRUCT.unpack_from(assembled)))
+
+
+class _Queued:
+    """A batch in the queue."""
+
+    __slots__ = ("batch", "header", "on_done", "produce_version")
+
+    def __init__(
+        self,
+        batch: memoryview,
+        produce_version: int,
+        header: BatchHeader | None,
+        on_done: Callable[[AppendOutcome], None],
+    ) -> None:
+        self.batch = batch
+        self.produce_version = produce_version
+        self.header = header
+        self.on_done = on_done
+
+
+class Appender:
+    """What the queue needs of its partition."""
+
+    def try_append(self, batch: memoryview, produce_version: int) -> AppendResult | BatchHeader:
+        """Append at once, or return the header of a batch that needs a thread. Raises KafkaError."""
+        raise NotImplementedError
+
+    def append_checked(self, checked: Checked) -> AppendResult:
+        """Append a batch that a thread has checked. Raises KafkaError, also when leadership has gone meanwhile."""
+        raise NotImplementedError
+
+    def thread_rules(self) -> tuple[AdmissionRules, Recompression | None]:
+        """Return the rules that hold now."""
+        raise NotImplementedError
+
+
+class AppendQueue:
+    """The queue of one partition; empty nearly always."""
+
+    __slots__ = ("_appender", "_io", "_memory", "_queue")
+
+    def __init__(self, appender: Appender, io: IoThreads, memory: RequestMemory) -> None:
+        self._appender = appender
+        self._io = io
+        self._memory = memory
+        self._queue: deque[_Queued] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def add(
+        self,
+        batch: memoryview,
+        produce_version: int,
+        header: BatchHeader | None,
+        on_done: Callable[[AppendOutcome], None],
+    ) -> None:
+        """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error.
+
+        ``batch`` must stay valid until then. ``header``: it has been admitted and needs a thread; None: not looked at.
+        """
+        self._memory.take(len(batch))
+        self._queue.append(_Queued(batch, produce_version, header, on_done))
+        if len(self._queue) == 1:
+            self._work_off()
+
+    def fail(self, error: KafkaError) -> None:
+        """Answer everything in the queue with an error; a thread that still works does so in vain."""
+        while self._queue:
+            self._head_done(error)
+
+    def _work_off(self) -> None:
+        """Append from the head until one needs a thread."""
+        while self._queue:
+            queued = self._queue[0]
+            outcome: AppendResult | BatchHeader | KafkaError
+            try:
+                header = queued.header
+                outcome = self._appender.try_append(queued.batch, queued.produce_version) if header is None else header
+            except KafkaError as error:
+                outcome = error
+            if isinstance(outcome, BatchHeader):
+                self._start_thread(queued, outcome)
+                return
+            self._head_done(outcome)
+
+    def _start_thread(self, queued: _Queued, header: BatchHeader) -> None:
+        rules, recompression = self._appender.thread_rules()
+        own_rules = replace(rules)
+        self._io.submit(
+            lambda: check_in_thread(queued.batch, header, own_rules, recompression),
+            lambda checked: self._checked(queued, checked),
+            lambda error: self._checked(queued, error),
+        )
+
+    def _checked(self, queued: _Queued, checked: Checked | BaseException) -> None:
+        if not self._queue or self._queue[0] is not queued:
+            return  # Answered meanwhile with an error, by fail().
+        outcome: AppendOutcome
+        try:
+            if isinstance(checked, KafkaError):
+                raise checked
+            if isinstance(checked, BaseException):
+                raise KafkaError(f"the batch could not be checked: {checked!r}") from checked
+            outcome = self._appender.append_checked(checked)
+        except KafkaError as error:
+            outcome = error
+        self._head_done(outcome)
+        self._work_off()
+
+    def _head_done(self, outcome: AppendOutcome) -> None:
+        queued = self._queue.popleft()
+        self._memory.give_back(len(queued.batch))
+        queued.on_done(outcome)
