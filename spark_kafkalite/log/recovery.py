@@ -242,6 +242,9 @@ def load_log(
     reason: str | None = None
     for number in range(first_unsound, len(bases)):
         segment = ActiveSegment(files, directory, bases[number], found.logs[bases[number]], now_ms)
+        if reason is None and bases[number] > scan.next_offset and not scan.gaps_allowed:
+            reason = "a segment is missing after it"
+            logger.warning("%s: %s; the log ends at offset %d", recovered[-1].log_path, reason, scan.next_offset)
         if reason is not None:
             segment.remove()
             continue

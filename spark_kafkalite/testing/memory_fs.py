@@ -17,7 +17,7 @@ POWER_TORN      besides, some of the rest: of each file a random first part of t
 ==============  =============================================================================================
 
 Operations that change something are counted. ``stop_at(n)`` makes the n-th one fail with SimulatedCrash (half of it
-done, if it is a write) and every one after it. SimulatedCrash is a BaseException: no handler of errors takes it for one.
+done, if it is a write) and every one after it. SimulatedCrash is a BaseException, so no handler of errors catches it.
 ``fail`` makes chosen operations raise an OSError instead, and ``capacity_bytes`` makes writes run out of room.
 """
 

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError, UnknownTopicOrPartition
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.fs import read_whole, replace_file
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.testing.batches import header_of, make_batch
+from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+
+T0 = TopicPartition("t", 0)
+ID = bytes(range(16))
+Starter = Callable[..., LogManager]
+
+
+@pytest.fixture
+def start(fs: MemoryFs, clock: ManualClock) -> Starter:
+    """Opens and loads a manager: ``start(on=fs, log_dirs=..., **topic settings)``."""
+
+    def starter(on: MemoryFs | None = None, log_dirs: tuple[str, ...] = ("/data",), **settings: object) -> LogManager:
+        config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
+        manager = LogManager(on or fs, log_dirs, clock, config_of=lambda topic: config)
+        manager.open()
+        manager.claim(1, "cluster")
+        manager.load()
+        return manager
+
+    return starter
+
+
+def append(log: PartitionLog, count: int = 1) -> None:
+    data = make_batch(count)
+    log.append_as_leader(data, header_of(data), 0)
+
+
+def test_logs_come_back_after_a_clean_stop(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    append(manager.create(T0, ID), 3)
+    append(manager.create(TopicPartition("a-b.c_d", 12), ID), 2)
+    manager.shutdown({T0: 2})
+    manager.shutdown()
+    assert fs.exists("/data/.kafka_cleanshutdown")
+    again = start()
+    assert again.was_clean
+    assert not fs.exists("/data/.kafka_cleanshutdown")
+    assert {key: log.log_end_offset for key, log in again.logs.items()} == {T0: 3, TopicPartition("a-b.c_d", 12): 2}
+    assert all(log.topic_id == ID and log.recovery_point == log.log_end_offset for log in again.logs.values())
+    assert (again.high_watermark(T0), again.high_watermark(TopicPartition("a-b.c_d", 12))) == (2, None)
+
+
+def test_stop_without_power_afterwards_is_still_clean(start: Starter, fs: MemoryFs) -> None:
+    manager = start(index_interval_bytes=100)
+    log = manager.create(T0, ID)
+    for _ in range(50):
+        append(log)
+    manager.shutdown()
+    again = start(on=fs.crash(CrashMode.POWER), index_interval_bytes=100)
+    assert again.was_clean
+    found = again.logs[T0]
+    assert (found.log_end_offset, found.recovered_segments) == (50, 0)
+    assert found.segments.active.offset_index.count == log.segments.active.offset_index.count
+
+
+def test_crash_while_loading_counts_as_a_crash(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    append(manager.create(T0, ID))
+    manager.shutdown()
+    second = start()
+    second.abandon()
+    third = start(on=fs.crash(CrashMode.POWER))
+    assert not third.was_clean
+    assert third.logs[T0].recovered_segments == 1
+
+
+def test_empty_directory_is_clean(start: Starter) -> None:
+    assert start().was_clean
+
+
+def test_failed_log_leaves_no_clean_marker(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    log = manager.create(T0, ID)
+    append(log)
+    fs.fail("sync", path_part=".log")
+    manager.shutdown()
+    assert manager.failed_logs == [log]
+    assert not fs.exists("/data/.kafka_cleanshutdown")
+    assert start().logs[T0].recovered_segments == 1
+
+
+def test_directory_in_use_is_an_error(start: Starter) -> None:
+    start()
+    with pytest.raises(ConfigError, match="in use by another broker"):
+        start()
+
+
+def test_stop_lets_go_of_the_directory(start: Starter) -> None:
+    start().shutdown()
+    start().abandon()
+    start()
+
+
+def test_directory_of_another_broker_or_cluster_is_refused(start: Starter, fs: MemoryFs, clock: ManualClock) -> None:
+    start().shutdown()
+    other = LogManager(fs, ["/data"], clock, config_of=lambda topic: TopicConfig.from_properties())
+    other.open()
+    with pytest.raises(ConfigError, match="belongs to broker 1, this is broker 2"):
+        other.claim(2, "cluster")
+    with pytest.raises(InconsistentClusterId, match="holds data of cluster cluster"):
+        other.claim(1, "another")
+
+
+def test_directory_that_cannot_be_made_is_an_error(fs: MemoryFs, clock: ManualClock) -> None:
+    fs.open("/file", create=True)
+    manager = LogManager(fs, ["/file/logs"], clock, config_of=lambda topic: TopicConfig.from_properties())
+    with pytest.raises(ConfigError, match="/file/logs"):
+        manager.open()
+    with pytest.raises(ConfigError, match=r"log\.dirs is empty"):
+        LogManager(fs, [], clock, config_of=lambda topic: TopicConfig.from_properties())
+
+
+def test_new_logs_go_to_the_emptiest_directory(start: Starter) -> None:
+    manager = start(log_dirs=("/data/a", "/data/b"))
+    directories = [manager.create(TopicPartition("t", number), ID).directory for number in range(4)]
+    assert [directory[:7] for directory in directories] == ["/data/a", "/data/b", "/data/a", "/data/b"]
+
+
+def test_partition_in_two_directories_is_an_error(start: Starter, fs: MemoryFs) -> None:
+    fs.make_directories("/data/a/t-0")
+    fs.make_directories("/data/b/t-0")
+    with pytest.raises(ConfigError, match="t-0 lies in"):
+        start(log_dirs=("/data/a", "/data/b"))
+
+
+def test_other_names_are_left_alone(start: Starter, fs: MemoryFs) -> None:
+    for name in ("_registry", "t-x", "t-00", "notes-", "t-0.abc-stray", "lost+found", "b!d-0"):
+        fs.make_directories(f"/data/{name}")
+    manager = start()
+    assert not manager.logs
+    assert len(fs.entries("/data")) >= 7
+
+
+def test_creating_again_gives_the_same_log(start: Starter) -> None:
+    manager = start()
+    log = manager.create(T0, ID)
+    assert manager.create(T0, ID) is log
+    assert manager.get(T0) is log
+    assert manager.get(TopicPartition("t", 1)) is None
+    with pytest.raises(ConfigError, match="older topic of the same name"):
+        manager.create(T0, bytes(16))
+
+
+def test_log_without_topic_id_takes_the_one_it_is_given(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    manager.create(T0, None)
+    manager.create(T0, ID)
+    manager.shutdown()
+    assert start().logs[T0].topic_id == ID
+
+
+def test_illegal_topic_name_never_becomes_a_path(start: Starter) -> None:
+    with pytest.raises(ConfigError):
+        start().create(TopicPartition("../x", 0), ID)
+
+
+def test_deleted_log_goes_after_its_delay(start: Starter, fs: MemoryFs, clock: ManualClock) -> None:
+    manager = start(file_delete_delay_ms=1000)
+    log = manager.create(T0, ID)
+    append(log)
+    piece = log.read(0, 100, 1)
+    manager.delete(T0)
+    assert manager.get(T0) is None
+    assert not manager.due_flushes()
+    names = [entry.name for entry in fs.entries("/data") if entry.is_directory]
+    assert len(names) == 1
+    assert names[0].startswith("t-0.")
+    assert names[0].endswith("-delete")
+    manager.create(T0, bytes(16))
+    manager.tick()
+    assert fs.exists(f"/data/{names[0]}")
+    clock.advance(ms=1000)
+    manager.tick()
+    assert not fs.exists(f"/data/{names[0]}")
+    assert fs.exists("/data/t-0")
+    assert piece is not None
+    assert len(piece.read()) == len(make_batch(1))
+    with pytest.raises(UnknownTopicOrPartition):
+        manager.delete(TopicPartition("t", 5))
+
+
+def test_new_log_of_an_old_name_reads_its_own_files(start: Starter) -> None:
+    manager = start(segment_bytes=100)
+    log = manager.create(T0, ID)
+    for _ in range(3):
+        append(log, 1)
+    assert log.read(0, 1000, 3) is not None
+    manager.delete(T0)
+    new = manager.create(T0, bytes(16))
+    assert new.log_end_offset == 0
+    append(new)
+    append(new)
+    piece = new.read(0, 1000, 2)
+    assert piece is not None
+    assert header_of(piece.read()).base_offset == 0
+
+
+def test_deleted_logs_are_removed_at_the_next_start(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    manager.create(T0, ID)
+    manager.delete(T0)
+    manager.shutdown()
+    start()
+    assert not [entry for entry in fs.entries("/data") if entry.is_directory]
+
+
+def test_longest_topic_name_can_be_deleted(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    key = TopicPartition("x" * 249, 0)
+    manager.create(key, ID)
+    manager.delete(key)
+    assert max(len(entry.name) for entry in fs.entries("/data")) <= 255
+
+
+def test_log_set_aside_keeps_its_files(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    append(manager.create(T0, ID))
+    directory = manager.set_aside(T0)
+    assert directory.endswith("-stray")
+    assert read_whole(fs, f"{directory}/00000000000000000000.log")
+    manager.shutdown()
+    assert not start().logs
+
+
+def test_due_flushes_are_those_that_settings_or_rolls_ask_for(start: Starter, clock: ManualClock) -> None:
+    manager = start(flush_ms=500, segment_bytes=300)
+    first, second = manager.create(T0, ID), manager.create(TopicPartition("t", 1), ID)
+    assert manager.next_flush_deadline_s() is None
+    append(first)
+    clock.advance(ms=100)
+    append(second)
+    assert manager.due_flushes() == []
+    assert manager.next_flush_deadline_s() == pytest.approx(clock.monotonic_s() + 0.4)
+    clock.advance(ms=400)
+    assert manager.due_flushes() == [first]
+    first.flush()
+    assert manager.due_flushes() == []
+    assert first not in manager.dirty
+    for _ in range(5):
+        append(second)
+    assert manager.due_flushes() == [second], "a segment rolled"
+    append(first)
+    assert first in manager.dirty
+
+
+def test_flush_under_way_is_not_due(start: Starter) -> None:
+    manager = start(flush_messages=1)
+    log = manager.create(T0, ID)
+    append(log)
+    job = log.start_flush()
+    assert job is not None
+    assert manager.due_flushes() == []
+    job.run()
+    log.finish_flush(job)
+
+
+def test_checkpoints_hold_what_recovery_needs(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    log = manager.create(T0, ID)
+    append(log, 5)
+    log.flush()
+    append(log)
+    log.advance_log_start(2)
+    manager.checkpoint({T0: 4, TopicPartition("elsewhere", 0): 9})
+    assert read_whole(fs, "/data/recovery-point-offset-checkpoint") == b"0\n1\nt 0 5\n"
+    assert read_whole(fs, "/data/log-start-offset-checkpoint") == b"0\n1\nt 0 2\n"
+    assert read_whole(fs, "/data/replication-offset-checkpoint") == b"0\n1\nt 0 4\n"
+    manager.abandon()
+    again = start()
+    assert (again.logs[T0].log_start_offset, again.high_watermark(T0)) == (2, 4)
+
+
+def test_damaged_checkpoint_means_a_longer_scan(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    append(manager.create(T0, ID), 5)
+    manager.checkpoint()
+    manager.abandon()
+    replace_file(fs, "/data/recovery-point-offset-checkpoint", b"\0\0\0")
+    assert start().logs[T0].log_end_offset == 5
+
+
+def test_emptied_partition_metadata_does_not_stop_the_start(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    append(manager.create(T0, ID))
+    manager.abandon()
+    replace_file(fs, "/data/t-0/partition.metadata", b"")
+    again = start()
+    assert again.logs[T0].topic_id is None
+    assert again.create(T0, ID).topic_id == ID
+
+
+def test_disk_errors_name_the_directory(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    fs.fail("create", errno.ENOSPC, path_part="t-0")
+    with pytest.raises(KafkaStorageError, match="/data/t-0"):
+        manager.create(T0, ID)
+    append(manager.create(T0, ID))
+    manager.abandon()
+    fs.fail("entries", path_part="t-0")
+    with pytest.raises(KafkaStorageError, match="/data/t-0"):
+        start()
+
+
+def test_load_tells_its_progress(start: Starter, fs: MemoryFs, clock: ManualClock) -> None:
+    manager = start()
+    for number in range(3):
+        manager.create(TopicPartition("t", number), ID)
+    manager.shutdown()
+    seen: list[tuple[int, int]] = []
+    again = LogManager(fs, ["/data/"], clock, config_of=lambda topic: TopicConfig.from_properties())
+    again.open()
+    again.load(lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_changed_settings_reach_every_log(fs: MemoryFs, clock: ManualClock) -> None:
+    settings: dict[str, object] = {}
+    manager = LogManager(fs, ["/data"], clock, config_of=lambda topic: TopicConfig.from_properties(settings))
+    manager.open()
+    manager.load()
+    log = manager.create(T0, ID)
+    settings["segment.bytes"] = 100
+    manager.update_configs()
+    assert log.config.segment_bytes == 100
