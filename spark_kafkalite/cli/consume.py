@@ -22,7 +22,7 @@ from spark_kafkalite.cli.options import (
 )
 from spark_kafkalite.cli.output import progress
 from spark_kafkalite.cli.record_text import record_to_json, timestamp_type_name
-from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from spark_kafkalite.model import Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -214,7 +214,14 @@ class Start:
             for each in partitions:
                 consumer.seek(each, max(first[each], end[each] + self.offset))
         elif self.offset is not None:
+            first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
             for each in partitions:
+                if not first[each] <= self.offset <= end[each]:
+                    raise OffsetOutOfRange(
+                        f"--offset {self.offset}: {each} holds the offsets {first[each]} to {end[each] - 1}"
+                        if end[each] > first[each]
+                        else f"--offset {self.offset}: {each} is empty, its next offset is {end[each]}"
+                    )
                 consumer.seek(each, self.offset)
 
 

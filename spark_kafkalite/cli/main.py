@@ -108,9 +108,11 @@ def run(arguments: Sequence[str]) -> int:
             sys.stdout.flush()
         except BrokenPipeError:
             raise
-        except click.ClickException as error:
+        except click.UsageError as error:
             error.show()
             return error.exit_code
+        except click.ClickException as error:
+            return _fail(error.format_message(), error.exit_code)
         except ConfigError as error:
             return _fail(str(error), 2)
         except KafkaliteError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from spark_kafkalite.errors import BrokerUnreachable
 from spark_kafkalite.settings import read_properties
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ def reachable_admin(settings: Mapping[str, object]) -> Admin:
     admin = Admin({name: value for name, value in settings.items() if name in ADMIN_SETTINGS})
     try:
         admin.describe_cluster(timeout_ms=_REACHABLE_WITHIN_MS)
+    except BrokerUnreachable as error:
+        admin.close()
+        raise BrokerUnreachable(
+            f"{error}; is a broker running there? 'kafkalite broker' starts one, --bootstrap-server names another"
+        ) from error
     except BaseException:
         admin.close()
         raise

@@ -281,7 +281,7 @@ def _opened(stack: contextlib.ExitStack, file_name: str) -> tuple[Iterator[bytes
     if file_name == "-":
         stdin = sys.stdin.buffer
         return (_prompting(stdin) if sys.stdin.isatty() else stdin), None
-    file = stack.enter_context(Path(file_name).open("rb"))
+    file = stack.enter_context(Path(file_name).open("rb"))  # noqa: SIM115 (the stack closes it)
     return file, os.fstat(file.fileno()).st_size
 
 

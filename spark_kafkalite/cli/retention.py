@@ -39,12 +39,15 @@ class RetentionWatch:
             retention = self._retention_ms[topic]
             warn(
                 f"records for topic {topic} are older than its retention.ms={retention} "
-                f"({retention / _DAY_MS:.1f} days): the broker may delete them at any time; to keep them, give the topic retention.ms=-1"
+                f"({retention / _DAY_MS:.1f} days): the broker may delete them at "
+                "any time; to keep them, give the topic retention.ms=-1"
             )
 
     def report(self) -> None:
         """Say how many records of each topic were too old."""
         for topic, count in self._past.items():
+            if count == 1:
+                continue  # said already
             warn(f"{count} records for topic {topic} were older than its retention.ms")
 
     def _ask(self, topic: str) -> int:
