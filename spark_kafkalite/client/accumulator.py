@@ -1,4 +1,5 @@
-"""Batches of records that wait for the sender, per partition: when one is full or old enough, and in which order they go.
+"""Batches of records that wait for the sender, per partition: when one is full or old enough, and in which order they
+go.
 
 Sans-IO: no sockets, no threads, no clock of its own. The producer appends, the sender drains, both holding
 :attr:`Accumulator.lock`; every method here expects it to be held.
@@ -8,9 +9,10 @@ Invariants
   and after a failure nothing more of it is sent until all that was in flight has come back (``muted``), so that a retry
   never overtakes or is overtaken. At most ``max_in_flight`` batches of a partition are unanswered.
 - An idempotent producer's batch gets its sequence when it first leaves and keeps it on every retry, so that the broker
-  recognises a repetition. Sequences start over, under the next epoch, only when the broker has said that a sequence does
-  not follow its log (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID) and no earlier batch is outstanding: that batch
-  is then surely not in the log under its old sequence. Epochs are counted per partition; the broker keeps them so too.
+  recognises a repetition. Sequences start over, under the next epoch, only when the broker has said that a sequence
+  does not follow its log (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID) and no earlier batch is outstanding: that
+  batch is then surely not in the log under its old sequence. Epochs are counted per partition; the broker keeps them so
+  too.
   Source: KIP-360.
 - ``reserved_bytes`` of all batches together stay within ``buffer_memory``, but for one batch that alone is larger.
 """
@@ -131,7 +133,7 @@ class Accumulator:
         return queue
 
     def try_reserve(self, size_bytes: int) -> bool:
-        """Take memory for a batch, or return False. A batch larger than all memory gets it when nothing else is held."""
+        """Take memory for a batch, or return False. One larger than all memory gets it when nothing else is held."""
         if self.reserved_bytes and self.reserved_bytes + size_bytes > self._buffer_memory:
             return False
         self.reserved_bytes += size_bytes
@@ -201,7 +203,7 @@ class Accumulator:
         return max(queue.retry_at_s, queue.open.created_s + self._linger_s)
 
     def due(self, now_s: float) -> tuple[dict[int, list[PartitionQueue]], float | None]:
-        """Return the queues with a batch to send now, by leader (NO_LEADER too), and when the next one will have one."""
+        """Return the queues with a batch to send now, by leader (NO_LEADER too), and when the next will be due."""
         by_leader: dict[int, list[PartitionQueue]] = {}
         next_s: float | None = None
         for queue in self._active:
@@ -292,13 +294,8 @@ class Accumulator:
         self._after_removal(queue)
 
     def _insert(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        place = 0
-        for place, other in enumerate(queue.waiting):
-            if other.order > batch.order:
-                break
-        else:
-            place = len(queue.waiting)
-        queue.waiting.insert(place, batch)
+        later = (place for place, other in enumerate(queue.waiting) if other.order > batch.order)
+        queue.waiting.insert(next(later, len(queue.waiting)), batch)
 
     def _after_removal(self, queue: PartitionQueue) -> None:
         if not queue.in_flight:
@@ -311,8 +308,8 @@ class Accumulator:
     def lose_sequence(self, queue: PartitionQueue, batch: ProducerBatch, retry_at_s: float) -> None:
         """Put back a batch whose sequence does not follow the broker's log.
 
-        With an earlier batch outstanding that is only the consequence of that one's failure, and the sequence stays. Else
-        sequences start over, once everything in flight has come back.
+        With an earlier batch outstanding that is only the consequence of that one's failure, and the sequence stays.
+        Else sequences start over, once everything in flight has come back.
         """
         if not queue.has_earlier(batch):
             queue.restart_pending = True

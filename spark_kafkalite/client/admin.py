@@ -1,9 +1,9 @@
 """Administration: topics, partitions, settings, offsets by time, and what the cluster looks like.
 
-Every call is one request to the right broker, repeated until ``default.api.timeout.ms`` for errors that pass (a controller
-that moved, a leader being elected). Calls for several topics return what happened to each; when any failed, the first
-error is raised after all have been tried, with the others named in its text. Topics that a call has just made or removed
-may take a moment to be seen by all brokers; :meth:`Admin.create_topics` waits until they have leaders.
+Every call is one request to the right broker, repeated until ``default.api.timeout.ms`` for errors that pass (a
+controller that moved, a leader being elected). Calls for several topics return what happened to each; when any failed,
+the first error is raised after all have been tried, with the others named in its text. Topics that a call has just made
+or removed may take a moment to be seen by all brokers; :meth:`Admin.create_topics` waits until they have leaders.
 
 Thread-safe.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -301,7 +302,7 @@ class Admin:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return offsets by time (ms), or for EARLIEST (-2), LATEST (-1), MAX_TIMESTAMP (-3); None where there is none."""
+        """Return offsets by time (ms), or for EARLIEST (-2), LATEST (-1), MAX_TIMESTAMP (-3); None for none."""
         wanted = {TopicPartition(*each): timestamp for each, timestamp in timestamps.items()}
         return self._cluster.offsets_for(wanted, self._deadline(timeout_ms), isolation=isolation)
 
@@ -343,7 +344,7 @@ class Admin:
         failed: dict[str, KafkaError] = {}
         while left:
             passing: dict[str, KafkaError] = {}
-            answer = self._retried(lambda: self._cluster.request_controller(api_key, request(left), deadline), deadline)
+            answer = self._retried(partial(self._ask_controller, api_key, request, left, deadline), deadline)
             for result in results_of(answer):
                 if not result.error_code or result.error_code in ignored:
                     continue
@@ -367,6 +368,11 @@ class Admin:
             if others:
                 raise type(first)("; ".join(str(error) for error in (first, *others)))
             raise first
+
+    def _ask_controller(
+        self, api_key: int, request: Callable[[list[str]], Any], names: list[str], deadline: Deadline
+    ) -> Any:
+        return self._cluster.request_controller(api_key, request(names), deadline)
 
     def _retried(self, ask: Callable[[], Any], deadline: Deadline) -> Any:
         backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
@@ -402,8 +408,8 @@ class Admin:
         self.close()
 
 
-# Retriable for a producer that has just seen the topic; here it means that there is none, and a timeout that the work goes
-# on inside the broker, so that a second try would only find it done.
+# Retriable for a producer that has just seen the topic; here it means that there is none, and a timeout that the work
+# goes on inside the broker, so that a second try would only find it done.
 _FINAL_FOR_TOPICS: Final = frozenset({UnknownTopicOrPartition.code, RequestTimedOut.code})
 
 

@@ -73,7 +73,8 @@ def _headers(headers: HeaderColumns | None, count: int) -> pa.Array:
     return pa.Array.from_buffers(HEADERS_TYPE, count, buffers, children=[pairs])
 
 
-# The other way ----------------------------------------------------------------------------------------------------------
+# The other way
+# ----------------------------------------------------------------------------------------------------------
 
 
 def columns_of(batch: pa.RecordBatch) -> Columns:

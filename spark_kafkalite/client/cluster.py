@@ -182,12 +182,15 @@ class ClusterClient:
                 if backoff.attempts and self._all_have_leaders(topics):
                     backoff.reset()
             except KafkaliteError as error:
-                if self._closed:
+                if self._is_closed():
                     return
                 _LOG.warning("metadata could not be refreshed: %s", error)
                 with self._lock:
                     self._refresh_wanted = True
-            self.pause(backoff.next_s())
+            try:
+                self.pause(backoff.next_s())
+            except ClosedError:
+                return
 
     def _all_have_leaders(self, topics: set[str]) -> bool:
         snapshot = self._snapshot
@@ -402,6 +405,9 @@ class ClusterClient:
     def _backoff(self) -> Backoff:
         return Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
 
+    def _is_closed(self) -> bool:
+        return self._closed
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this client has been closed")
@@ -457,6 +463,9 @@ class _PooledConnection:
             self._used_s = self._clock.monotonic_s()
             self._lock.release()
 
+    def _is_closed(self) -> bool:
+        return self._closed
+
     def _is_stale(self) -> bool:
         idle_ms = self._config.connections_max_idle_ms
         return idle_ms >= 0 and (self._clock.monotonic_s() - self._used_s) * 1000 > idle_ms
@@ -470,7 +479,7 @@ class _PooledConnection:
                 raise BrokerUnreachable(f"{self.host}:{self.port}: the client has been closed")
             connection = self._connection = BrokerConnection.open(self.host, self.port, self._config, deadline)
             # close() may have run while the connection was being opened.
-            if self._closed:
+            if self._is_closed():
                 connection.close()
         return connection
 

@@ -1,12 +1,12 @@
 """One TCP connection to one broker: the handshake, versions, frames, and requests answered in order.
 
 Blocking, for one thread at a time; :meth:`BrokerConnection.close` may be called from any thread and makes the blocked
-one raise. Requests may be pipelined: ``send`` several, ``receive`` as many. A broker answers in order, so an answer with
-another correlation id than the oldest request's means that the stream is broken, and the connection is closed.
+one raise. Requests may be pipelined: ``send`` several, ``receive`` as many. A broker answers in order, so an answer
+with another correlation id than the oldest request's means that the stream is broken, and the connection is closed.
 
 On opening, ApiVersions asks the broker what it serves; each request then goes in the highest version that both know
-(:data:`SUPPORTED` is our side). Any failure closes the connection and raises BrokerUnreachable, FrameError for an answer
-that is not the protocol's; errors inside well-formed answers are the caller's.
+(:data:`SUPPORTED` is our side). Any failure closes the connection and raises BrokerUnreachable, FrameError for an
+answer that is not the protocol's; errors inside well-formed answers are the caller's.
 
 Frame: int32 length, big endian, then header and body. The length is the broker's word, so memory for a long answer is
 taken as its bytes arrive.

@@ -5,11 +5,12 @@ partition's position is the offset of the next record that the user gets; it mov
 batches, so that gaps left by compaction and transaction markers are passed. Records of one partition come in order of
 their offsets; partitions take turns.
 
-Errors of a partition (a bad CRC, no position with ``auto.offset.reset=none``, missing permission) are raised by the next
-poll that would return its records, and by every later one until a ``seek()``; other partitions go on when it is paused.
+Errors of a partition (a bad CRC, no position with ``auto.offset.reset=none``, missing permission) are raised by the
+next poll that would return its records, and by every later one until a ``seek()``; other partitions go on when it is
+paused.
 
-Thread-safe: calls from several threads are done one after the other. ``close()`` and ``wakeup()`` may come from any thread
-at any time, also while another one polls: that one gets ClosedError, or returns early with nothing.
+Thread-safe: calls from several threads are done one after the other. ``close()`` and ``wakeup()`` may come from any
+thread at any time, also while another one polls: that one gets ClosedError, or returns early with nothing.
 """
 
 from __future__ import annotations
@@ -219,7 +220,8 @@ class Consumer:
     # Polling --------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
-        """Return up to ``max_records`` records (default ``max.poll.records``), waiting up to ``timeout_ms`` for the first.
+        """Return up to ``max_records`` records (default ``max.poll.records``), waiting up to ``timeout_ms`` for the
+        first.
 
         Empty at timeout. A record's key and value are made when they are asked for.
         """
@@ -244,7 +246,8 @@ class Consumer:
     def poll_columns(self, timeout_ms: float = 0, max_rows: int = _MAX_COLUMN_ROWS) -> pa.RecordBatch | None:
         """Return rows of one partition as an Arrow record batch, waiting up to ``timeout_ms``; None at timeout.
 
-        The columns are those of the Spark source: key, value, topic, partition, offset, timestamp, timestampType, headers.
+        The columns are those of the Spark source: key, value, topic, partition, offset, timestamp, timestampType,
+        headers.
         """
         if max_rows < 1:
             raise ConfigError(f"max_rows={max_rows}: must be at least 1")

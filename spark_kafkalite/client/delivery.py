@@ -1,8 +1,8 @@
 """What becomes of records that were sent: batches with their outcome, and the light handles that users hold.
 
 A :class:`Delivery` is a batch and a number in it, because a future per record costs more than sending the record. All
-records of a batch share one outcome. A batch that the broker finds too large is split; its handles then follow ``parts``.
-An outcome is set once, by the sender's thread, and never changes; reading it takes no lock.
+records of a batch share one outcome. A batch that the broker finds too large is split; its handles then follow
+``parts``. An outcome is set once, by the sender's thread, and never changes; reading it takes no lock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kafkalite.records.assemble import restamp_producer
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. ``offset`` is -1 with ``acks=0``, and after a retry whose first answer was lost for too long."""
+    """Where a record is. ``offset`` is -1 when the broker did not say: with ``acks=0``, or for a late duplicate."""
 
     topic: str
     partition: int
@@ -197,10 +197,10 @@ class ProducerBatch:
         if self.done:
             return True
         event = self._event or self._keep_event(threading.Event())
-        # settle() may have run before it could see the event.
-        if self.done:
-            return True
-        event.wait(timeout_s)
+        # settle() sets the outcome first and looks for the event then: one of the two sees the other.
+        return self._is_done() or event.wait(timeout_s)
+
+    def _is_done(self) -> bool:
         return self.done
 
     def _keep_event(self, event: threading.Event) -> threading.Event:
@@ -269,7 +269,8 @@ class Delivery:
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait for the outcome and return where the record is.
 
-        Raises what went wrong with it, or TimeoutError when ``timeout_s`` pass first (the record is then still on its way).
+        Raises what went wrong with it, or TimeoutError when ``timeout_s`` pass first (the record is then still on its
+        way).
         """
         part, index = wait_for_outcome(self._batch, self._index, timeout_s)
         if part.error is not None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spark_kafkalite.client.connection import FETCH, BrokerConnection
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, FrameError
 from spark_kafkalite.model import IsolationLevel, TopicPartition
-from spark_kafkalite.wire import codec
-from spark_kafkalite.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from spark_kafkalite.wire.hot import FetchPartition, FetchRequest, pack_fetch_request, parse_fetch_response
 
 
 class FetchFrom(NamedTuple):
@@ -42,7 +41,7 @@ class PartitionFetched(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    aborted: list[tuple[int, int]] | None
+    aborted: Sequence[tuple[int, int]] | None
     records: memoryview | None
 
 
@@ -63,46 +62,35 @@ def fetch(
     correlation_id = connection.next_correlation_id()
     topics: dict[str, list[FetchPartition]] = {}
     for each in positions:
-        partition = FetchPartition(
-            partition=each.topic_partition.partition,
-            current_leader_epoch=each.leader_epoch,
-            fetch_offset=each.offset,
-            last_fetched_epoch=-1,
-            log_start_offset=-1,
-            partition_max_bytes=each.max_bytes,
-        )
+        partition = FetchPartition(each.topic_partition.partition, each.offset, each.max_bytes, each.leader_epoch)
         topics.setdefault(each.topic_partition.topic, []).append(partition)
+    # No session: every request names all of its partitions.
     request = FetchRequest(
-        replica_id=-1,
-        max_wait_ms=limits.max_wait_ms,
-        min_bytes=limits.min_bytes,
-        max_bytes=limits.max_bytes,
-        isolation_level=int(limits.isolation),
-        # No session: every request names all of its partitions.
-        session_id=0,
-        session_epoch=-1,
-        topics=[FetchTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+        list(topics.items()),
+        limits.max_wait_ms,
+        limits.min_bytes,
+        limits.max_bytes,
+        int(limits.isolation),
         rack_id=limits.rack,
     )
-    body = codec.encode_request(request, version, correlation_id, client_id)
+    body = pack_fetch_request(correlation_id, client_id, version, request)
     connection.send_frame(correlation_id, FETCH, version, [body])
     frame = connection.receive_frame(deadline, into)
     try:
-        _, answer = codec.decode_response(FETCH, version, frame)
+        answer = parse_fetch_response(frame, version)
     except FrameError as error:
         connection.close()
         raise BrokerUnreachable(f"broker {connection.name}: its answer to a fetch cannot be read: {error}") from error
     results: dict[TopicPartition, PartitionFetched] = {}
-    for topic in answer.responses:
-        for item in topic.partitions:
-            aborted = item.aborted_transactions
+    for topic, fetched in answer.topics:
+        for item in fetched:
             records = item.records
-            results[TopicPartition(topic.topic, item.partition_index)] = PartitionFetched(
+            results[TopicPartition(topic, item.partition)] = PartitionFetched(
                 item.error_code,
                 item.high_watermark,
                 item.last_stable_offset,
                 item.log_start_offset,
-                None if aborted is None else [(each.producer_id, each.first_offset) for each in aborted],
-                memoryview(records) if records is not None and len(records) else None,
+                item.aborted_transactions,
+                records if isinstance(records, memoryview) and len(records) else None,
             )
     return answer.error_code, results

@@ -1,12 +1,12 @@
 """Fetched, undecoded batches of one partition, and how they become columns.
 
-A :class:`FetchedBatches` is a piece of a Fetch answer with a cursor. The cursor moves by batch ends, not by the offsets of
-records, so that compacted gaps, control batches and hidden (aborted) batches are passed. Decoding may stop in the middle
-of a batch, when the columns are full, and goes on there; a compressed batch is decompressed once for that.
+A :class:`FetchedBatches` is a piece of a Fetch answer with a cursor. The cursor moves by batch ends, not by the offsets
+of records, so that compacted gaps, control batches and hidden (aborted) batches are passed. Decoding may stop in the
+middle of a batch, when the columns are full, and goes on there; a compressed batch is decompressed once for that.
 
-The memory of an answer belongs to a :class:`BufferPool` again once every partition's piece of it is used up: columns are
-copies, so nothing refers to it then. First touches of fresh memory cost more than the copying, which is why buffers are
-kept.
+The memory of an answer belongs to a :class:`BufferPool` again once every partition's piece of it is used up: columns
+are copies, so nothing refers to it then. First touches of fresh memory cost more than the copying, which is why buffers
+are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_kafkalite.client.fetch_requests import PartitionFetched
 from spark_kafkalite.client.isolation import AbortedTransactions
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord
 from spark_kafkalite.model import IsolationLevel, TopicPartition
-from spark_kafkalite.records.columns import ColumnBuilder, Columns, batch_payload
+from spark_kafkalite.records.columns import Buffer, ColumnBuilder, Columns, batch_payload
 from spark_kafkalite.records.kernel import check_crc, scan_headers
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
@@ -132,7 +132,7 @@ class FetchedBatches:
         self._index = 0
         self._at = 0
         self._hidden: bool | None = None
-        self._payload: object | None = None
+        self._payload: Buffer | None = None
         self._memory = memory
         if memory is not None:
             memory.add_user()
@@ -197,12 +197,12 @@ class FetchedBatches:
             self._hidden = hidden or header.is_control
         if passed or self._hidden:
             return False
-        if builder.is_full:
+        if _is_full(builder):
             return True
         if header.codec and self._payload is None:
             self._payload = batch_payload(self._records, self._at, header, MAX_DECOMPRESSED_BYTES)
         builder.add_batch(self._records, self._at, header, self._payload, self.next_offset, self.until_offset)
-        if builder.is_full and builder.next_offset < min(header.next_offset, self.until_offset):
+        if _is_full(builder) and builder.next_offset < min(header.next_offset, self.until_offset):
             self.next_offset = max(self.next_offset, builder.next_offset)
             return True
         return False
@@ -227,6 +227,10 @@ class FetchedBatches:
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.release()
+
+
+def _is_full(builder: ColumnBuilder) -> bool:
+    return builder.is_full
 
 
 def columns_from(

@@ -259,6 +259,7 @@ class RangeFetcher:
 
     def _no_progress(self) -> KafkaliteError:
         return RequestTimedOut(
-            f"{self._topic_partition}: nothing came from offset {self._position} on for {self._timeout_ms} ms, while the "
-            f"range ends at {self._end_offset}: the log may have been made anew, or an open transaction may hold back its end"
+            f"{self._topic_partition}: nothing came from offset {self._position} on for {self._timeout_ms} ms, though "
+            f"the range ends at {self._end_offset}: the log may have been made anew, or an open transaction may hold "
+            "back its end"
         )

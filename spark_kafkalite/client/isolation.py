@@ -1,8 +1,8 @@
 """Which batches of a fetch a read_committed consumer may see: the filter of aborted transactions.
 
-With a Fetch answer the broker lists the aborted transactions that overlap it (producer id, first offset). A transactional
-batch of such a producer is hidden from that offset on until the producer's abort marker. Control batches, the markers
-themselves, are never records, in either isolation.
+With a Fetch answer the broker lists the aborted transactions that overlap it (producer id, first offset). A
+transactional batch of such a producer is hidden from that offset on until the producer's abort marker. Control batches,
+the markers themselves, are never records, in either isolation.
 
 A control record's key is int16 version, int16 type (0 abort, 1 commit).
 Source: KIP-98; org.apache.kafka.clients.consumer.internals.CompletedFetch.

@@ -1,7 +1,7 @@
 """What a client knows of a cluster: brokers, topics, partitions and their leaders, as immutable values.
 
-Pure: :func:`merge` turns a Metadata answer and the last picture into the next one. A partition's leader epoch never goes
-back within one topic id, so that an answer from a broker that lags behind does not undo what is known (KIP-320).
+Pure: :func:`merge` turns a Metadata answer and the last picture into the next one. A partition's leader epoch never
+goes back within one topic id, so that an answer from a broker that lags behind does not undo what is known (KIP-320).
 """
 
 from __future__ import annotations

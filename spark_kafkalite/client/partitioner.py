@@ -2,8 +2,8 @@
 
 With a key, all of the built-in partitioners use Kafka's hash (murmur2), so that every Kafka client puts a key into the
 same partition. Without one, ``default`` stays with a partition until its batch is full and then moves on, which fills
-batches; ``round_robin`` changes with every record; ``random`` draws. Partitions without a leader are left out where there
-is a choice. A callable decides alone.
+batches; ``round_robin`` changes with every record; ``random`` draws. Partitions without a leader are left out where
+there is a choice. A callable decides alone.
 
 A :class:`TopicPartitioner` belongs to one topic of one producer and is used under the producer's lock.
 """

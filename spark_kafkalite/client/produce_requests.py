@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from spark_kafkalite.client.connection import PRODUCE, Buffer
+from spark_kafkalite.client.connection import Buffer
 from spark_kafkalite.client.delivery import ProducerBatch
-from spark_kafkalite.wire import codec
-from spark_kafkalite.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from spark_kafkalite.wire.hot import pack_produce_request, parse_produce_response
 
 
 class ProduceOutcome(NamedTuple):
@@ -29,30 +28,24 @@ def encode_produce(
     timeout_ms: int,
 ) -> list[Buffer]:
     """Return the pieces of a request that holds these encoded batches, at most one for a partition."""
-    by_topic: dict[str, list[PartitionProduceData]] = {}
+    by_topic: dict[str, list[tuple[int, Buffer | None]]] = {}
     for batch in batches:
-        data = PartitionProduceData(index=batch.partition, records=batch.encoded)
-        by_topic.setdefault(batch.topic, []).append(data)
-    request = ProduceRequest(
-        transactional_id=None,
-        acks=acks,
-        timeout_ms=timeout_ms,
-        topic_data=[TopicProduceData(name=topic, partition_data=data) for topic, data in by_topic.items()],
-    )
-    return [codec.encode_request(request, version, correlation_id, client_id)]
+        by_topic.setdefault(batch.topic, []).append((batch.partition, batch.encoded))
+    pieces, _ = pack_produce_request(correlation_id, client_id, version, acks, timeout_ms, list(by_topic.items()))
+    # A request holds no file slices: all of its pieces are buffers.
+    return cast(list[Buffer], pieces)
 
 
 def read_produce_answer(frame: memoryview, version: int) -> dict[tuple[str, int], ProduceOutcome]:
     """Return the outcome of each partition in an answer. Raises FrameError."""
-    _, answer = codec.decode_response(PRODUCE, version, frame)
     outcomes: dict[tuple[str, int], ProduceOutcome] = {}
-    for topic in answer.responses:
-        for item in topic.partition_responses:
+    for topic, partitions in parse_produce_response(frame, version).topics:
+        for item in partitions:
             message = item.error_message
             if item.record_errors:
-                first = item.record_errors[0]
-                message = f"{message or ''} record {first.batch_index}: {first.batch_index_error_message or 'refused'}"
-            outcomes[topic.name, item.index] = ProduceOutcome(
+                index, text = item.record_errors[0]
+                message = f"{message + ': ' if message else ''}record {index}: {text or 'refused'}"
+            outcomes[topic, item.partition] = ProduceOutcome(
                 item.error_code, item.base_offset, item.log_append_time_ms, message
             )
     return outcomes

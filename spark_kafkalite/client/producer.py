@@ -8,8 +8,8 @@ Guarantees: records that one thread sends to one partition are appended in that 
 each at most once, whatever is retried, for as long as the producer lives. Memory is bounded by ``buffer.memory``:
 beyond it ``send()`` waits up to ``max.block.ms``, then raises BufferExhausted.
 
-Thread-safe: any number of threads may send; ``close()`` may come from any of them. Callbacks (``on_delivery``) run on the
-producer's thread and must not block; what they raise is logged. They may call ``send()`` as long as memory is free.
+Thread-safe: any number of threads may send; ``close()`` may come from any of them. Callbacks (``on_delivery``) run on
+the producer's thread and must not block; what they raise is logged. They may call ``send()`` as long as memory is free.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Producer:
     ) -> Delivery:
         """Send one record and return its handle; ``handle.result()`` waits for the broker's acknowledgement.
 
-        ``value`` None is a tombstone. ``timestamp_ms`` None is now. With ``producer.type=sync`` the record is acknowledged,
-        or its error raised, when this returns.
+        ``value`` None is a tombstone. ``timestamp_ms`` None is now. With ``producer.type=sync`` the record is
+        acknowledged or its error raised, when this returns.
         Raises BufferExhausted, MessageTooLarge (10) for a record above ``max.request.size``, SerializationError,
         UnknownTopicOrPartition (3), BrokerUnreachable, ClosedError.
         """
@@ -222,8 +222,8 @@ class Producer:
         ``records`` is an Arrow table or record batch, or an iterable of values (bytes) or mappings, with the columns
         ``value`` (required), ``key``, ``headers``, ``partition``, ``timestamp`` and ``topic``, as the Spark sink's.
         ``topic`` wins over the column; with None the column decides. All are encoded before this returns; while memory
-        is full it waits, up to ``max.block.ms`` at a time. ``on_delivery`` is called once, with the handle, when all have
-        their outcome. With ``producer.type=sync`` that is before this returns.
+        is full it waits, up to ``max.block.ms`` at a time. ``on_delivery`` is called once, with the handle, when all
+        have their outcome. With ``producer.type=sync`` that is before this returns.
         """
         from spark_kafkalite.client.send_columns import encode_records
 
@@ -325,7 +325,8 @@ class Producer:
                 accumulator.flushing -= 1
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Send what is left, wait for its outcome up to ``timeout_s``, and end; what has none then fails with ClosedError.
+        """Send what is left, wait for its outcome up to ``timeout_s``, and end; what has none then fails with
+        ClosedError.
 
         May be called more than once, and from a callback: then it does not wait.
         """

@@ -227,9 +227,9 @@ class ReadAhead:
                 elif topic_partition in failed and not is_retriable(failed[topic_partition]):
                     state.error = failed[topic_partition]
             self.changed.notify_all()
-        for error in failed.values():
-            if is_retriable(error):
-                raise error
+        for failure in failed.values():
+            if is_retriable(failure):
+                raise failure
 
     def _deadline(self, *, short: bool = False) -> Deadline:
         timeout_ms = self._config.client.request_timeout_ms
@@ -305,7 +305,7 @@ class ReadAhead:
                 self._connections.pop(node, None)
 
     def _wait_for_room(self, node: int) -> tuple[list[tuple[PartitionState, int, FetchFrom]], int, int] | None:
-        """Wait until something is to be fetched from a broker; returns it with the wait and byte limits, None to end."""
+        """Wait for something to fetch from a broker; returns it with the wait and byte limits, None to end."""
         config = self._config
         enough = 2 * max(1, config.max_partition_fetch_bytes)
         with self.lock:
@@ -447,7 +447,7 @@ class ReadAhead:
         policy = self._config.offset_reset
         if policy == "none":
             state.error = OffsetOutOfRange(
-                f"{state.topic_partition}: offset {offset} is not in the log and auto.offset.reset=none: seek() to go on"
+                f"{state.topic_partition}: offset {offset} is not in the log and auto.offset.reset=none: seek() first"
             )
             return
         _LOG.warning("%s: offset %d is not in the log: going to the %s", state.topic_partition, offset, policy)

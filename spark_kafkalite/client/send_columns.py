@@ -1,9 +1,9 @@
 """Many records at once into encoded batches: from Arrow columns, or from Python values and mappings.
 
-Rows are given partitions column by column (the kernel hashes keys and groups rows), and the kernel copies keys and values
-into batches; nothing here runs once per row, but for what only Python can do: a user's partitioner function, and taking
-apart Python objects. Rows without key go to the sticky partition, which changes with every batch, or round robin or at
-random, as the producer's ``partitioner`` says.
+Rows are given partitions column by column (the kernel hashes keys and groups rows), and the kernel copies keys and
+values into batches; nothing here runs once per row, but for what only Python can do: a user's partitioner function, and
+taking apart Python objects. Rows without key go to the sticky partition, which changes with every batch, or round robin
+or at random, as the producer's ``partitioner`` says.
 
 A batch may take up to ``max.request.size``; one that its topic finds too large is split by the sender.
 """
@@ -59,7 +59,8 @@ def encode_records(producer: Producer, topic: str | None, records: Any) -> Itera
             yield from _encode_rows(producer, topic, chunk)
 
 
-# Arrow ------------------------------------------------------------------------------------------------------------------
+# Arrow
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def _encode_arrow(producer: Producer, topic: str | None, batch: pa.RecordBatch) -> Iterator[Encoded]:
@@ -94,7 +95,8 @@ def _encode_topic(producer: Producer, topic: str, batch: pa.RecordBatch) -> Iter
     yield from _encode_columns(producer, topic, columns_of(batch), explicit)
 
 
-# Python objects ---------------------------------------------------------------------------------------------------------
+# Python objects
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _encode_rows(producer: Producer, topic: str | None, rows: Sequence[Any]) -> Iterator[Encoded]:
@@ -109,8 +111,8 @@ def _encode_rows(producer: Producer, topic: str | None, rows: Sequence[Any]) -> 
         unknown = fields.keys() - _FIELDS
         if unknown or "value" not in fields:
             raise SerializationError(
-                f"send_batch: a record has {', '.join(map(repr, fields)) or 'nothing'}: it must have 'value' and may have "
-                f"{', '.join(sorted(_FIELDS - {'value'}))}"
+                f"send_batch: a record has {', '.join(map(repr, fields)) or 'nothing'}: it must have 'value' and may "
+                f"have {', '.join(sorted(_FIELDS - {'value'}))}"
             )
         name = topic if topic is not None else fields.get("topic")
         if name is None:
@@ -136,7 +138,8 @@ def _column(rows: list[Mapping[str, Any]], name: str) -> list[Any] | None:
     return [row.get(name) for row in rows]
 
 
-# Columns ----------------------------------------------------------------------------------------------------------------
+# Columns
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def _encode_columns(producer: Producer, topic: str, columns: Columns, explicit: array[int] | None) -> Iterator[Encoded]:

@@ -6,9 +6,9 @@ is in flight; the accumulator is touched under its lock; callbacks of users run 
 
 What an answer means
 - success, or DUPLICATE_SEQUENCE_NUMBER (46): the batch is in the log;
-- OUT_OF_ORDER_SEQUENCE_NUMBER (45), UNKNOWN_PRODUCER_ID (59): sent again; when no earlier batch is outstanding the broker
-  has lost the sequence (a log that lost its end, or a batch that was given up), and the partition's sequences start over
-  under the next epoch (KIP-360);
+- OUT_OF_ORDER_SEQUENCE_NUMBER (45), UNKNOWN_PRODUCER_ID (59): sent again; when no earlier batch is outstanding the
+  broker has lost the sequence (a log that lost its end, or a batch that was given up), and the partition's sequences
+  start over under the next epoch (KIP-360);
 - MESSAGE_TOO_LARGE (10) for a batch of several records: split into halves, which take its place (KIP-126);
 - another retriable error: sent again after a pause, until ``delivery.timeout.ms``;
 - anything else: the batch fails with it.
@@ -31,7 +31,7 @@ from typing import Final
 from spark_kafkalite.client.accumulator import NO_LEADER, Accumulator, PartitionQueue, expiry_error
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ProducerConfig
-from spark_kafkalite.client.connection import INIT_PRODUCER_ID, BrokerConnection
+from spark_kafkalite.client.connection import INIT_PRODUCER_ID, BrokerConnection, Buffer
 from spark_kafkalite.client.delivery import ProducerBatch
 from spark_kafkalite.client.pipeline import InFlight, Pipeline
 from spark_kafkalite.client.produce_requests import ProduceOutcome, encode_produce, read_produce_answer
@@ -242,7 +242,7 @@ class Sender(threading.Thread):
                 self._send_unanswered(pipeline, request, pieces)
         self._watch(node, pipeline)
 
-    def _send_unanswered(self, pipeline: Pipeline, request: InFlight, pieces: list[bytes | bytearray]) -> None:
+    def _send_unanswered(self, pipeline: Pipeline, request: InFlight, pieces: list[Buffer]) -> None:
         """With acks=0 a batch counts as sent when the socket has taken it."""
         try:
             pipeline.send(request, pieces, answered=False)
@@ -340,7 +340,8 @@ class Sender(threading.Thread):
         try:
             outcomes = read_produce_answer(frame, pipeline.version)
         except FrameError as error:
-            # The request is no longer in the pipeline: put it back so that losing the connection takes its batches back.
+            # The request is no longer in the pipeline: put it back so that losing the connection takes its batches
+            # back.
             pipeline.in_flight.appendleft(request)
             raise BrokerUnreachable(f"broker {pipeline.connection.name}: its answer cannot be read: {error}") from error
         now_s = self._clock.monotonic_s()
