@@ -23,7 +23,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from spark_kafkalite.broker import handlers as handlers  # registers every API
+from spark_kafkalite.broker import handlers
 from spark_kafkalite.broker.acceptor import Acceptor
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.context import BrokerContext
@@ -146,6 +146,7 @@ class Broker:
         context = BrokerContext(
             config, self._clock, loop, io, memory, replicas, watcher, topics, ProducerIds(store, broker_id), {}
         )
+        handlers.load()
         dispatcher = Dispatcher(context)
         acceptor = Acceptor(loop, config, memory, dispatcher.serve)
         self._undo.callback(acceptor.close)

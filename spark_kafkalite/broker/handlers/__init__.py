@@ -1,21 +1,10 @@
-"""One file per API. Importing this package registers them all with ``dispatch``."""
+"""One file per API; :func:`load` imports them, which registers them with ``dispatch``."""
 
-from spark_kafkalite.broker.handlers import (
-    api_versions,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    fetch,
-    init_producer_id,
-    list_offsets,
-    metadata,
-    offset_for_leader_epoch,
-    produce,
-)
+from __future__ import annotations
 
-__all__ = [
+from importlib import import_module
+
+API_MODULES = (
     "api_versions",
     "create_partitions",
     "create_topics",
@@ -28,4 +17,10 @@ __all__ = [
     "metadata",
     "offset_for_leader_epoch",
     "produce",
-]
+)
+
+
+def load() -> None:
+    """Register every API."""
+    for name in API_MODULES:
+        import_module(f"{__name__}.{name}")
