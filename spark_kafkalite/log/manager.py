@@ -24,7 +24,6 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError, UnknownTopicOrPartition
@@ -85,8 +84,10 @@ class LogManager:
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._files = OpenFiles(fs, open_files)
         self._locks: list[Lock] = []
-        # The high watermarks that were read and whose partitions the broker has not asked for yet.
+        # The high watermarks as they are in the checkpoints.
         self._high_watermarks: dict[TopicPartition, int] = {}
+        # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
+        self._stale_checkpoints: set[TopicPartition] = set()
         # Directories to remove, with the monotonic time at which that may happen.
         self._deletions: list[tuple[float, str]] = []
         self._closed = False
@@ -97,7 +98,7 @@ class LogManager:
         """Make and lock the directories. ConfigError when one is in use or cannot be made."""
         for directory in self.log_dirs:
             try:
-                self.fs.make_directories(directory)
+                self._make_directory(directory)
                 lock = self.fs.lock(f"{directory}/{LOCK_FILE}")
             except OSError as error:
                 self._release_locks()
@@ -109,6 +110,17 @@ class LogManager:
                     "stop that one, or name another directory in log.dirs"
                 )
             self._locks.append(lock)
+
+    def _make_directory(self, directory: str) -> None:
+        """Make a log directory whose name, and those of the parents it needed, survive a power loss."""
+        missing = []
+        path = directory
+        while path and not self.fs.exists(path):
+            missing.append(path)
+            path = path.rpartition("/")[0]
+        self.fs.make_directories(directory)
+        for made in reversed(missing):
+            self.fs.sync_directory(made.rpartition("/")[0] or ("/" if made.startswith("/") else "."))
 
     def claim(self, broker_id: int, cluster_id: str) -> None:
         """Check that the directories are this broker's and cluster's; write ``meta.properties`` where it is missing.
@@ -182,6 +194,7 @@ class LogManager:
                     recovery_point=recovery_point,
                     log_start_offset=start_offset,
                     on_dirty=self.dirty.add,
+                    on_recovery_point_lowered=self._write_recovery_points,
                 )
             except OSError as error:
                 raise KafkaStorageError(f"cannot open the log {directory}/{name}: {error.strerror or error}") from error
@@ -233,6 +246,8 @@ class LogManager:
             problem = topic_name_problem(topic_partition.topic)
             if problem is not None:
                 raise ConfigError(problem)
+            if topic_partition in self._stale_checkpoints:
+                self.checkpoint()
             directory = f"{self._emptiest()}/{topic_partition}"
             try:
                 log = PartitionLog.create(
@@ -243,6 +258,7 @@ class LogManager:
                     self._config_of(topic_partition.topic),
                     self._clock,
                     on_dirty=self.dirty.add,
+                    on_recovery_point_lowered=self._write_recovery_points,
                 )
             except OSError as error:
                 raise KafkaStorageError(f"cannot make the log {directory}: {error.strerror or error}") from error
@@ -294,6 +310,7 @@ class LogManager:
         del self.logs[topic_partition]
         self.dirty.discard(log)
         self._high_watermarks.pop(topic_partition, None)
+        self._stale_checkpoints.add(topic_partition)
         return log, target
 
     def update_configs(self) -> None:
@@ -333,28 +350,41 @@ class LogManager:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Write the checkpoints of recovery points and log start offsets, and of high watermarks when they are given.
+        """Write the checkpoints of recovery points and log start offsets, and of high watermarks.
 
-        KafkaStorageError when the disk fails; the old checkpoints are then still there.
+        High watermarks that are not given stay what they were. KafkaStorageError when the disk fails; the old
+        checkpoints are then still there.
         """
-        for directory in self.log_dirs:
-            logs = {key: log for key, log in self.logs.items() if log.directory.startswith(directory + "/")}
-            tables: dict[str, dict[TopicPartition, Any]] = {
-                RECOVERY_POINT_FILE: {key: log.recovery_point for key, log in logs.items()},
+        if high_watermarks is not None:
+            self._high_watermarks = {key: offset for key, offset in high_watermarks.items() if key in self.logs}
+        try:
+            self._write_recovery_points()
+            for directory, logs in self._logs_by_directory().items():
                 # As Kafka: only where it says more than the name of the first segment.
-                LOG_START_OFFSET_FILE: {
-                    key: log.log_start_offset
+                starts = {
+                    key: int(log.log_start_offset)
                     for key, log in logs.items()
                     if log.log_start_offset > log.segments.first.base_offset
-                },
-            }
-            if high_watermarks is not None:
-                tables[HIGH_WATERMARK_FILE] = {key: offset for key, offset in high_watermarks.items() if key in logs}
-            try:
-                for name, offsets in tables.items():
-                    write_offsets(self.fs, f"{directory}/{name}", offsets)
-            except OSError as error:
-                raise KafkaStorageError(f"log directory {directory}: {error.strerror or error}") from error
+                }
+                marks = {key: offset for key, offset in self._high_watermarks.items() if key in logs}
+                write_offsets(self.fs, f"{directory}/{LOG_START_OFFSET_FILE}", starts)
+                write_offsets(self.fs, f"{directory}/{HIGH_WATERMARK_FILE}", marks)
+        except OSError as error:
+            raise KafkaStorageError(
+                f"cannot write a checkpoint: {error.strerror or error} ({error.filename})"
+            ) from error
+        self._stale_checkpoints.clear()
+
+    def _write_recovery_points(self) -> None:
+        for directory, logs in self._logs_by_directory().items():
+            points = {key: int(log.recovery_point) for key, log in logs.items()}
+            write_offsets(self.fs, f"{directory}/{RECOVERY_POINT_FILE}", points)
+
+    def _logs_by_directory(self) -> dict[str, dict[TopicPartition, PartitionLog]]:
+        by_directory: dict[str, dict[TopicPartition, PartitionLog]] = {directory: {} for directory in self.log_dirs}
+        for key, log in self.logs.items():
+            by_directory[log.directory.rpartition("/")[0]][key] = log
+        return by_directory
 
     def tick(self) -> None:
         """Remove what ``delete`` left once its time has come; forget silent producers. Cheap; about once a minute."""

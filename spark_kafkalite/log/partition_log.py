@@ -81,6 +81,7 @@ class PartitionLog:
         clock: Clock,
         loaded: LoadedLog,
         on_dirty: Callable[[PartitionLog], None] | None = None,
+        on_recovery_point_lowered: Callable[[], None] | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -104,6 +105,7 @@ class PartitionLog:
         # Offset of a batch that was appended lately, or where a read ended, to its position in its segment.
         self._positions: dict[int, int] = {}
         self._on_dirty = on_dirty
+        self._on_recovery_point_lowered = on_recovery_point_lowered
         self._dirty_since_s: float | None = None
         self._flushing = False
         self._generation = 0
@@ -126,6 +128,7 @@ class PartitionLog:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         on_dirty: Callable[[PartitionLog], None] | None = None,
+        on_recovery_point_lowered: Callable[[], None] | None = None,
         on_segment: Callable[[str], None] | None = None,
     ) -> PartitionLog:
         """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails."""
@@ -144,7 +147,9 @@ class PartitionLog:
             now_ms=clock.wall_ms(),
             on_segment=on_segment,
         )
-        return cls(files, directory, topic_partition, topic_id, config, clock, loaded, on_dirty)
+        return cls(
+            files, directory, topic_partition, topic_id, config, clock, loaded, on_dirty, on_recovery_point_lowered
+        )
 
     @classmethod
     def create(
@@ -156,10 +161,20 @@ class PartitionLog:
         config: TopicConfig,
         clock: Clock,
         on_dirty: Callable[[PartitionLog], None] | None = None,
+        on_recovery_point_lowered: Callable[[], None] | None = None,
     ) -> PartitionLog:
         """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
         files.fs.make_directories(directory)
-        log = cls.open(files, directory, topic_partition, config, clock, clean=True, on_dirty=on_dirty)
+        log = cls.open(
+            files,
+            directory,
+            topic_partition,
+            config,
+            clock,
+            clean=True,
+            on_dirty=on_dirty,
+            on_recovery_point_lowered=on_recovery_point_lowered,
+        )
         log._unsynced_directories += [directory, directory.rpartition("/")[0]]
         if topic_id is not None:
             log.adopt_topic_id(topic_id)
@@ -598,9 +613,8 @@ class PartitionLog:
         if offset < self.segments.first.base_offset:
             self.truncate_fully(offset)
             return
-        self._generation += 1
-        self._positions.clear()
         try:
+            self._before_truncation(offset)
             end = self.segments.truncate(offset, self._clock.wall_ms())
             self._cut_state(end)
             self.epochs.truncate_from_end(end)
@@ -612,9 +626,8 @@ class PartitionLog:
         """Remove everything and go on at ``start_offset``."""
         if self.failure is not None or self.closed:
             raise self._unusable()
-        self._generation += 1
-        self._positions.clear()
         try:
+            self._before_truncation(0)
             self.segments.start_anew(start_offset, self._clock.wall_ms())
             self.epochs.clear()
             self.log_start_offset = Offset(start_offset)
@@ -622,11 +635,24 @@ class PartitionLog:
         except OSError as error:
             raise self._fail("truncate", error) from error
 
+    def _before_truncation(self, offset: int) -> None:
+        """Take the recovery point back, on the disk too, before anything above it changes.
+
+        A crash would otherwise trust what lies below the old one: old segments whose removal was not synced beside new
+        records at the same offsets.
+        """
+        self._generation += 1
+        self._positions.clear()
+        self._unsynced_directories.append(self.directory)
+        if offset < self.recovery_point:
+            self.recovery_point = Offset(offset)
+            if self._on_recovery_point_lowered is not None:
+                self._on_recovery_point_lowered()
+
     def _cut_state(self, end: int) -> None:
         self.log_end_offset = Offset(end)
         self.log_start_offset = Offset(min(self.log_start_offset, end))
         self.recovery_point = Offset(min(self.recovery_point, end))
-        self._unsynced_files, self._unsynced_paths = [], []
         if self.producers.map_end_offset > end or self.producers.producers:
             fs = self._files.fs
             names = [entry.name for entry in fs.entries(self.directory)]

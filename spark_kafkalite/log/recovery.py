@@ -236,6 +236,8 @@ def load_log(
     if sealed and (epochs_lost or producers.map_end_offset < first_base):
         before = Segments(files, directory, sealed[:-1], _as_active(files, directory, sealed[-1], now_ms))
         _replay(before, scan, bases[0] if epochs_lost else producers.map_end_offset)
+    # What the file says of the segments to scan may be older or newer than they are; they say it themselves.
+    epochs.truncate_from_end(first_base, sync=False)
     scan.next_offset = first_base
     scan.leader_epoch = max(scan.leader_epoch, epochs.epoch_at(first_base - 1))
     recovered: list[ActiveSegment] = []
