@@ -36,7 +36,7 @@ class Suite:
 
 # In the order in which a failure is cheapest to see. Files that share a JVM or time something run in one process.
 SUITES = (
-    Suite("unit", ("tests/unit", "tests/twins"), workers=2),
+    Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2),
     Suite("contract", ("tests/contract",)),
     Suite("crash", ("tests/crash",), workers=2),
     Suite("interop", ("tests/interop",)),
