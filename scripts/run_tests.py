@@ -39,7 +39,7 @@ SUITES = (
     Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2),
     Suite("contract", ("tests/contract",)),
     Suite("crash", ("tests/crash",), workers=2),
-    Suite("interop", ("tests/interop",)),
+    Suite("interop", ("tests/cli", "tests/interop")),
     Suite("spark", ("tests/spark",)),
     Suite("spark42", ("tests/spark",), environment=".venv-spark42", select="not hdfs"),
     Suite("packaging", ("tests/packaging",)),

@@ -58,7 +58,12 @@ class ChildProcess:
         self.name = name
         self.stdout_path = directory / f"{name}.out"
         self.stderr_path = directory / f"{name}.err"
-        dies_with_us = [_SETPRIV, "--pdeathsig", "KILL"] if _SETPRIV else []
+        # The shell's question closes the gap in which this process dies before setpriv has asked for the signal.
+        dies_with_us = (
+            [_SETPRIV, "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" -eq "$0" ] && exec "$@"', str(os.getpid())]
+            if _SETPRIV
+            else []
+        )
 
         def start() -> subprocess.Popen[bytes]:
             with self.stdout_path.open("wb") as out, self.stderr_path.open("wb") as err:
