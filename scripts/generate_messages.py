@@ -131,7 +131,8 @@ def kio_module(package: str, version: int, kind: str) -> ModuleType | None:
 
 def structs_in(module: ModuleType) -> list[type[Any]]:
     """The structs that a kio module defines, inner ones before those that hold them."""
-    return [cls for cls in vars(module).values() if is_dataclass(cls) and cls.__module__ == module.__name__]
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
+    return [cls for cls in classes if is_dataclass(cls) and cls.__module__ == module.__name__]
 
 
 def read_api(key: int, package: str) -> SchemaOfApi:

@@ -5,8 +5,8 @@ direction), see ``codec_compiler``; a body that nobody sends costs nothing. What
 
 - Malformed bytes raise ``FrameError``, nothing else, in time and memory bounded by the length of the frame: an array's
   count is compared with the bytes left (each element has a least size in that version) before anything is made of it,
-  and the elements of all arrays of one *request* together are at most ``MAX_REQUEST_ELEMENTS``, because an empty struct
-  of two bytes costs some forty times that in memory, and decoding a million of them would stall a broker for a second.
+  and the array elements and tagged fields of one *request* are together at most ``MAX_REQUEST_ELEMENTS``: an empty
+  struct of two bytes costs some forty times that in memory, and a million of them would stall a broker for a second.
 - Unknown tagged fields are skipped (KIP-482); a known one must have exactly the length that it claims.
 - Bytes after the end of a body are ignored, as Apache Kafka's generated readers do: newer peers may send more than the
   version they name promises.

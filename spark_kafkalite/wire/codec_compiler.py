@@ -14,9 +14,9 @@ decoder reads like this (Metadata v4's broker):
         ...
 
 ``buf`` is a memoryview of bytes that ends with the frame, ``end`` its length, ``room`` a one-element list with the
-number of array elements that may still be made. Bounds of fixed-width fields are checked by ``struct`` and by indexing:
-the caller turns ``struct.error`` and ``IndexError`` into ``FrameError``. ``pos`` never goes back and lengths are
-compared before anything is read at them, so no index is ever negative.
+number of array elements and tagged fields that may still come. Bounds of fixed-width fields are checked by ``struct``
+and by indexing: the caller turns ``struct.error`` and ``IndexError`` into ``FrameError``. ``pos`` never goes back and
+lengths are compared before anything is read at them, so no index is ever negative.
 
 Only names and numbers from generated classes get into the source, nothing that came from a peer.
 """
@@ -263,6 +263,8 @@ class _DecoderCompiler(_Compiler):
         self.indent += 1
         self.emit("if tags > 127: tags, pos = read_uvarint(buf, pos - 1)")
         self.emit(f"if tags * 2 > end - pos: bad_count('{cls.__name__} tagged fields', tags, end - pos)")
+        self.emit("room[0] -= tags")
+        self.emit(f"if room[0] < 0: too_many_elements('{cls.__name__} tagged fields')")
         self.emit("for _ in range(tags):")
         self.indent += 1
         self.emit("tag, pos, stop = read_tagged_field(buf, pos, end)")

@@ -23,6 +23,7 @@ from spark_kafkalite.wire.hot_layout import (
     check_version,
     parsed,
     skip_tags,
+    skip_tags_of_request,
     tag_count,
 )
 from spark_kafkalite.wire.primitives import append_uvarint, bad_tag_size, read_tagged_field, too_many_elements
@@ -143,7 +144,10 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
             if version >= 12:
                 partition, epoch, offset, last_epoch, log_start, limit = values
                 partitions.append(FetchPartition(partition, offset, limit, epoch, last_epoch, log_start))
-                position = skip_tags(view, position)
+                if view[position]:
+                    position, room = skip_tags_of_request(view, position, room, "Fetch request")
+                else:
+                    position += 1
             elif version >= 9:
                 partition, epoch, offset, log_start, limit = values
                 partitions.append(FetchPartition(partition, offset, limit, epoch, -1, log_start))
@@ -153,7 +157,7 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
             else:
                 partitions.append(FetchPartition(*values))
         if flexible:
-            position = skip_tags(view, position)
+            position, room = skip_tags_of_request(view, position, room, "Fetch request")
         topics.append((name, partitions))
     forgotten_topics: Sequence[tuple[str, Sequence[int]]] = ()
     if version >= 7:
@@ -194,7 +198,7 @@ def _parse_forgotten(
         forgotten.append((name, list(struct.unpack_from(f">{partition_count}i", view, position))))
         position += 4 * partition_count
         if flexible:
-            position = skip_tags(view, position)
+            position, room = skip_tags_of_request(view, position, room, "Fetch request")
     return tuple(forgotten), position
 
 

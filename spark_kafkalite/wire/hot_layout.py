@@ -15,12 +15,14 @@ from typing import Final, Protocol, TypeVar
 from spark_kafkalite.errors import FrameError, UnsupportedVersion
 from spark_kafkalite.wire.primitives import (
     MAX_STRING_BYTES,
+    MAX_TAGGED_FIELDS,
     append_string_length,
     append_uvarint,
     bad_count,
     bad_length,
     read_uvarint,
     skip_tagged_fields,
+    too_many_elements,
 )
 
 Buffer = bytes | bytearray | memoryview
@@ -190,6 +192,8 @@ COMPACT: Final = Layout(
 def tag_count(view: memoryview, position: int) -> tuple[int, int]:
     """Return how many tagged fields follow, checked against the bytes left, and the position after that number."""
     count, position = read_uvarint(view, position)
+    if count > MAX_TAGGED_FIELDS:
+        raise FrameError(f"a struct has {count} tagged fields, at most {MAX_TAGGED_FIELDS} are possible")
     if count * 2 > len(view) - position:
         bad_count("tagged fields", count, len(view) - position)
     return count, position
@@ -201,6 +205,14 @@ def skip_tags(view: memoryview, position: int) -> int:
         return position + 1
     count, position = read_uvarint(view, position)
     return skip_tagged_fields(view, position, len(view), count)
+
+
+def skip_tags_of_request(view: memoryview, position: int, room: int, name: str) -> tuple[int, int]:
+    """Skip a section that is not empty; return the position after it and what is left of the elements allowed."""
+    count, position = read_uvarint(view, position)
+    if count > room:
+        too_many_elements(name)
+    return skip_tagged_fields(view, position, len(view), count), room - count
 
 
 def parsed(

@@ -12,7 +12,17 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.wire import header
 from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
-from spark_kafkalite.wire.hot_layout import COMPACT, LEGACY, Buffer, Piece, Pieces, check_version, parsed, skip_tags
+from spark_kafkalite.wire.hot_layout import (
+    COMPACT,
+    LEGACY,
+    Buffer,
+    Piece,
+    Pieces,
+    check_version,
+    parsed,
+    skip_tags,
+    skip_tags_of_request,
+)
 from spark_kafkalite.wire.primitives import too_many_elements
 
 PRODUCE: Final = 0
@@ -79,13 +89,16 @@ def _parse_produce(view: memoryview, position: int, version: int) -> ProduceRequ
             (partition,) = _I.unpack_from(view, position)
             records, position = layout.records(view, position + 4)
             if flexible:
-                position = skip_tags(view, position)
+                if view[position]:
+                    position, room = skip_tags_of_request(view, position, room, "Produce request")
+                else:
+                    position += 1
             partitions.append((partition, records))
         if flexible:
-            position = skip_tags(view, position)
+            position, room = skip_tags_of_request(view, position, room, "Produce request")
         topics.append((name, partitions))
     if flexible:
-        position = skip_tags(view, position)
+        skip_tags(view, position)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

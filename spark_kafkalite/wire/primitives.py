@@ -16,6 +16,8 @@ from spark_kafkalite.errors import FrameError
 Buffer = bytes | bytearray | memoryview
 
 MAX_VARINT_BYTES: Final = 5
+# No struct of the protocol has more than a handful; an empty one costs two bytes, but as much time as an array element.
+MAX_TAGGED_FIELDS: Final = 4096
 # Kafka reads and writes no longer strings, in compact form either.
 MAX_STRING_BYTES: Final = 32767
 
@@ -63,6 +65,8 @@ def skip_tagged_fields(buffer: Buffer, position: int, end: int, count: int) -> i
     """Skip ``count`` tagged fields that nobody here knows and return the position after them."""
     if count * 2 > end - position:  # a tag and a size have at least one byte each
         raise FrameError(f"{count} tagged fields do not fit into the {end - position} bytes left in the frame")
+    if count > MAX_TAGGED_FIELDS:
+        raise FrameError(f"a struct has {count} tagged fields, at most {MAX_TAGGED_FIELDS} are possible")
     for _ in range(count):
         _, _, position = read_tagged_field(buffer, position, end)
     return position

@@ -56,6 +56,12 @@ def test_tagged_fields_in_headers_are_skipped():
     assert read_response_header(packed, 3, 9) == (5, len(packed))
 
 
+def test_a_header_of_very_many_tagged_fields_is_a_frame_error():
+    packed = bytes(pack_request_header(3, 9, 5, None))[:-1] + b"\x81\x20" + b"\x63\x00" * 4097
+    with pytest.raises(FrameError, match="4097 tagged fields, at most 4096"):
+        read_request_header(packed)
+
+
 @pytest.mark.parametrize("version", [8, 9])
 def test_a_request_header_cut_anywhere_is_a_frame_error(version):
     packed = bytes(pack_request_header(3, version, 5, "client"))

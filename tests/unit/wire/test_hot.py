@@ -377,6 +377,16 @@ def test_other_versions_are_unsupported(call, text):
         call()
 
 
+def test_very_many_tagged_fields_are_refused():
+    tags = b"\xff\x1f" + b"\x63\x00" * 4095
+    partition = bytes(4) + b"\x00" + tags
+    body = b"\x00" + bytes(6) + b"\x02" + b"\x02t" + b"\xc9\x01" + partition * 200 + bytes(2)
+    with pytest.raises(FrameError, match="too many array elements"):
+        hot.parse_produce(body, 0, 9)
+    with pytest.raises(FrameError, match="too many array elements"):
+        codec.decode_request(0, 9, body, 0)
+
+
 @pytest.mark.parametrize("version", [8, 9])
 def test_very_many_empty_partitions_are_refused(version):
     partition = bytes(4) + (b"\x00\x00" if version == 9 else b"\xff\xff\xff\xff")
