@@ -1,7 +1,7 @@
 """The sink's look at the cluster before anything is written: are there brokers, and is there the topic?
 
 A batch write fails soon, because a user waits; a streaming write asks again before every batch, so it waits for brokers
-that are away as long as a call may take (``kafka.default.api.timeout.ms``, a minute).
+that are away as long as a producer does (``kafka.max.block.ms``, a minute).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _PAUSE_S: Final = 0.2
 
 def check_sink(options: WriterOptions, *, patient: bool) -> None:
     """Raise SparkConditionError when no broker answers, or the topic of the option is not there and is not created."""
-    config = writing_config(options.client).client
-    timeout_ms = config.default_api_timeout_ms if patient else min(_SOON_MS, config.default_api_timeout_ms)
-    cluster = cluster_for(config, options.client)
+    config = writing_config(options.client)
+    timeout_ms = config.max_block_ms if patient else min(_SOON_MS, config.max_block_ms)
+    cluster = cluster_for(config.client, options.client)
     deadline = Deadline.after_ms(timeout_ms)
     while True:
         try:

@@ -1,0 +1,83 @@
+"""One Spark session and one broker for all tests of format("kafkalite"); every test uses topics of its own."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+
+from spark_kafkalite.testing.cluster import BrokerProcess
+
+from .topics import Topics
+
+_COUNTER = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A small session; PYSPARK_PYTHON is set by the top conftest."""
+    builder = SparkSession.builder.master("local[2]").appName("kafkalite tests")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Our broker, for tests that do not break it."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def topics(broker: BrokerProcess, spark: SparkSession) -> Iterator[Topics]:
+    """Topics on our broker, named after nothing else."""
+    with Topics(broker.bootstrap, spark, f"t{next(_COUNTER)}") as made:
+        yield made
+
+
+@pytest.fixture(params=["kafkalite", pytest.param("apache", marks=pytest.mark.kafka)])
+def topics_anywhere(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Topics]:
+    """Topics on our broker, and then on Apache Kafka."""
+    server = request.getfixturevalue("broker" if request.param == "kafkalite" else "apache_kafka")
+    with Topics(server.bootstrap, spark, f"t{next(_COUNTER)}") as made:
+        yield made
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture(autouse=True)
+def no_query_is_left(spark: SparkSession) -> Iterator[None]:
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
+@pytest.fixture
+def unused_address() -> Iterator[str]:
+    """An address where nothing listens, for as long as the test runs."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"

@@ -1,0 +1,183 @@
+import datetime
+
+import pytest
+from pyspark.sql import functions as F
+
+pytestmark = pytest.mark.spark
+
+
+def test_columns_and_values(topics_anywhere):
+    topics = topics_anywhere
+    topic = topics.new(2)
+    topics.producer.send(topic, b"v", b"k", partition=1, timestamp_ms=1_357_034_400_123)
+    topics.producer.send(topic, None, b"", partition=1, timestamp_ms=0, headers=[("h", b"1"), ("h", None)])
+    topics.producer.send(topic, b"", None, partition=0, timestamp_ms=5)
+    topics.producer.flush(30)
+
+    frame = topics.read(topic, includeHeaders="true")
+
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int,"
+        "headers:array<struct<key:string,value:binary>>>"
+    )
+    assert all(field.nullable for field in frame.schema)
+    rows = frame.orderBy("partition", "offset").collect()
+    assert [(row.key, row.value, row.topic, row.partition, row.offset, row.timestampType) for row in rows] == [
+        (None, b"", topic, 0, 0, 0),
+        (b"k", b"v", topic, 1, 0, 0),
+        (b"", None, topic, 1, 1, 0),
+    ]
+    micros = [row[0] for row in frame.orderBy("partition", "offset").select(F.unix_micros("timestamp")).collect()]
+    assert micros == [5_000, 1_357_034_400_123_000, 0]
+    assert rows[0].headers is None
+    assert rows[1].headers is None
+    assert [(header.key, header.value) for header in rows[2].headers] == [("h", b"1"), ("h", None)]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_topics(topics, codec):
+    from spark_kafkalite import Producer
+
+    topic = topics.new()
+    with Producer({"bootstrap.servers": topics.bootstrap, "compression.type": codec}) as producer:
+        producer.send_batch(topic, [b"%d" % number * 20 for number in range(3000)]).result(30)
+    assert topics.values(topic) == [f"{number}" * 20 for number in range(3000)]
+
+
+def test_pattern_and_assign(topics):
+    one, other = topics.new(2, "abc"), topics.new(1, "xbcx")
+    for partition in (0, 1):
+        topics.fill(one, [f"one{partition}"], partition)
+    topics.fill(other, ["other"])
+    prefix = one.split("-")[0]
+    # Found anywhere in the name, as Spark's own source does.
+    assert sorted(topics.values(subscribePattern=f"^{prefix}-.*bc")) == ["one0", "one1", "other"]
+    # A partition that does not exist is left out.
+    assert topics.values(assign=f'{{"{one}":[1,7]}}') == ["one1"]
+
+
+def test_several_topics(topics):
+    one, other = topics.new(), topics.new()
+    topics.fill(one, ["a"])
+    topics.fill(other, ["b"])
+    assert topics.values(f"{one}, {other}") == ["a", "b"]
+
+
+def test_offsets_and_sentinels(topics):
+    topic = topics.new(2)
+    topics.fill(topic, range(10), 0)
+    topics.fill(topic, range(10, 20), 1)
+    start = f'{{"{topic}":{{"0":8,"1":-2}}}}'
+    end = f'{{"{topic}":{{"0":-1,"1":2}}}}'
+    assert topics.values(topic, startingOffsets=start, endingOffsets=end) == ["8", "9", "10", "11"]
+
+
+def test_times(topics):
+    topic = topics.new(2)
+    for number in range(10):
+        topics.fill(topic, [number], 0, timestamp_ms=1_700_000_000_000 + number)
+    topics.fill(topic, ["late"], 1, timestamp_ms=1_700_000_000_100)
+    first = 1_700_000_000_000
+    assert topics.values(topic, startingTimestamp=first + 7, endingTimestamp=first + 9) == ["7", "8"]
+    assert topics.values(topic, startingTimestamp=first + 9) == ["9", "late"]
+    per_partition = f'{{"{topic}":{{"0":{first + 3},"1":{first + 100}}}}}'
+    ends = f'{{"{topic}":{{"0":{first + 4},"1":{first + 101}}}}}'
+    assert topics.values(topic, startingOffsetsByTimestamp=per_partition, endingOffsetsByTimestamp=ends) == [
+        "3",
+        "late",
+    ]
+    assert topics.values(topic, startingTimestamp=first + 50, startingOffsetsByTimestampStrategy="latest") == ["late"]
+
+
+def test_empty_topics_and_empty_ranges(topics):
+    topic = topics.new(3)
+    assert topics.read(topic).count() == 0
+    topics.fill(topic, ["x"])
+    where = f'{{"{topic}":{{"0":1,"1":0,"2":0}}}}'
+    assert topics.values(topic, startingOffsets=where, endingOffsets=where) == []
+
+
+def test_splitting_applies_to_a_read_from_earliest_to_latest(topics):
+    topic = topics.new(2)
+    topics.fill(topic, range(100), 0)
+    topics.fill(topic, range(100, 110), 1)
+    split = topics.read(topic, maxRecordsPerPartition=30)
+    assert split.rdd.getNumPartitions() == 5
+    assert split.count() == 110
+    assert topics.read(topic, minPartitions=6).rdd.getNumPartitions() == 6
+    assert sorted(map(int, topics.values(topic, minPartitions=6))) == list(range(110))
+    # Without such an option a topic partition is a Spark partition.
+    assert topics.read(topic).rdd.getNumPartitions() == 2
+
+
+def test_many_rows_in_many_record_batches(topics):
+    topic = topics.new()
+    topics.producer.send_batch(topic, [b"%06d" % number for number in range(150_000)]).result(60)
+    row = topics.read(topic).agg(F.count("*"), F.countDistinct("value"), F.max("offset")).first()
+    assert tuple(row) == (150_000, 150_000, 149_999)
+
+
+def test_large_values(topics):
+    topic = topics.new()
+    value = bytes(range(256)) * 3000
+    for _ in range(30):
+        topics.producer.send(topic, value)
+    topics.producer.flush(30)
+    assert topics.read(topic).groupBy(F.sha2("value", 256)).count().first()[1] == 30
+
+
+def test_a_limit_stops_early(topics):
+    topic = topics.new()
+    topics.fill(topic, range(1000))
+    assert topics.read(topic).limit(5).count() == 5
+
+
+def test_a_new_load_sees_newer_records(topics):
+    topic = topics.new()
+    topics.fill(topic, ["1"])
+    first = topics.read(topic)
+    assert first.count() == 1
+    topics.fill(topic, ["2"])
+    assert topics.read(topic).count() == 2
+
+
+def test_a_record_without_a_timestamp_is_the_instant_before_the_epoch(topics):
+    topic = topics.new()
+    topics.producer.send(topic, b"x", timestamp_ms=-1)
+    topics.producer.flush(30)
+    row = topics.read(topic).first()
+    assert row.timestamp.astimezone(datetime.UTC) == datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, datetime.UTC)
+
+
+def test_sql(topics, spark):
+    topic = topics.new()
+    topics.fill(topic, ["x", "y"])
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW records USING kafkalite OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', "
+        f"subscribe '{topic}')"
+    )
+    assert spark.sql("SELECT count(*) FROM records").first()[0] == 2
+
+
+def test_records_that_retention_took_are_data_loss(topics):
+    """A range whose start is gone by the time the task runs, which only the task can see."""
+    from spark_kafkalite.model import TopicPartition
+    from spark_kafkalite.spark.arrow import READ_SCHEMA
+    from spark_kafkalite.spark.conditions import SparkConditionError
+    from spark_kafkalite.spark.offset_ranges import OffsetRange
+    from spark_kafkalite.spark.options import reader_options
+    from spark_kafkalite.spark.partition_reader import ReadPlan, ReadTask, read_task
+
+    topic = topics.new()
+    topics.fill(topic, range(5))
+    task = ReadTask((OffsetRange(TopicPartition(topic, 0), 7, 9),))
+
+    def rows(fail: str) -> int:
+        plan = ReadPlan.of(reader_options(topics.options({"subscribe": topic, "failOnDataLoss": fail})), READ_SCHEMA)
+        return sum(batch.num_rows for batch in read_task(plan, task))
+
+    with pytest.raises(SparkConditionError) as caught:
+        rows("true")
+    assert caught.value.condition == "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
+    assert f"{topic}-0[7, 9)" in str(caught.value)
+    assert rows("false") == 0

@@ -1,0 +1,100 @@
+"""The text that a user sees, in Spark and not only in our functions."""
+
+import pytest
+
+from .topics import last_line
+
+pytestmark = pytest.mark.spark
+
+
+def load_error(spark, options) -> str:
+    with pytest.raises(Exception, match="KAFKA") as caught:
+        spark.read.format("kafkalite").options(**options).load()
+    return last_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {},
+            "[KAFKALITE_INVALID_OPTION] subscribe=(not set): all missing; set exactly one of subscribe, subscribePattern",
+        ),
+        (
+            {"subscribe": "t", "startingOffset": "x"},
+            "[KAFKALITE_UNKNOWN_OPTION] startingoffset=x: there is no such option",
+        ),
+        ({"subscribe": "t", "groupId": "g"}, "[KAFKALITE_UNSUPPORTED_OPTION] groupId=g: "),
+        ({"subscribe": "t", "minPartitions": "0"}, "[KAFKALITE_INVALID_OPTION] minPartitions=0: must be at least 1; "),
+        (
+            {"subscribe": "t", "kafka.auto.offset.reset": "latest"},
+            "[KAFKALITE_INVALID_OPTION] kafka.auto.offset.reset=",
+        ),
+        ({"subscribe": "t", "kafka.fetch.min.bytes": "x"}, "[KAFKALITE_INVALID_OPTION] kafka.fetch.min.bytes=x: "),
+        (
+            {"subscribe": "t", "kafka.ssl.key.password": "hunter2"},
+            "[KAFKALITE_UNSUPPORTED_OPTION] kafka.ssl.key.password=*",
+        ),
+        ({"subscribe": "no-such"}, "[KAFKALITE_TOPIC_NOT_FOUND] subscribe=no-such: topic 'no-such': it does not exist"),
+        ({"assign": '{"no-such":[0]}'}, "[KAFKALITE_TOPIC_NOT_FOUND] assign=no-such-0: "),
+    ],
+)
+def test_errors_at_load(topics, spark, given, expected):
+    text = load_error(spark, topics.options(given))
+    assert text.startswith(expected)
+    assert "hunter2" not in text
+
+
+def test_no_servers(spark):
+    assert load_error(spark, {"subscribe": "t"}).startswith(
+        "[KAFKALITE_INVALID_OPTION] kafka.bootstrap.servers=(not set): name at least one broker"
+    )
+
+
+def test_no_broker(spark, unused_address):
+    options = {"kafka.bootstrap.servers": unused_address, "subscribe": "t", "kafka.default.api.timeout.ms": "1000"}
+    text = load_error(spark, options)
+    assert text.startswith(f"[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers={unused_address}: no broker answers")
+    assert text.endswith("; start the broker, or mend the address")
+
+
+def test_a_bad_address(spark):
+    text = load_error(spark, {"kafka.bootstrap.servers": "nonsense", "subscribe": "t"})
+    assert text.startswith("[KAFKALITE_INVALID_OPTION] kafka.bootstrap.servers=nonsense: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"startingOffsets": "latest"}, "[KAFKALITE_INVALID_OPTION] startingOffsets=latest: a batch cannot start at the end"),
+        ({"startingOffsets": '{"TOPIC":{"0":0}}'}, "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] startingOffsets="),
+        ({"startingOffsets": '{"TOPIC":{"0":0,"1":0,"7":0}}'}, "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] startingOffsets="),
+        ({"startingOffsetsByTimestamp": '{"TOPIC":{"0":0}}'}, "[KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED] startingOffsetsByTimestamp="),
+        ({"startingTimestamp": "99999999999999"}, "[KAFKALITE_INVALID_OPTION] startingTimestamp=99999999999999: no record at or after"),
+        ({"startingOffsets": '{"TOPIC":{"0":0,"1":0}}', "endingOffsets": '{"TOPIC":{"0":0}}'}, "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "),
+        ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}', "endingOffsets": '{"TOPIC":{"0":4,"1":0}}'}, "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),
+        ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}'}, "[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),
+    ],
+)  # fmt: skip
+def test_errors_of_a_batch(topics, given, expected):
+    topic = topics.new(2)
+    topics.fill(topic, ["x"])
+    frame = topics.read(topic, **{name: value.replace("TOPIC", topic) for name, value in given.items()})
+    with pytest.raises(Exception, match=r"KAFKA|OFFSET") as caught:
+        frame.count()
+    text = str(caught.value)
+    assert any(line.strip().startswith(expected) for line in text.splitlines()), text
+
+
+def test_a_stream_with_an_end(topics, checkpoint):
+    topic = topics.new()
+    with pytest.raises(Exception, match="KAFKALITE") as caught:
+        topics.run(topics.stream(topic, endingOffsets="latest"), checkpoint)
+    assert "[KAFKALITE_INVALID_OPTION] endingOffsets=" in str(caught.value)
+
+
+def test_a_schema_with_a_column_that_is_not_there(topics, spark):
+    frame = spark.read.format("kafkalite").schema("value string").options(**topics.options({"subscribe": "t"})).load()
+    with pytest.raises(Exception, match="KAFKALITE_INVALID_SCHEMA") as caught:
+        frame.count()
+    assert last_line(caught.value).startswith("[KAFKALITE_INVALID_SCHEMA] schema=value string: the column is binary")

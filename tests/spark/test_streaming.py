@@ -1,0 +1,210 @@
+import time
+
+import pytest
+from pyspark.sql import functions as F
+
+from spark_kafkalite.functions import write_update
+
+from .topics import logged_offsets
+
+pytestmark = pytest.mark.spark
+
+
+def texts(numbers) -> list[str]:
+    return sorted(map(str, numbers))
+
+
+def test_available_now_reads_in_batches_and_goes_on_after_a_restart(topics_anywhere, checkpoint):
+    topics = topics_anywhere
+    topic = topics.new(2)
+    topics.fill(topic, range(50), 0)
+    topics.fill(topic, range(50, 60), 1)
+    stream = topics.stream(topic, maxOffsetsPerTrigger=30)
+    assert sorted(topics.run(stream, checkpoint)) == texts(range(60))
+    first = {"0": 0, "1": 0}
+    assert logged_offsets(checkpoint) == [
+        {"$initial": {topic: first}, topic: {"0": 25, "1": 5}},
+        {topic: {"0": 50, "1": 10}},
+    ]
+    # Nothing new: nothing read, and no batch.
+    assert topics.run(stream, checkpoint) == []
+    topics.fill(topic, range(60, 65), 1)
+    # Where to start is decided once: the option says something else now, and it does not matter.
+    assert topics.run(topics.stream(topic, startingOffsets="latest"), checkpoint) == texts(range(60, 65))
+    assert logged_offsets(checkpoint)[2:] == [{topic: {"0": 50, "1": 15}}]
+
+
+def test_a_running_query_sees_records_and_partitions_as_they_come(topics, checkpoint):
+    topic = topics.new()
+    query, values = topics.collect(
+        topics.stream(topic, startingOffsets="latest"), checkpoint, {"processingTime": "0 seconds"}
+    )
+    query.processAllAvailable()
+    topics.fill(topic, ["a"])
+    query.processAllAvailable()
+    assert values == ["a"]
+    topics.admin.create_partitions({topic: 3})
+    topics.producer.partitions_for(topic)
+    from spark_kafkalite import Producer
+
+    with Producer({"bootstrap.servers": topics.bootstrap}) as producer:
+        producer.send(topic, b"b", partition=2).result(30)
+    # A new partition is read from its first offset.
+    query.processAllAvailable()
+    assert values == ["a", "b"]
+    assert query.exception() is None
+    query.stop()
+    topics.fill(topic, ["c"])
+    assert topics.run(topics.stream(topic), checkpoint) == ["c"]
+
+
+def test_trigger_once_takes_everything(topics, checkpoint):
+    topic = topics.new()
+    topics.fill(topic, range(20))
+    stream = topics.stream(topic, maxOffsetsPerTrigger=5)
+    assert topics.run(stream, checkpoint, once=True) == texts(range(20))
+    assert len(logged_offsets(checkpoint)) == 1
+    topics.fill(topic, range(20, 22))
+    assert topics.run(stream, checkpoint, once=True) == texts(range(20, 22))
+
+
+def test_a_batch_that_failed_is_repeated_exactly(topics, checkpoint):
+    topic = topics.new()
+    topics.fill(topic, range(10))
+    stream = topics.stream(topic, maxOffsetsPerTrigger=4)
+
+    def break_second(batch_id, rows):
+        if batch_id == 1:
+            raise RuntimeError("on purpose")
+
+    query, values = topics.collect(stream, checkpoint, each=break_second)
+    with pytest.raises(Exception, match="on purpose"):
+        query.awaitTermination(60)
+    assert values == texts(range(4))
+    topics.fill(topic, range(10, 12))
+    batches = {}
+    query, values = topics.collect(stream, checkpoint, each=lambda number, rows: batches.update({number: len(rows)}))
+    assert query.awaitTermination(60)
+    assert sorted(values) == texts(range(4, 12))
+    assert batches[1] == 4
+
+
+def test_a_subscription_by_pattern_picks_up_new_topics(topics, checkpoint):
+    first = topics.new(name="picked")
+    prefix = first.split("-")[0]
+    topics.fill(first, ["a"])
+    pattern = {"subscribePattern": f"^{prefix}-.*picked", "startingOffsets": "earliest"}
+    assert topics.run(topics.stream(**pattern), checkpoint) == ["a"]
+    topics.fill(topics.new(name="picked"), ["b"])
+    assert topics.run(topics.stream(**pattern), checkpoint) == ["b"]
+
+
+def test_the_minimum_waits_but_not_in_an_available_now_run(topics, checkpoint):
+    topic = topics.new()
+    topics.fill(topic, range(3))
+    stream = topics.stream(topic, minOffsetsPerTrigger=5, maxTriggerDelay="1h")
+    query, values = topics.collect(stream, checkpoint, {"processingTime": "0 seconds"})
+    query.processAllAvailable()
+    # The first trigger always fires.
+    assert values == texts(range(3))
+    topics.fill(topic, range(3, 5))
+    query.processAllAvailable()
+    assert len(values) == 3
+    topics.fill(topic, range(5, 9))
+    query.processAllAvailable()
+    assert len(values) == 9
+    query.stop()
+    topics.fill(topic, ["last"])
+    assert topics.run(stream, checkpoint) == ["last"]
+
+
+def test_the_progress_shows_offsets(topics, checkpoint):
+    topic = topics.new()
+    topics.fill(topic, range(5))
+    query, _ = topics.collect(topics.stream(topic, maxOffsetsPerTrigger=3), checkpoint)
+    assert query.awaitTermination(60)
+    source = query.recentProgress[0].sources[0]
+    assert f'"{topic}": {{"0": 3}}' in source.endOffset or f'"{topic}":{{"0":3}}' in source.endOffset
+    assert f'"{topic}"' in source.latestOffset
+    assert "5" in source.latestOffset
+
+
+def test_a_data_loss_ends_the_query_or_is_skipped(topics, checkpoint):
+    topic = topics.new()
+    topics.fill(topic, range(10))
+    stream = topics.stream(topic)
+    assert len(topics.run(stream, checkpoint)) == 10
+    topics.admin.delete_topics([topic])
+    topics.admin.create_topic(topic, 1)
+    from spark_kafkalite import Producer
+
+    with Producer({"bootstrap.servers": topics.bootstrap}) as producer:
+        producer.send_batch(topic, [b"new0", b"new1"]).result(30)
+    with pytest.raises(
+        Exception, match=r"\[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED\] failOnDataLoss=true: .* 10 to 2"
+    ):
+        topics.run(topics.stream(topic, **{"fetchOffset.retryIntervalMs": 10}), checkpoint)
+    # The new topic is read from its beginning, where the JVM connector would skip to its end.
+    lossy = topics.stream(topic, failOnDataLoss="false", **{"fetchOffset.retryIntervalMs": 10})
+    assert topics.run(lossy, checkpoint) == ["new0", "new1"]
+
+
+def test_topic_to_topic_in_append_and_complete_mode(topics, checkpoint, tmp_path):
+    source, copy, counts = topics.new(2), topics.new(), topics.new()
+    for partition in (0, 1):
+        topics.fill(source, range(5), partition)
+    out = topics.options({"topic": copy})
+    query = (
+        topics.stream(source, maxOffsetsPerTrigger=6).select("key", "value").writeStream.format("kafkalite")
+        .options(**out).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(60)
+    assert sorted(topics.values(copy)) == sorted([*texts(range(5)), *texts(range(5))])
+
+    counted = topics.stream(source).groupBy("value").count()
+    query = (
+        counted.selectExpr("value AS key", "cast(count AS string) AS value").writeStream.format("kafkalite")
+        .outputMode("complete").options(**topics.options({"topic": counts}))
+        .option("checkpointLocation", str(tmp_path / "complete")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(60)
+    assert topics.values(counts) == ["2"] * 5
+
+
+def test_update_mode_goes_through_write_update(topics, checkpoint):
+    source, counts = topics.new(), topics.new()
+    counted = (
+        topics.stream(source).groupBy("value").count().selectExpr("value AS key", "cast(count AS string) AS value")
+    )
+    for values in (["a", "b"], ["a"]):
+        topics.fill(source, values)
+        writer = write_update(counted, topics.options({}), topic=counts)
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+    rows = topics.read(counts).orderBy("offset").collect()
+    assert sorted((row.key, row.value) for row in rows[:2]) == [(b"a", b"1"), (b"b", b"1")]
+    assert [(row.key, row.value) for row in rows[2:]] == [(b"a", b"2")]
+
+
+def test_a_stateful_stream_with_a_watermark(topics, checkpoint):
+    topic = topics.new()
+    for minute in range(30):
+        topics.fill(topic, [minute], timestamp_ms=1_700_000_400_000 + minute * 60_000)
+    windows = (
+        topics.stream(topic, maxOffsetsPerTrigger=10)
+        .withWatermark("timestamp", "1 minute")
+        .groupBy(F.window("timestamp", "10 minutes"))
+        .count()
+        .selectExpr("cast(cast(count AS string) AS binary) AS value")
+    )
+    closed = topics.run(windows, checkpoint)
+    # Ten minutes each; the third window is still open.
+    assert closed == ["10", "10"]
+
+
+def test_a_stop_while_idle_is_quick(topics, checkpoint):
+    query, _ = topics.collect(topics.stream(topics.new()), checkpoint, {"processingTime": "0 seconds"})
+    query.processAllAvailable()
+    started = time.monotonic()
+    query.stop()
+    assert time.monotonic() - started < 5
