@@ -334,7 +334,9 @@ def _first_to_recover(found: _Files, bases: list[int], *, clean: bool, recovery_
     """Return the number of the first segment that must be scanned; ``len(bases)`` when none must."""
     for number, base in enumerate(bases):
         active = number == len(bases) - 1
-        if not clean and (active or bases[number + 1] > recovery_point):
+        # When the recovery point is just where the next segment begins, the flush that set it may have come before the
+        # roll: the records are on the disk, the indexes written at the roll perhaps not.
+        if not clean and (active or bases[number + 1] >= recovery_point):
             return number
         if found.indexes.get(base, 1) % OffsetIndex.ENTRY.size:
             return number

@@ -53,8 +53,10 @@ def test_only_segments_from_the_recovery_point_on_are_scanned(open_log: LogOpene
         append(log)
     log.flush()
     append(log)
-    assert open_log(clean=False, recovery_point=6, segment_bytes=100).recovered_segments == 1
-    assert open_log(clean=False, recovery_point=5, segment_bytes=100).recovered_segments == 2
+    assert open_log(clean=False, recovery_point=7, segment_bytes=100).recovered_segments == 1
+    # The indexes of the segment that ends at the recovery point may not be on the disk.
+    assert open_log(clean=False, recovery_point=6, segment_bytes=100).recovered_segments == 2
+    assert open_log(clean=False, recovery_point=5, segment_bytes=100).recovered_segments == 3
 
 
 def test_bytes_below_the_recovery_point_are_not_checked_again(open_log: LogOpener, fs: MemoryFs) -> None:
