@@ -43,6 +43,9 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 
+# Metadata may lag behind a partition that was just added, for about as long as these attempts take.
+_UNKNOWN_ATTEMPTS: Final = 4
+
 
 class OffsetAndTimestamp(NamedTuple):
     """An answer of ListOffsets: ``timestamp`` is the record's, -1 for the ends of the log."""
@@ -320,7 +323,9 @@ class ClusterClient:
             if error is None:
                 continue
             pause_s = backoff.next_s()
-            if not is_retriable(error) or deadline.left_s() <= pause_s:
+            # A partition that fresh metadata does not know either is not about to appear.
+            unknown = isinstance(error, UnknownTopicOrPartition) and backoff.attempts > _UNKNOWN_ATTEMPTS
+            if unknown or not is_retriable(error) or deadline.left_s() <= pause_s:
                 raise error
             self.pause(pause_s)
             if needs_refresh(error):

@@ -114,6 +114,8 @@ class Producer:
         state = self._topics.get(topic)
         if state is None:
             state = self._load_topic(topic)
+        if partition is not None and partition >= len(state.queues):
+            state = self._load_topic(topic, anew=True)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // _NS_PER_MS
         with self._lock:
@@ -264,7 +266,7 @@ class Producer:
         """The timestamp of records that bring none."""
         return self._clock.wall_ms()
 
-    def _load_topic(self, topic: str) -> _TopicState:
+    def _load_topic(self, topic: str, *, anew: bool = False) -> _TopicState:
         self._check_open()
         problem = topic_name_problem(topic)
         if problem:
@@ -272,7 +274,9 @@ class Producer:
         # One thread asks; the others find the answer.
         with self._loading:
             state = self._topics.get(topic)
-            if state is None:
+            if state is None or anew:
+                if anew:
+                    self._cluster.refresh([topic], Deadline.after_ms(self.config.max_block_ms, self._clock))
                 info = self.partitions_for(topic)
                 with self._lock:
                     state = self._update_topic(topic, info)

@@ -303,6 +303,8 @@ class ReadAhead:
             with self.lock:
                 self._threads.pop(node, None)
                 self._connections.pop(node, None)
+                # Partitions that came to this leader meanwhile need a new thread.
+                self.changed.notify_all()
 
     def _wait_for_room(self, node: int) -> tuple[list[tuple[PartitionState, int, FetchFrom]], int, int] | None:
         """Wait for something to fetch from a broker; returns it with the wait and byte limits, None to end."""
