@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.measurement import Row, Usage, percentile, resident_bytes, warm_page_cache
 from spark_kafkalite import Admin
 from spark_kafkalite.client.cluster import ClusterClient
+from spark_kafkalite.client.config import client_config
 from spark_kafkalite.client.fetcher import RangeFetcher
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool
@@ -93,7 +94,7 @@ def _column(results: dict[str, list[tuple[float, ...]]], name: str, index: int) 
 def _new_topic(bootstrap: str) -> str:
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap_servers=bootstrap) as admin:
-        admin.create_topics({topic: 1})
+        admin.create_topic(topic, 1)
     return topic
 
 
@@ -144,7 +145,7 @@ def _fetch_rows(subjects: list[Subject], records: int, rounds: int) -> Iterator[
         usage = Usage(subject.pid)
         started = time.monotonic()
         fetched = 0
-        with ClusterClient({"bootstrap.servers": subject.bootstrap}) as cluster:
+        with ClusterClient(client_config({"bootstrap.servers": subject.bootstrap})) as cluster:
             partition = TopicPartition(topics[subject.name], 0)
             for _ in range(5):
                 with RangeFetcher(cluster, partition, 0, records) as fetcher:

@@ -27,7 +27,10 @@ class Report:
     """Collects checks and figures, step by step."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = Console(highlight=False)
+        if not self.console.is_terminal:
+            # In a pipe nothing may be cut to 80 columns.
+            self.console.width = 200
         self.checks: list[Check] = []
         self._step = ""
         self._started = time.monotonic()
@@ -47,7 +50,7 @@ class Report:
 
     def say(self, text: str) -> None:
         """Print a line of progress."""
-        self.console.print(f"   {text}", markup=False)
+        self.console.print(f"   {text}", markup=False, soft_wrap=True)
 
     def figure(self, name: str, value: str) -> None:
         """Keep a figure for the table at the end."""
@@ -58,7 +61,7 @@ class Report:
         self.checks.append(Check(self._step, what, passed, found))
         colour, word = ("green", "ok    ") if passed else ("bold red", "FAILED")
         self.console.print(f"   [{colour}]{word}[/{colour}]", end=" ")
-        self.console.print(f"{what}: {found}", markup=False)
+        self.console.print(f"{what}: {found}", markup=False, soft_wrap=True)
         return passed
 
     def check_same_rows(self, what: str, expected: list[int], found: list[int]) -> bool:
@@ -83,10 +86,8 @@ class Report:
         where = Table(title="to look at", title_justify="left", show_header=False)
         for name, path in paths.items():
             where.add_row(name, path)
-        # In a pipe the tables must not be cut to 80 columns.
-        width = None if self.console.is_terminal else 200
         for part in (table, figures, where):
-            self.console.print(part, width=width)
+            self.console.print(part)
         failed = sum(not check.passed for check in self.checks)
         verdict = f"{failed} of {len(self.checks)} checks FAILED" if failed else f"all {len(self.checks)} checks passed"
         self.console.print(f"{verdict} in {time.monotonic() - self._started:.0f} s")

@@ -41,6 +41,9 @@ def run(
         "late-flights": _late_flights(events, broker.bootstrap, output),
     }
     try:
+        for query in queries.values():
+            _wait_for_a_batch(query)
+        report.say("both queries have read their first batch")
         _send_through_a_crash(report, broker, november)
         for name, query in queries.items():
             _wait_until_done(report, name, query, len(everything))
@@ -114,6 +117,14 @@ def _late_flights(events: DataFrame, bootstrap: str, output: Path) -> StreamingQ
         .trigger(processingTime="1 second")
         .start()
     )
+
+
+def _wait_for_a_batch(query: StreamingQuery) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while query.isActive and time.monotonic() < deadline:
+        if any(progress["numInputRows"] for progress in query.recentProgress):
+            return
+        time.sleep(0.1)
 
 
 def _send_through_a_crash(report: Report, broker: BrokerProcess, november: Flights) -> None:

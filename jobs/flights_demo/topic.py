@@ -18,7 +18,7 @@ BATCH_ROWS = 5_000
 def create_topic(bootstrap: str, topic: str) -> None:
     """Create a topic of the demo: the flights are of 2013, so nothing of it may expire."""
     with Admin(bootstrap_servers=bootstrap) as admin:
-        admin.create_topics({topic: PARTITIONS}, configs={"retention.ms": "-1"})
+        admin.create_topic(topic, PARTITIONS, configs={"retention.ms": "-1"})
 
 
 def publish(
@@ -50,9 +50,9 @@ def rows_by_partition(bootstrap: str, topic: str) -> list[list[int]]:
     """Return the ``row`` of every event that a topic holds, by partition, in log order."""
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     rows: list[list[int]] = [[] for _ in partitions]
-    with Consumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
+        consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)
         while any(consumer.position(partition) < ends[partition] for partition in partitions):
             columns = consumer.poll_columns(timeout_ms=1_000)

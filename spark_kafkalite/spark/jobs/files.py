@@ -149,7 +149,7 @@ class HadoopFiles:
         self._io = jvm.org.apache.commons.io.IOUtils
         given = self._path_class(root.rstrip("/") or "/")
         self._fs = given.getFileSystem(configuration)
-        self._root = self._fs.makeQualified(given).toString()
+        self._root = str(self._fs.makeQualified(given).toString())
 
     @property
     def root(self) -> str:

@@ -29,7 +29,7 @@ from spark_kafkalite.spark.jobs.session import (
 )
 
 
-class Instant(click.ParamType):
+class Instant(click.ParamType[int]):
     """Milliseconds since the epoch, or an ISO 8601 time; a time without a zone is UTC."""
 
     name = "MS_OR_ISO"
@@ -45,7 +45,7 @@ class Instant(click.ParamType):
         return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-class PartitionOffsets(click.ParamType):
+class PartitionOffsets(click.ParamType[dict[int, int]]):
     """Offsets by partition as JSON: {"0": 120, "1": 80}."""
 
     name = "JSON"
@@ -136,7 +136,7 @@ def _positions(
     if timestamp is None:
         return {}
     found = admin.list_offsets(dict.fromkeys(bounds, timestamp), isolation=IsolationLevel.READ_COMMITTED)
-    return {item: bounds[item].end if found[item].offset < 0 else found[item].offset for item in bounds}
+    return {item: bounds[item].end if at is None else at.offset for item, at in found.items()}
 
 
 def _run(

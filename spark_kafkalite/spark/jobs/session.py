@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from spark_kafkalite.client.cluster import EARLIEST, LATEST
+from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError
 
@@ -37,6 +39,8 @@ def start_session(name: str) -> SparkSession:
     if not hasattr(spark, "_jsc"):
         raise JobFailed("jobs need classic Spark: a Spark Connect session has no JVM that reaches Hadoop file systems")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    # Listing staged files, one directory each, takes a task a directory otherwise.
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
     return spark
 
 
@@ -60,12 +64,17 @@ def open_admin(bootstrap_server: str, options: dict[str, str]) -> Admin:
 
 def log_bounds(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -> dict[TopicPartition, LogBounds]:
     """Return the start and end of every partition of the topics. Raises PlanError for a topic that is not there."""
-    partitions: list[TopicPartition] = []
-    described = admin.describe_topics(list(topics))
-    for topic in topics:
-        if topic not in described:
-            raise PlanError(f"topic {topic!r} does not exist; see `kafkalite topics list`")
-        partitions += [TopicPartition(topic, partition.partition) for partition in described[topic].partitions]
-    starts: Any = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
-    ends: Any = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation=isolation)
-    return {item: LogBounds(starts[item].offset, ends[item].offset) for item in partitions}
+    try:
+        described = admin.describe_topics(topics)
+    except UnknownTopicOrPartition as error:
+        raise PlanError(f"{error}; `kafkalite topics list` shows what there is") from error
+    partitions = [TopicPartition(name, each.partition) for name, info in described.items() for each in info.partitions]
+    starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation=isolation)
+    bounds: dict[TopicPartition, LogBounds] = {}
+    for item in partitions:
+        start, end = starts[item], ends[item]
+        if start is None or end is None:
+            raise PlanError(f"{item}: the broker does not say where the partition starts and ends; try again")
+        bounds[item] = LogBounds(start.offset, end.offset)
+    return bounds

@@ -63,6 +63,9 @@ def stage(
         frame.withColumn(_GROUP, F.concat_ws("@", *parts))
         .sortWithinPartitions(_GROUP, "offset")
         .write.partitionBy(_GROUP)
+        # Files go straight to the staging directory at the task's commit: nothing sees it before the manifest does, and
+        # version 1 would rename every file a second time on the driver.
+        .option("mapreduce.fileoutputcommitter.algorithm.version", "2")
         .parquet(f"{files.root}/{data}")
     )
     if not any(name.startswith(_GROUP) for name in files.names(data)):
