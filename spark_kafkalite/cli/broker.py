@@ -35,7 +35,11 @@ def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
     # Only now: bad settings are told of without loading the rest.
     from spark_kafkalite.broker.server import run_broker
 
-    return run_broker(config)
+    try:
+        return run_broker(config)
+    except ConfigError as error:
+        # The settings are good in themselves; what they name (a port, a directory) is not to be had.
+        raise click.ClickException(str(error)) from error
 
 
 def parse_overrides(overrides: tuple[str, ...]) -> dict[str, object]:

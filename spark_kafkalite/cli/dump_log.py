@@ -2,7 +2,7 @@
 
 What is checked of a segment (``.log``): every batch's header, CRC and records (decompressed and walked), that offsets
 ascend from the segment's base offset, and that the file ends with a whole batch. Of its indexes: that entries ascend
-and each names a batch that is there. Of ``.snapshot``, ``leader-epoch-checkpoint`` and ``partition.metadata``: that they
+and each names a batch that is there. Of ``.snapshot``, ``leader-epoch-checkpoint``, ``partition.metadata``: that they
 read. Damage is reported with file and position, and makes the exit code 1. The newest segment of a running or crashed
 broker has indexes in memory only and may end in the middle of a batch; the broker cuts such an end when it starts.
 """

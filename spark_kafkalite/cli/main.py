@@ -42,8 +42,27 @@ Kafka too. 'kafkalite COMMAND --help' shows a command's options and examples.
 """
 
 
+class ReaderGone(Exception):
+    """Whoever read our output has closed it."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C, where the command did not take it as the end of its work."""
+
+
 class LazyCommands(click.Group):
     """A group whose commands are imported when they are asked for."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # click answers both by printing and choosing the exit code, also when it is asked to leave errors alone.
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            raise ReaderGone from None
+        except KeyboardInterrupt:
+            raise Interrupted from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -103,29 +122,25 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     try:
-        try:
-            result: Any = kafkalite.main(args=list(arguments), prog_name="kafkalite", standalone_mode=False)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except click.UsageError as error:
-            error.show()
-            return error.exit_code
-        except click.ClickException as error:
-            return _fail(error.format_message(), error.exit_code)
-        except ConfigError as error:
-            return _fail(str(error), 2)
-        except KafkaliteError as error:
-            return _fail(str(error) or type(error).__name__, 1)
-        except (click.exceptions.Abort, KeyboardInterrupt):
-            return 1
-        except OSError as error:
-            return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
-        return result if isinstance(result, int) else 0
-    except BrokenPipeError:
-        # Whoever read our output has what it wanted. The interpreter flushes stdout once more at exit: into nothing.
+        result: Any = kafkalite.main(args=list(arguments), prog_name="kafkalite", standalone_mode=False)
+    except ReaderGone:
+        # It has what it wanted. The interpreter flushes stdout once more at exit: into nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (Interrupted, click.exceptions.Abort):
+        return 1
+    except click.UsageError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except ConfigError as error:
+        return _fail(str(error), 2)
+    except KafkaliteError as error:
+        return _fail(str(error) or type(error).__name__, 1)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    return result if isinstance(result, int) else 0
 
 
 def _fail(message: str, code: int) -> int:
