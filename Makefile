@@ -16,7 +16,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 # A host's own name need not resolve; everything here stays on loopback.
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup setup-spark42 setup-debian build lint format check test soak bench bench-quick wheel docs demo clean
+.PHONY: help setup setup-spark42 setup-debian setup-jars build lint format check test soak bench bench-quick wheel docs demo clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ setup-spark42: $(VENV42)/.stamp-project ## The same in .venv-spark42, with PySpa
 
 setup-debian: ## Install the Debian packages that some tests use (needs root)
 	@scripts/install_debian_packages.sh
+
+setup-jars: setup ## Fetch the jars that tests and benches use (once; where they cannot be had the tests skip)
+	@$(PY) -m spark_kafkalite.testing.jars || test "$$CI" != true
 
 # One recipe for both environments: the stamp's directory is the environment, its requirements the first prerequisite.
 define make_environment
@@ -65,28 +68,30 @@ format: setup ## Let ruff rewrite what it can
 check: lint ## lint, types, layers and unit tests, in under two minutes
 	@$(PY) scripts/run_tests.py unit
 
-test: lint setup-spark42 ## check, then everything else; slowest ten and a summary at the end
+test: lint setup-spark42 setup-jars ## check, then everything else; slowest ten and a summary at the end
 ifeq ($(CI),true)
 	@$(MAKE) --no-print-directory setup-debian
 endif
 	@$(PY) scripts/run_tests.py
 
-soak: setup setup-spark42 ## The full counts of the crash and interop tests
+soak: setup setup-spark42 setup-jars ## The full counts of the crash and interop tests
 	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py contract crash interop -- --timeout=3600
 
-bench: setup setup-spark42 ## Measure everything against Apache Kafka, its clients and Spark's connector
+bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka, its clients and Spark's connector
 	@$(PY) -m bench
 
-bench-quick: setup setup-spark42 ## The same with small amounts: minutes, rough figures
+bench-quick: setup setup-spark42 setup-jars ## The same with small amounts: minutes, rough figures
 	@$(PY) -m bench --quick
 
 wheel: setup ## Build a binary wheel into dist/
+	@rm -rf build # modules that are gone would come back from there
 	@$(PY) -m build --wheel --no-isolation --outdir dist
 
 docs: setup ## Write the generated pages of docs/ again
 	@$(PY) scripts/generate_docs.py
 
 demo: setup ## The main job on real input: about five minutes, ends with a table
+	@$(PY) -m spark_kafkalite.testing.jars hdfs-mini-cluster || echo "The demo goes on without HDFS."
 	@PYSPARK_PYTHON=$(CURDIR)/$(PY) PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) jobs/demo.py
 
 clean: ## Remove what was built (not the virtual environments)

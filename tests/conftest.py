@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import hdfs as hdfs_part
+from spark_kafkalite.testing import jars
 
 # A shared machine may take its time over any single example; pytest-timeout bounds the whole.
 settings.register_profile("kafkalite", deadline=None)
@@ -45,11 +46,20 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     return fail_if_skipped_in_ci((yield))
 
 
+def fetch_or_skip(jar_set: jars.JarSet) -> None:
+    """Have the jars in the cache, or skip with Maven's reason."""
+    try:
+        jars.fetch(jar_set)
+    except jars.JarsUnavailable as reason:
+        pytest.skip(str(reason))
+
+
 @pytest.fixture(scope="session")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache_kafka_part.ApacheKafka]:
     """Apache Kafka, one node for the whole run: use topics of your own. Mark the test ``kafka``."""
     if (reason := apache_kafka_part.available()) is not None:
         pytest.skip(reason)
+    fetch_or_skip(jars.APACHE_KAFKA)
     with apache_kafka_part.ApacheKafka(tmp_path_factory.mktemp("apache-kafka")) as running:
         yield running
 
@@ -59,5 +69,6 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs_part.MiniHdf
     """HDFS, one for the whole run: use a directory of your own. Mark the test ``hdfs``."""
     if (reason := hdfs_part.available()) is not None:
         pytest.skip(reason)
+    fetch_or_skip(jars.HDFS_MINI_CLUSTER)
     with hdfs_part.MiniHdfs(tmp_path_factory.mktemp("hdfs")) as running:
         yield running

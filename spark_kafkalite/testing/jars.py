@@ -16,7 +16,9 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -175,12 +177,24 @@ def _project_model(jar_set: JarSet) -> str:
     )
 
 
-def main() -> int:
-    """Fetch every set, so that later runs need no network."""
+def main(names: Sequence[str]) -> int:
+    """Fetch the sets whose names begin with one of ``names`` (all when none is given), so that later runs need no network.
+
+    Returns 1 when one cannot be had, after saying why.
+    """
+    missing = False
     for jar_set in ALL_SETS:
-        print(fetch(jar_set), flush=True)
-    return 0
+        if names and not jar_set.name.startswith(tuple(names)):
+            continue
+        if not jar_set.cached:
+            print(f"fetching {jar_set.name} with Maven", flush=True)
+        try:
+            fetch(jar_set)
+        except JarsUnavailable as reason:
+            print(reason, file=sys.stderr)
+            missing = True
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -93,3 +93,17 @@ def test_other_coordinates_are_another_directory() -> None:
 
 def test_a_class_path_lists_directories_for_java_to_expand(tmp_path: Path) -> None:
     assert jars.class_path(tmp_path / "a", tmp_path / "b") == f"{tmp_path}/a/*{os.pathsep}{tmp_path}/b/*"
+
+
+def test_the_program_fetches_the_sets_that_are_named(
+    fake_maven: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = write_maven(fake_maven, "mkdir -p $out && touch $out/thing-1.0.jar")
+    other = replace(ONE_JAR, name="other", coordinates=("org.example:other:1.0",))
+    monkeypatch.setattr(jars, "ALL_SETS", (ONE_JAR, other))
+    assert jars.main(["other"]) == 0
+    assert (ONE_JAR.cached, other.cached) == (False, True)
+    assert calls.read_text().count("<project>") == 1
+    write_maven(fake_maven, "echo no network >&2; exit 1")
+    assert jars.main([]) == 1
+    assert "no network" in capsys.readouterr().err
