@@ -178,7 +178,7 @@ def _project_model(jar_set: JarSet) -> str:
 
 
 def main(names: Sequence[str]) -> int:
-    """Fetch the sets whose names begin with one of ``names`` (all when none is given), so that later runs need no network.
+    """Fetch the sets whose names begin with one of ``names`` (without names all), so that later runs need no network.
 
     Returns 1 when one cannot be had, after saying why.
     """
