@@ -203,7 +203,7 @@ class Acceptor:
     # Sweeping -------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Close connections that are too slow or idle, notice those that went while not read, free stuck memory."""
+        """Close connections that are too slow or idle, and notice those that went while they were not read."""
         self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
         now_s = self.loop.time()
         for connection in list(self._connections):
@@ -212,7 +212,6 @@ class Acceptor:
                 connection.close(reason, hostile=not reason.startswith("idle"))
             elif connection.is_paused and _has_gone(connection.fileno()):
                 connection.close("closed by the peer")
-        self.memory.unblock()
 
 
 def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:

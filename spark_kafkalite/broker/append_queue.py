@@ -2,8 +2,9 @@
 
 A batch goes to a thread when walking its records is too much for the loop (a large compressed one), or when the
 topic's ``compression.type`` names another codec than the producer's, so that it must be compressed anew. The thread
-gets the batch and the rules of that moment, and gives back the batch to append; nothing else is shared with it. Everything
-handed in later queues behind, in order, and is then appended by the loop without a thread where it needs none.
+gets the batch and the rules of that moment, and gives back the batch to append; nothing else is shared with it.
+Everything handed in later queues behind, in order, and is then appended by the loop without a thread where it needs
+none.
 
 A queued batch is a copy: the request's memory is gone by then. It counts as request memory until it is answered.
 """

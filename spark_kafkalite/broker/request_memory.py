@@ -4,8 +4,8 @@ Counted are bytes of requests that have not fully arrived, of complete ones that
 of those that a handler keeps while a thread works on them. A connection asks :meth:`RequestMemory.may_read` before
 every read and pauses when the answer is no, so the limit is passed by at most one read.
 
-Several half-arrived large requests can fill the memory so that none of them ever completes.
-:meth:`RequestMemory.unblock` therefore lets one paused connection at a time pass the limit; together the requests
+Several half-arrived large requests can fill the memory so that none of them ever completes. The first connection that
+is refused may therefore pass the limit until its request is complete, one connection at a time: together the requests
 never take more than the limit and one request.
 """
 
@@ -51,6 +51,9 @@ class RequestMemory:
         """Return whether ``reader`` may read now; if not it is called back when it may."""
         if self.used_bytes < self._limit_bytes or reader is self._exempt:
             return True
+        if self._exempt is None:
+            self._exempt = reader
+            return True
         self._waiting[reader] = None
         return False
 
@@ -67,25 +70,19 @@ class RequestMemory:
                 reader.memory_available()
 
     def request_complete(self, reader: Reader) -> None:
-        """Note that ``reader`` has its whole request: it may not pass the limit any longer."""
+        """Note that ``reader`` has its whole request: it may not pass the limit any longer, but the next one may."""
         if reader is self._exempt:
-            self._exempt = None
+            self._pass_exemption_on()
 
     def forget(self, reader: Reader) -> None:
         """Forget a closed connection."""
         self._waiting.pop(reader, None)
         if reader is self._exempt:
-            self._exempt = None
+            self._pass_exemption_on()
 
-    def unblock(self) -> Reader | None:
-        """Let the connection that has waited longest complete its request above the limit, if all of them are stuck.
-
-        Called every second or so; returns the connection, None when there was no need.
-        """
-        if not self._waiting or self._exempt is not None:
-            return None
-        reader = next(iter(self._waiting))
-        del self._waiting[reader]
-        self._exempt = reader
-        reader.memory_available()
-        return reader
+    def _pass_exemption_on(self) -> None:
+        self._exempt = None
+        if self._waiting and self.used_bytes >= self._limit_bytes:
+            self._exempt = next(iter(self._waiting))
+            del self._waiting[self._exempt]
+            self._exempt.memory_available()

@@ -225,7 +225,12 @@ def test_a_consumer_goes_on_after_a_restart(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         confluent_produce(broker.bootstrap, "t", [b"before"])
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": broker.bootstrap, "group.id": "none", "reconnect.backoff.max.ms": 200}
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": "none",
+                "enable.auto.commit": False,
+                "reconnect.backoff.max.ms": 200,
+            }
         )
         consumer.assign([confluent_kafka.TopicPartition("t", 0, 0)])
         seen: Values = []

@@ -1,0 +1,41 @@
+"""Brokers that our clients are tested against: our own, and Apache Kafka."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafkalite import Admin
+from spark_kafkalite.testing.cluster import BrokerProcess
+
+_topic_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def our_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Our broker, one for the whole run: use topics of your own."""
+    with BrokerProcess(tmp_path_factory.mktemp("our-broker")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session", params=["ours", pytest.param("apache", marks=pytest.mark.kafka)])
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """The address of our broker, and then of Apache Kafka."""
+    fixture = "our_broker" if request.param == "ours" else "apache_kafka"
+    return str(request.getfixturevalue(fixture).bootstrap)
+
+
+@pytest.fixture(scope="session")
+def admin(bootstrap: str) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(admin: Admin) -> str:
+    """A new topic with four partitions."""
+    name = f"topic-{next(_topic_numbers)}"
+    admin.create_topic(name, 4, 1)
+    return name
