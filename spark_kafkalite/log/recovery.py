@@ -87,14 +87,17 @@ class _Scan:
         self.last_append_time_ms = -1
         self.cut_bytes = 0
 
+    def may_follow(self, base_offset: int) -> bool:
+        """Return whether a segment may come next: not one that was truncated before the crash and came back, nor one
+        before which another is missing."""
+        return base_offset >= self.next_offset if self.gaps_allowed else base_offset == self.next_offset
+
     def recover(self, segment: ActiveSegment) -> str | None:
         """Take up a segment's sound batches, cut the rest off, and say what was wrong; None when all is sound."""
         file, base_offset = segment.file, segment.base_offset
         file_size = file.size()
         segment.reset()
         reason = None
-        if base_offset < self.next_offset:
-            reason = f"its base offset lies below {self.next_offset}, the end of the segment before"
         self.next_offset = max(self.next_offset, base_offset)
         position = window_position = 0
         window = b""
@@ -244,8 +247,8 @@ def load_log(
     reason: str | None = None
     for number in range(first_unsound, len(bases)):
         segment = ActiveSegment(files, directory, bases[number], found.logs[bases[number]], now_ms)
-        if reason is None and bases[number] > scan.next_offset and not scan.gaps_allowed:
-            reason = "a segment is missing after it"
+        if reason is None and not scan.may_follow(bases[number]):
+            reason = f"the next segment begins at {bases[number]}"
             logger.warning("%s: %s; the log ends at offset %d", recovered[-1].log_path, reason, scan.next_offset)
         if reason is not None:
             segment.remove()

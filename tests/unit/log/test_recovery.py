@@ -92,6 +92,16 @@ def test_missing_segment_ends_the_log_there(open_log: LogOpener, fs: MemoryFs) -
     assert offsets(recovered) == [0, 1]
 
 
+def test_segment_that_came_back_after_a_truncation_is_removed(open_log: LogOpener, fs: MemoryFs) -> None:
+    log = open_log(segment_bytes=300)
+    for _ in range(6):
+        append(log)
+    write_whole(fs.open("/data/t-0/00000000000000000005.log", create=True), b"")
+    again = open_log(clean=False, segment_bytes=300)
+    assert offsets(again) == list(range(6))
+    assert [segment.base_offset for segment in again.segments] == [segment.base_offset for segment in log.segments]
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "odd size"])
 @pytest.mark.parametrize("clean", [True, False])
