@@ -1,0 +1,148 @@
+"""Write the generated pages: docs/protocol.md from the broker's dispatch table, docs/configuration.md from the settings.
+
+    python scripts/generate_docs.py            # rewrites the files
+    python scripts/generate_docs.py --check    # exit status 1 when they differ from what would be written
+
+What a page says is said once in the code: versions beside each handler, defaults, bounds and texts in the SettingGroups.
+A test runs the check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from spark_kafkalite.broker import handlers
+from spark_kafkalite.broker.config import BROKER_SETTINGS
+from spark_kafkalite.broker.dispatch import API_TABLE
+from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
+from spark_kafkalite.log.config import TOPIC_SETTINGS
+from spark_kafkalite.settings import Setting, SettingGroup
+from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+GENERATED = "<!-- Written by scripts/generate_docs.py: change the code that it reads, then run it. -->\n"
+
+_PROTOCOL_HEAD = """# The protocol that the broker serves
+
+The broker speaks Kafka's protocol to any Kafka client. A client asks with ApiVersions what is served and chooses the
+highest version that both know; the answer is built from the table below, so nothing is advertised that has no handler.
+
+| key | API | versions | advertised from | what it does |
+|---|---|---|---|---|
+"""
+
+_PROTOCOL_TAIL = """
+Produce is advertised from version 0 although versions 0 to 2 are not served: librdkafka up to 2.11.0 otherwise sends its
+batches uncompressed. A request of such a version closes the connection, as any request of an API or version that is not
+in the table does; only ApiVersions itself answers a version that it does not know.
+
+## What is not served
+
+- Groups and committed offsets (keys 8 to 16, 42, 47): consumers assign their partitions by hand.
+- Transactions (24 to 28): a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+- Changes of settings (33, 44), deletion of records (21), log directories (34, 35), elections and reassignments (43, 45, 46).
+- Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
+- Fetch sessions: declined, so every fetch names all its partitions. Topic ids in Fetch (version 13 and newer).
+- Message formats before version 2 (magic 0 and 1).
+
+## Limits that a client may meet
+
+- A request of more than `socket.request.max.bytes` closes its connection, and so does one that arrives too slowly
+  (`request.read.timeout.ms`).
+- Requests may be pipelined; answers come in the order of the requests. A connection with more than
+  `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
+- A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, and with INVALID_RECORD when it unpacks to more than
+  `max.decompressed.batch.bytes`.
+"""
+
+_CONFIGURATION_HEAD = """# Settings
+
+Names are Kafka's wherever Kafka has the setting. An unknown broker setting is an error at start that names the nearest
+known one; an unknown client setting is a warning; an unknown Spark option is an error at `.load()`.
+"""
+
+_GROUPS: tuple[tuple[str, str, SettingGroup], ...] = (
+    ("Broker", "`kafkalite broker --config FILE --override NAME=VALUE`.", BROKER_SETTINGS),
+    ("Topic", "`kafkalite topics create --config NAME=VALUE`; the defaults are the broker's.", TOPIC_SETTINGS),
+    ("Producer", "`Producer({...})`, or keywords in snake case.", PRODUCER_SETTINGS),
+    ("Consumer", "`Consumer({...})`, or keywords in snake case.", CONSUMER_SETTINGS),
+    ("Admin", "`Admin({...})`, or keywords in snake case.", ADMIN_SETTINGS),
+    ("Spark reader", '`spark.read.format("kafkalite").option(NAME, VALUE)`, and `readStream`.', READER_OPTIONS),
+    ("Spark writer", '`frame.write.format("kafkalite").option(NAME, VALUE)`, and `writeStream`.', WRITER_OPTIONS),
+)
+
+
+def protocol_page() -> str:
+    """Return docs/protocol.md."""
+    handlers.load()
+    rows = []
+    for api in sorted(API_TABLE.values(), key=lambda api: api.key):
+        summary = (inspect.getdoc(import_module(api.handler.__module__)) or "").partition("\n\n")[0]
+        _, _, text = " ".join(summary.split()).partition(": ")
+        versions = f"{api.min_version}-{api.max_version}"
+        text = text[:1].upper() + text[1:]
+        rows.append(f"| {api.key} | {api.name} | {versions} | {api.advertised_from} | {text} |\n")
+    return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_TAIL
+
+
+def configuration_page() -> str:
+    """Return docs/configuration.md."""
+    parts = [GENERATED, _CONFIGURATION_HEAD]
+    for title, where, group in _GROUPS:
+        parts.append(
+            f"\n## {title}\n\n{where}\n\n| name | type | default | allowed | meaning |\n|---|---|---|---|---|\n"
+        )
+        parts += [_row(setting) for setting in group]
+    return "".join(parts)
+
+
+def _row(setting: Setting) -> str:
+    names = "<br>".join(f"`{name}`" for name in (setting.name, *setting.synonyms))
+    kind = f"{setting.kind}, {setting.unit}" if setting.unit else setting.kind
+    default = setting.text(setting.default)
+    shown = "-" if default is None else f"`{default}`" if default else "empty"
+    cells = (names, kind, shown, _allowed(setting) or "-", setting.doc)
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+
+
+def _allowed(setting: Setting) -> str:
+    if setting.choices is not None:
+        return ", ".join(f"`{choice}`" for choice in setting.choices)
+    if setting.minimum is not None and setting.maximum is not None:
+        return f"{setting.minimum} to {setting.maximum}"
+    if setting.minimum is not None:
+        return f"{setting.minimum} and more"
+    return f"up to {setting.maximum}" if setting.maximum is not None else ""
+
+
+def pages() -> dict[Path, str]:
+    """Return every generated page by its path."""
+    return {DOCS / "protocol.md": protocol_page(), DOCS / "configuration.md": configuration_page()}
+
+
+def stale_pages() -> list[Path]:
+    """Return the pages whose file is not what would be written."""
+    return [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 when a page is stale")
+    if parser.parse_args().check:
+        stale = stale_pages()
+        for path in stale:
+            print(f"{path.name} is stale: run scripts/generate_docs.py", file=sys.stderr)
+        return 1 if stale else 0
+    DOCS.mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote docs/{path.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""docs/protocol.md and docs/configuration.md say what the code says."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "generate_docs.py"
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    stale = runpy.run_path(str(SCRIPT))["stale_pages"]()
+    assert [path.name for path in stale] == [], "run scripts/generate_docs.py"
+
+
+def test_the_protocol_page_lists_every_api_with_a_text() -> None:
+    page = runpy.run_path(str(SCRIPT))["protocol_page"]()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ") and line[2].isdigit()]
+    assert ["| 0", "Produce", "3-9", "0"] == rows[0][:4]
+    assert len(rows) == 12
+    assert all(len(row[4].rstrip(" |")) > 10 for row in rows)
