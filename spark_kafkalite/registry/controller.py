@@ -19,16 +19,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
-    InvalidPartitions,
-    InvalidReplicaAssignment,
-    InvalidTopic,
     KafkaError,
     NotController,
     RegistryError,
@@ -41,10 +36,8 @@ from spark_kafkalite.model import (
     ControllerEpoch,
     LeaderEpoch,
     TopicPartition,
-    colliding_topic,
-    topic_name_problem,
 )
-from spark_kafkalite.registry import placement, znodes
+from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster_state import ClusterState, PartitionState, TopicState, diff
 from spark_kafkalite.registry.election import elect, needs_election
 from spark_kafkalite.registry.store import (
@@ -62,23 +55,15 @@ from spark_kafkalite.registry.store import (
     Store,
     answer,
 )
+from spark_kafkalite.registry.topic_plan import NewTopic, planned_extension, planned_topic
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
+
+__all__ = ["Controller", "NewTopic"]
 
 _LOG = logging.getLogger(__name__)
 
 NO_EPOCH: Final = ControllerEpoch(-1)
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create: either counts, or the replicas of each partition. ``config`` is checked by the caller."""
-
-    name: str
-    partition_count: int = 1
-    replication_factor: int = 1
-    assignment: Mapping[int, Sequence[int]] | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
 
 
 class Controller:
@@ -304,7 +289,7 @@ class Controller:
             state = await self._current_state()
             for topic in topics:
                 try:
-                    assignment = _planned(topic, state)
+                    assignment = planned_topic(topic, state)
                     if not validate_only:
                         await self._create_topic(topic, assignment, state)
                     results[topic.name] = assignment
@@ -357,7 +342,7 @@ class Controller:
             try:
                 data, stat = await answer(self._store.get(znodes.topic_path(name)))
                 old = TopicAssignment.decode(name, data)
-                added = _planned_extension(name, old, total, assignment, state)
+                added = planned_extension(name, old, total, assignment, state)
                 extended = TopicAssignment(topic.topic_id, {**old.partitions, **added})
                 if validate_only:
                     return extended
@@ -425,54 +410,6 @@ def _known(state: ClusterState, name: str) -> TopicState:
     if topic is None:
         raise UnknownTopicOrPartition(f"topic {name} does not exist")
     return topic
-
-
-def _racks(state: ClusterState) -> dict[int, str | None]:
-    return {broker_id: broker.rack for broker_id, broker in state.brokers.items()}
-
-
-def _planned(topic: NewTopic, state: ClusterState) -> TopicAssignment:
-    """Check a topic to create and place its replicas."""
-    problem = topic_name_problem(topic.name)
-    if problem:
-        raise InvalidTopic(problem)
-    if topic.name in state.topics:
-        raise TopicAlreadyExists(f"topic {topic.name} exists")
-    colliding = colliding_topic(topic.name, state.topics)
-    if colliding:
-        raise InvalidTopic(
-            f"topic {topic.name} collides with {colliding}: '.' and '_' are one character in metric names"
-        )
-    racks = _racks(state)
-    if topic.assignment is not None:
-        partitions = placement.check_assignment(topic.assignment, racks)
-    else:
-        partitions = placement.place(
-            topic.partition_count, topic.replication_factor, racks, start=random.randrange(1 << 16)
-        )
-    return TopicAssignment(znodes.new_uuid(), partitions)
-
-
-def _planned_extension(
-    name: str,
-    old: TopicAssignment,
-    total: int,
-    assignment: Sequence[Sequence[int]] | None,
-    state: ClusterState,
-) -> placement.Assignment:
-    """Return the replicas of the partitions to add."""
-    count, racks = len(old.partitions), _racks(state)
-    if total <= count:
-        raise InvalidPartitions(f"topic {name} has {count} partitions; {total} would not be more")
-    if assignment is None:
-        replicas = old.partitions[0]
-        start = placement.start_after(replicas, racks)
-        return placement.place(total - count, len(replicas), racks, start=start, first_partition=count)
-    if len(assignment) != total - count:
-        raise InvalidReplicaAssignment(
-            f"topic {name} would get {total - count} new partitions, the assignment names {len(assignment)}"
-        )
-    return placement.check_assignment(dict(enumerate(assignment, start=count)), racks, first_partition=count)
 
 
 def _as_kafka_error(error: KafkaError | RegistryError, what: str) -> KafkaError:

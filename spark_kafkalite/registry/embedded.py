@@ -4,15 +4,9 @@ One writer thread owns the tree and the database. It takes every operation that 
 changed nodes in one SQLite transaction (group commit), and only then completes the futures and calls the watches, in
 the order of the transactions. So whatever an answer or an event shows is on disk, reads included.
 
-File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced) in the registry's directory:
-
-- table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)``: the persistent nodes;
-- table ``counters(name, value)``: ``format`` (1), ``zxid`` (of the last transaction), ``session``
-  (the last number given).
-
-Nothing of these goes back across a crash: after kill -9 or power loss the last commit stands. Sessions and ephemeral
-nodes end with the process and are never stored. If a commit fails (disk full, I/O error) the tree is ahead of the
-disk, so the registry stops for good: every waiting and later operation fails and every session is LOST.
+Sessions and ephemeral nodes end with the process and are never stored. If a commit fails (disk full, I/O error) the
+tree is ahead of the disk, so the registry stops for good: every waiting and later operation fails and every session is
+LOST.
 
 ``registry.lock`` (flock) keeps a second process out. The callbacks rule of ``registry.store`` holds: watches, session
 listeners and future callbacks run in the writer thread.
@@ -25,7 +19,6 @@ import fcntl
 import logging
 import os
 import queue
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -34,6 +27,7 @@ from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.database import DATABASE_NAME, DatabaseFailed, NodeDatabase
 from spark_kafkalite.registry.store import (
     ANY_VERSION,
     ConnectionLoss,
@@ -52,21 +46,10 @@ from spark_kafkalite.registry.tree import Node, Tree
 
 _LOG = logging.getLogger(__name__)
 
-DATABASE_NAME: Final = "registry.db"
 LOCK_NAME: Final = "registry.lock"
-_FORMAT: Final = 1
 # Operations answered by one commit: bounds the wait of the first one.
 _MAX_GROUP: Final = 2000
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
-
-_SCHEMA = """
-CREATE TABLE nodes(path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL,
-  pzxid INTEGER NOT NULL, ctime INTEGER NOT NULL, mtime INTEGER NOT NULL, version INTEGER NOT NULL,
-  child_creations INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-"""
-_SAVE_NODE = "INSERT OR REPLACE INTO nodes VALUES (?,?,?,?,?,?,?,?,?)"
-_SAVE_COUNTER = "INSERT OR REPLACE INTO counters VALUES (?,?)"
 
 
 class _Task:
@@ -95,7 +78,6 @@ class EmbeddedRegistry:
         self._tree = Tree()
         self._zxid = 0
         self._last_session = 0
-        self._saved_session = 0
         self._failure: RegistryError | None = None
         self._stores: dict[int, EmbeddedStore] = {}
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
@@ -103,14 +85,12 @@ class EmbeddedRegistry:
         self._closed = False
         self._lock_fd = _take_lock(self.directory)
         try:
-            # The connection moves to the writer thread after loading; the two never use it at the same time.
-            self._database = sqlite3.connect(
-                self.directory / DATABASE_NAME, isolation_level=None, check_same_thread=False
-            )
-            self._load()
-        except (sqlite3.Error, RegistryError) as error:
+            # It moves to the writer thread after loading; the two never use it at the same time.
+            self._database = NodeDatabase(self.directory / DATABASE_NAME)
+            self._zxid, self._last_session = self._database.load(self._tree)
+        except RegistryError:
             os.close(self._lock_fd)
-            raise RegistryError(f"cannot open the registry {self.directory / DATABASE_NAME}: {error}") from error
+            raise
         self._thread = threading.Thread(target=self._write_loop, name="kafkalite-registry", daemon=True)
         self._thread.start()
 
@@ -228,37 +208,24 @@ class EmbeddedRegistry:
         if self._zxid != zxid_before and self._failure is None:
             try:
                 self._commit(touched)
-            except sqlite3.Error as error:
+            except DatabaseFailed as error:
                 self._fail(error, group)
                 return
         for task in group:
             _deliver(task)
 
     def _commit(self, touched: set[str]) -> None:
-        saved: list[tuple[Any, ...]] = []
-        removed: list[tuple[str]] = []
+        saved: list[tuple[str, Node]] = []
+        removed: list[str] = []
         for path in touched:
             node = self._tree.nodes.get(path)
             if node is None:
-                removed.append((path,))
+                removed.append(path)
             elif not node.ephemeral_owner:
-                saved.append(_row(path, node))
-        database = self._database
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            database.executemany(_SAVE_NODE, saved)
-            database.executemany("DELETE FROM nodes WHERE path = ?", removed)
-            database.execute(_SAVE_COUNTER, ("zxid", self._zxid))
-            if self._last_session != self._saved_session:
-                database.execute(_SAVE_COUNTER, ("session", self._last_session))
-            database.execute("COMMIT")
-        except sqlite3.Error:
-            with contextlib.suppress(sqlite3.Error):
-                database.execute("ROLLBACK")
-            raise
-        self._saved_session = self._last_session
+                saved.append((path, node))
+        self._database.commit(saved, removed, self._zxid, self._last_session)
 
-    def _fail(self, error: sqlite3.Error, group: list[_Task]) -> None:
+    def _fail(self, error: DatabaseFailed, group: list[_Task]) -> None:
         """Stop for good: the tree holds what the disk does not."""
         self._failure = ConnectionLoss(
             f"the registry {self.directory / DATABASE_NAME} cannot be written: {error}; free space or repair the disk, "
@@ -275,41 +242,8 @@ class EmbeddedRegistry:
         stores, self._stores = list(self._stores.values()), {}
         for store in stores:
             store.report(SessionState.LOST)
-        # The last connection's close moves the WAL into the database file; after a failed commit that may fail too.
-        with contextlib.suppress(sqlite3.Error):
-            self._database.close()
+        self._database.close()
         os.close(self._lock_fd)
-
-    # Loading ----------------------------------------------------------------------------------------------------------
-
-    def _load(self) -> None:
-        database = self._database
-        # One process by the lock file, so SQLite needs no shared memory file for its WAL index.
-        database.execute("PRAGMA locking_mode=EXCLUSIVE")
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=FULL")
-        database.execute("PRAGMA temp_store=MEMORY")
-        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone():
-            self._create_schema()
-        counters = dict(database.execute("SELECT name, value FROM counters"))
-        if counters.get("format") != _FORMAT:
-            raise RegistryError(f"format {counters.get('format')} is not known, this version reads format {_FORMAT}")
-        self._zxid = counters["zxid"]
-        self._last_session = self._saved_session = counters["session"]
-        # A parent's path is a prefix of its children's, so this order loads parents first.
-        for path, *fields in database.execute("SELECT * FROM nodes ORDER BY path"):
-            data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations = fields
-            self._tree.load(path, Node(bytes(data), czxid, mzxid, pzxid, ctime, mtime, version, child_creations))
-
-    def _create_schema(self) -> None:
-        database = self._database
-        database.execute("BEGIN IMMEDIATE")
-        for statement in filter(None, map(str.strip, _SCHEMA.split(";"))):
-            database.execute(statement)
-        counters = (("format", _FORMAT), ("zxid", 0), ("session", 0))
-        database.executemany(_SAVE_COUNTER, counters)
-        database.execute(_SAVE_NODE, _row("/", self._tree.nodes["/"]))
-        database.execute("COMMIT")
 
 
 class EmbeddedStore:
@@ -382,6 +316,8 @@ class EmbeddedStore:
         return self._submit(lambda: None)
 
     def close(self) -> None:
+        # Whoever closes knows: only an end that comes from elsewhere is news.
+        self._listeners.clear()
         if self._state is not SessionState.LOST:
             with contextlib.suppress(RegistryError):
                 self._registry.expire(self._session_id).result()
@@ -423,20 +359,6 @@ def open_embedded(
     store = registry.connect(session_timeout_ms)
     store.own_registry()
     return store
-
-
-def _row(path: str, node: Node) -> tuple[Any, ...]:
-    return (
-        path,
-        node.data,
-        node.czxid,
-        node.mzxid,
-        node.pzxid,
-        node.ctime,
-        node.mtime,
-        node.version,
-        node.child_creations,
-    )
 
 
 def _deliver(task: _Task) -> None:

@@ -176,7 +176,10 @@ class Store(Protocol):
     def state(self) -> SessionState: ...
 
     def add_session_listener(self, listener: SessionListener) -> None:
-        """Have every later change of the session's state reported, in order with answers and watch events."""
+        """Have every later change of the session's state reported, in order with answers and watch events.
+
+        The session's own close() is not reported.
+        """
         ...
 
     def create(

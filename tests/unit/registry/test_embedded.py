@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.registry.embedded import DATABASE_NAME, EmbeddedRegistry, open_embedded
+from spark_kafkalite.registry.database import DATABASE_NAME
+from spark_kafkalite.registry.embedded import EmbeddedRegistry, open_embedded
 from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired, SessionState
 
 ROOT = str(Path(__file__).resolve().parents[3])
@@ -86,8 +87,8 @@ def test_a_failed_commit_stops_the_registry_and_loses_the_session(tmp_path: Path
 
     def fill_the_disk() -> None:
         # The limit lies below what the next node needs: SQLite answers as on a full disk.
-        pages = registry._database.execute("PRAGMA page_count").fetchone()[0]
-        registry._database.execute(f"PRAGMA max_page_count = {pages}")
+        pages = registry._database._connection.execute("PRAGMA page_count").fetchone()[0]
+        registry._database._connection.execute(f"PRAGMA max_page_count = {pages}")
 
     filled: Future[None] = Future()
     registry.submit(fill_the_disk, filled)
@@ -102,6 +103,18 @@ def test_a_failed_commit_stops_the_registry_and_loses_the_session(tmp_path: Path
         store = again.connect()
         assert store.get("/safe").result()[0] == b"1"
         assert store.exists("/big").result() is None
+
+
+def test_an_expired_session_is_told_and_its_own_close_is_not(tmp_path: Path) -> None:
+    with EmbeddedRegistry(tmp_path) as registry:
+        expired, left, closed = registry.connect(), registry.connect(), registry.connect()
+        told: list[tuple[str, SessionState]] = []
+        for name, store in (("expired", expired), ("left", left), ("closed", closed)):
+            store.add_session_listener(lambda state, name=name: told.append((name, state)))
+        registry.expire(expired.session_id).result()
+        closed.close()
+        assert told == [("expired", SessionState.LOST)]
+    assert told[1:] == [("left", SessionState.LOST)]
 
 
 def test_nothing_works_after_close(tmp_path: Path) -> None:

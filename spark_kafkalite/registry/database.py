@@ -1,0 +1,128 @@
+"""Where the embedded registry keeps its persistent nodes: one SQLite file.
+
+File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced):
+
+- table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)``: the persistent nodes;
+- table ``counters(name, value)``: ``format`` (1), ``zxid`` (of the last transaction), ``session`` (the last
+  number given).
+
+Nothing of these goes back across a crash: after kill -9 or power loss the last commit stands. One thread at a time uses
+a database, and one process: whoever opens it holds the directory's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.tree import Node, Tree
+
+DATABASE_NAME: Final = "registry.db"
+_FORMAT: Final = 1
+
+_SCHEMA: Final = (
+    "CREATE TABLE nodes(path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL, "
+    "pzxid INTEGER NOT NULL, ctime INTEGER NOT NULL, mtime INTEGER NOT NULL, version INTEGER NOT NULL, "
+    "child_creations INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+)
+_SAVE_NODE: Final = "INSERT OR REPLACE INTO nodes VALUES (?,?,?,?,?,?,?,?,?)"
+_SAVE_COUNTER: Final = "INSERT OR REPLACE INTO counters VALUES (?,?)"
+
+
+class DatabaseFailed(RegistryError):
+    """A commit failed: what it held is not on disk."""
+
+
+class NodeDatabase:
+    """The open file."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file. Raises RegistryError when it is no such database, or of an unknown format."""
+        self.path = path
+        self._saved_session = 0
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            self.close()
+            raise self._unusable(error) from error
+
+    def _open(self) -> None:
+        # One process by the lock file, so SQLite needs no shared memory file for its WAL index.
+        for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone():
+            self._create_schema()
+
+    def _create_schema(self) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.executemany(_SAVE_COUNTER, (("format", _FORMAT), ("zxid", 0), ("session", 0)))
+        connection.execute(_SAVE_NODE, _row("/", Tree().nodes["/"]))
+        connection.execute("COMMIT")
+
+    def load(self, tree: Tree) -> tuple[int, int]:
+        """Put all nodes into the tree; return the last zxid and the last session number. Raises RegistryError."""
+        try:
+            counters = dict(self._connection.execute("SELECT name, value FROM counters"))
+            if counters.get("format") != _FORMAT:
+                problem = f"format {counters.get('format')} is not known, this version reads format {_FORMAT}"
+                raise RegistryError(problem)
+            # A parent's path is a prefix of its children's, so this order loads parents first.
+            for path, *fields in self._connection.execute("SELECT * FROM nodes ORDER BY path"):
+                data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations = fields
+                tree.load(path, Node(bytes(data), czxid, mzxid, pzxid, ctime, mtime, version, child_creations))
+        except (sqlite3.Error, RegistryError) as error:
+            self.close()
+            raise self._unusable(error) from error
+        self._saved_session = counters["session"]
+        return counters["zxid"], counters["session"]
+
+    def commit(self, saved: Iterable[tuple[str, Node]], removed: Iterable[str], zxid: int, session: int) -> None:
+        """Write all of it in one transaction, on disk when this returns. Raises DatabaseFailed: none of it is there."""
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(_SAVE_NODE, [_row(path, node) for path, node in saved])
+            connection.executemany("DELETE FROM nodes WHERE path = ?", [(path,) for path in removed])
+            connection.execute(_SAVE_COUNTER, ("zxid", zxid))
+            if session != self._saved_session:
+                connection.execute(_SAVE_COUNTER, ("session", session))
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise DatabaseFailed(str(error)) from error
+        self._saved_session = session
+
+    def close(self) -> None:
+        """Close the file; the write-ahead log moves into it, unless the disk has failed."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def _unusable(self, error: Exception) -> RegistryError:
+        return RegistryError(f"cannot open the registry {self.path}: {error}")
+
+
+def _row(path: str, node: Node) -> tuple[Any, ...]:
+    return (
+        path,
+        node.data,
+        node.czxid,
+        node.mzxid,
+        node.pzxid,
+        node.ctime,
+        node.mtime,
+        node.version,
+        node.child_creations,
+    )
