@@ -53,7 +53,7 @@ kafkalite = str(Path(sys.executable).with_name("kafkalite"))
 with BrokerProcess(Path("data")) as broker:
     def run(*arguments, input=""):
         command = [kafkalite, *arguments, "--bootstrap-server", broker.bootstrap]
-        return subprocess.run(command, input=input, text=True, check=True, stdout=subprocess.PIPE, timeout=60).stdout
+        return subprocess.run(command, input=input, text=True, check=True, capture_output=True, timeout=60).stdout
     run("topics", "create", "--topic", "t", "--partitions", "1")
     run("produce", "--topic", "t", input="first\\nsecond\\n")
     print(run("consume", "--topic", "t", "--from-beginning", "--max-messages", "2"))
