@@ -1,10 +1,10 @@
-"""Write the generated pages: docs/protocol.md from the broker's dispatch table, docs/configuration.md from the settings.
+"""Write the generated pages: docs/protocol.md from the dispatch table, docs/configuration.md from the settings.
 
     python scripts/generate_docs.py            # rewrites the files
     python scripts/generate_docs.py --check    # exit status 1 when they differ from what would be written
 
-What a page says is said once in the code: versions beside each handler, defaults, bounds and texts in the SettingGroups.
-A test runs the check.
+What a page says is said once in the code: versions beside each handler, defaults, bounds and texts in the
+SettingGroups. A test runs the check.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ highest version that both know; the answer is built from the table below, so not
 """
 
 _PROTOCOL_TAIL = """
-Produce is advertised from version 0 although versions 0 to 2 are not served: librdkafka up to 2.11.0 otherwise sends its
-batches uncompressed. A request of such a version closes the connection, as any request of an API or version that is not
-in the table does; only ApiVersions itself answers a version that it does not know.
+Produce is advertised from version 0 although versions 0 to 2 are not served: librdkafka up to 2.11.0 otherwise sends
+its batches uncompressed. A request of such a version closes the connection, as any request of an API or version that is
+not in the table does; only ApiVersions itself answers a version that it does not know.
 
 ## What is not served
 
 - Groups and committed offsets (keys 8 to 16, 42, 47): consumers assign their partitions by hand.
 - Transactions (24 to 28): a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-- Changes of settings (33, 44), deletion of records (21), log directories (34, 35), elections and reassignments (43, 45, 46).
+- Changes of settings (33, 44), deletion of records (21), log directories (34, 35).
+- Elections and reassignments (43, 45, 46).
 - Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
 - Fetch sessions: declined, so every fetch names all its partitions. Topic ids in Fetch (version 13 and newer).
 - Message formats before version 2 (magic 0 and 1).
@@ -55,8 +56,8 @@ in the table does; only ApiVersions itself answers a version that it does not kn
   (`request.read.timeout.ms`).
 - Requests may be pipelined; answers come in the order of the requests. A connection with more than
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
-- A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, and with INVALID_RECORD when it unpacks to more than
-  `max.decompressed.batch.bytes`.
+- A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, and with INVALID_RECORD when it unpacks to more
+  than `max.decompressed.batch.bytes`.
 """
 
 _CONFIGURATION_HEAD = """# Settings
@@ -84,7 +85,7 @@ def protocol_page() -> str:
         summary = (inspect.getdoc(import_module(api.handler.__module__)) or "").partition("\n\n")[0]
         _, _, text = " ".join(summary.split()).partition(": ")
         versions = f"{api.min_version}-{api.max_version}"
-        text = text[:1].upper() + text[1:]
+        text = (text[:1].upper() + text[1:]).replace("``", "`")
         rows.append(f"| {api.key} | {api.name} | {versions} | {api.advertised_from} | {text} |\n")
     return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_TAIL
 

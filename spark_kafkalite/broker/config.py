@@ -17,7 +17,7 @@ from typing import Any
 
 from spark_kafkalite.broker.listeners import Listener, parse_listeners
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, broker_defaults
+from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, BROKER_SYNONYMS, broker_defaults
 from spark_kafkalite.settings import Setting, SettingGroup, read_properties
 
 MEBIBYTE = 1024 * 1024
@@ -273,6 +273,10 @@ class BrokerConfig:
         registry_dir = Path(values["registry.dir"]) if values["registry.dir"] else log_dirs[0] / "_registry"
         log_properties = {setting.name: given[setting.name] for setting in BROKER_LOG_SETTINGS if setting.name in given}
         topic_defaults = broker_defaults(log_properties)
+        for topic_setting, (first, *_) in BROKER_SYNONYMS.items():
+            # Not given: shown with the value that is in force.
+            if values[first.name] is None:
+                values[first.name] = topic_defaults[topic_setting]
         return cls(values, frozenset(given), listeners, log_dirs, registry_dir, log_properties, topic_defaults)
 
     def __getitem__(self, name: str) -> Any:

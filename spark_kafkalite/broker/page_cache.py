@@ -1,7 +1,7 @@
 """Whether a range of a log file is in memory, and how it gets there without the event loop waiting for the disk.
 
 ``sendfile`` on bytes that are not in the page cache blocks until the disk has read them, and the whole broker with it.
-What was written lately is in the cache. Anything else is probed with ``preadv(RWF_NOWAIT)``, which fails instead of
+What was written lately is in the cache and is not asked about. Anything else is probed with ``preadv(RWF_NOWAIT)``,
 waiting; after a miss a thread reads the range once, which leaves it in the cache.
 
 The probe is a guess in both directions (the kernel may drop a page right after it), so it samples the range instead of
@@ -16,8 +16,6 @@ from collections.abc import Iterable
 
 from spark_kafkalite.log.segment import LogSlice
 
-# Of this much at the end of a file it is taken for granted that it is in the cache.
-_RECENT_BYTES = 16 * 1024 * 1024
 # The kernel reads ahead in windows of 128 KiB by default, so a cached page rarely has uncached neighbours nearer by.
 _SAMPLE_EVERY_BYTES = 128 * 1024
 _PIECE_BYTES = 1024 * 1024
@@ -40,8 +38,6 @@ def _is_cached(piece: LogSlice) -> bool:
     end = piece.position + piece.length
     descriptor = piece.file.fileno()
     try:
-        if os.fstat(descriptor).st_size - piece.position <= _RECENT_BYTES:
-            return True
         for position in range(piece.position, end, _SAMPLE_EVERY_BYTES):
             os.preadv(descriptor, (_probe,), position, _NOWAIT)
         os.preadv(descriptor, (_probe,), end - 1, _NOWAIT)

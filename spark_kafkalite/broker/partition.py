@@ -52,6 +52,9 @@ _ACKS_ALL = -1
 # flush.ms beyond a year (the default is for ever) needs no timer.
 _LONGEST_TIMER_MS = 365 * 86_400_000
 
+# Of this much at the end of a log it is taken for granted that it is in the page cache.
+_RECENT_BYTES = 16 * 1024 * 1024
+
 
 class PartitionServices:
     """What every partition shares; made once by the broker."""
@@ -421,7 +424,12 @@ class Partition(Appender):
     def reaches_end(self, found: LogSlice) -> bool:
         """Return whether a slice ends where the log ends, so that only a later append can give more."""
         active = self.log.segments.active
-        return found.file is active.file and found.position + found.length >= active.size_bytes
+        return found.position + found.length >= active.size_bytes and found.file is active.file
+
+    def is_recent(self, found: LogSlice) -> bool:
+        """Return whether a slice was written so lately that it is in the page cache for certain."""
+        active = self.log.segments.active
+        return active.size_bytes - found.position <= _RECENT_BYTES and found.file is active.file
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """Return the first visible record whose timestamp is at least ``timestamp_ms``, None when there is none."""

@@ -51,14 +51,24 @@ def handle(context: BrokerContext, request: Request, frame: memoryview, position
 class _Reading:
     """What one pass over the request's partitions found."""
 
-    __slots__ = ("_fetch", "_left_bytes", "is_enough", "partitions", "size_bytes", "slices", "topics")
+    __slots__ = (
+        "_fetch",
+        "_left_bytes",
+        "is_enough",
+        "old_slices",
+        "partitions",
+        "size_bytes",
+        "slice_count",
+        "topics",
+    )
 
     def __init__(self, context: BrokerContext, fetch: FetchRequest) -> None:
         self._fetch = fetch
         self._left_bytes = min(max(fetch.max_bytes, 0), context.config["fetch.max.bytes"])
         self.size_bytes = 0
         self.is_enough = False
-        self.slices: list[LogSlice] = []
+        self.slice_count = 0
+        self.old_slices: list[LogSlice] = []
         self.partitions: list[Partition] = []
         self.topics: list[tuple[str, list[FetchedPartition]]] = []
         replicas = context.replicas
@@ -86,7 +96,9 @@ class _Reading:
         if found is not None:
             self.size_bytes += found.length
             self._left_bytes -= found.length
-            self.slices.append(found)
+            self.slice_count += 1
+            if not partition.is_recent(found):
+                self.old_slices.append(found)
             records = FileRange(found.file, found.position, found.length)
             # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
             if not partition.reaches_end(found):
@@ -107,7 +119,7 @@ class _Reading:
 
 def _response(context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot | None) -> Response | None:
     """Give the answer: returned when there is no slot, else into the slot; after a read where one is needed."""
-    cold = uncached(result.slices)
+    cold = uncached(result.old_slices) if result.old_slices else None
     if cold:
         waiting = request.connection.defer() if slot is None else slot
         context.io.submit(
@@ -124,7 +136,7 @@ def _response(context: BrokerContext, request: Request, result: _Reading, slot: 
 
 
 def _pack(request: Request, result: _Reading) -> Response:
-    if result.size_bytes and len(result.slices) * _COPIED_BYTES >= result.size_bytes:
+    if result.size_bytes and result.slice_count * _COPIED_BYTES >= result.size_bytes:
         result.topics = [(name, [_with_bytes(one) for one in fetched]) for name, fetched in result.topics]
     return pack_fetch_response(request.correlation_id, request.api_version, result.topics)  # type: ignore[return-value]
 
