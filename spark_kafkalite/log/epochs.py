@@ -97,8 +97,8 @@ class LeaderEpochs:
             return epoch, self._starts[0]
         return self.epochs[higher - 1], self._starts[higher]
 
-    def truncate_from_end(self, end_offset: int, *, sync: bool = True) -> None:
-        """Forget epochs that start at or after ``end_offset``."""
+    def truncate_from_end(self, end_offset: int, *, write: bool = True) -> None:
+        """Forget epochs that start at or after ``end_offset``; the file too if ``write``."""
         keep = len(self._starts)
         while keep and self._starts[keep - 1] >= end_offset:
             keep -= 1
@@ -106,9 +106,10 @@ class LeaderEpochs:
             del self.epochs[keep:]
             del self._starts[keep:]
             self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
-            self.write(sync=sync)
+            if write:
+                self.write()
 
-    def truncate_from_start(self, start_offset: int, *, sync: bool = True) -> None:
+    def truncate_from_start(self, start_offset: int, *, write: bool = True) -> None:
         """Forget epochs that end at or before ``start_offset``; the one that holds it starts there afterwards."""
         first = bisect_right(self._starts, start_offset) - 1
         if first < 0 or (first == 0 and self._starts[0] == start_offset):
@@ -116,7 +117,8 @@ class LeaderEpochs:
         del self.epochs[:first]
         del self._starts[:first]
         self._starts[0] = start_offset
-        self.write(sync=sync)
+        if write:
+            self.write()
 
     def clear(self) -> None:
         """Forget every epoch."""

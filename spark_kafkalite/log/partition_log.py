@@ -129,6 +129,7 @@ class PartitionLog:
         log_start_offset: int = 0,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
+        sync: bool = True,
         on_segment: Callable[[str], None] | None = None,
     ) -> PartitionLog:
         """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails."""
@@ -145,6 +146,7 @@ class PartitionLog:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             now_ms=clock.wall_ms(),
+            sync=sync,
             on_segment=on_segment,
         )
         return cls(
@@ -684,26 +686,37 @@ class PartitionLog:
         """Forget producers that have been silent for ``producer.id.expiration.ms``; return how many."""
         return self.producers.expire(self._clock.wall_ms() - expiration_ms) if self.producers.producers else 0
 
-    def close(self, *, clean: bool = True) -> None:
-        """End the log's use. With ``clean``, records are synced and indexes and producers written (not synced) first,
-        so that the next start need not scan. KafkaStorageError when that fails. Slices that are out stay readable."""
+    def close(self, *, clean: bool = True, sync: bool = True) -> None:
+        """End the log's use. With ``clean``, records, indexes and producers are written and synced first, so that the
+        next start need not scan. Without ``sync`` the caller has called ``write_small_files`` and synced the file
+        system. KafkaStorageError when that fails. Slices that are out stay readable."""
         if self.closed:
             return
         try:
             if clean and self.failure is None:
                 self._flushing = False
-                self.flush()
                 self.write_small_files()
+                if not sync:
+                    self._unsynced_paths.clear()
+                    self._unsynced_directories.clear()
+                self.flush()
         finally:
             self.closed = True
             self.segments.forget_files()
 
     def write_small_files(self) -> None:
-        """Write the active segment's indexes and a producer snapshot, without syncing them."""
+        """Write the active segment's indexes and a producer snapshot; the next flush syncs them."""
         try:
-            self.segments.active.write_indexes()
+            active = self.segments.active
+            if active.write_indexes():
+                self._unsynced_paths += [active.offset_index.path, active.time_index.path]
             self.producers.map_end_offset = self.log_end_offset
-            if self.log_end_offset > 0:
-                self.producers.write_snapshot(self._files.fs, self.directory)
+            snapshot = (
+                self.producers.write_snapshot(self._files.fs, self.directory) if self.log_end_offset > 0 else None
+            )
+            if snapshot is not None:
+                self._unsynced_paths.append(snapshot)
+            if self._unsynced_paths:
+                self._unsynced_directories.append(self.directory)
         except OSError as error:
             raise self._fail("write the indexes of", error) from error

@@ -182,12 +182,14 @@ def load_log(
     recovery_point: int,
     log_start_offset: int,
     now_ms: int,
+    sync: bool = True,
     on_segment: Callable[[str], None] | None = None,
 ) -> LoadedLog:
     """Open the log in ``directory``, recovering it unless ``clean``.
 
     ``recovery_point`` and ``log_start_offset`` are the checkpoints' values, 0 when they have none. ``on_segment`` is
-    told each segment that is about to be scanned. Raises OSError when the disk fails.
+    told each segment that is about to be scanned. With ``sync`` what was recovered is on the disk when this
+    returns; without, the caller sees to it before the recovery point is used. Raises OSError when the disk fails.
     """
     fs = files.fs
     found = _sort_entries(files, directory)
@@ -203,6 +205,7 @@ def load_log(
         return LoadedLog(segments, epochs, producers, base, base, base, -1, 0, 0)
 
     epochs, epochs_lost = _load_epochs(files, directory)
+    known_epochs = epochs.entries
     first_unsound = _first_to_recover(found, bases, clean=clean, recovery_point=recovery_point)
     sealed = [_sealed(files, directory, found, base) for base in bases[: min(first_unsound, len(bases) - 1)]]
 
@@ -240,7 +243,7 @@ def load_log(
         before = Segments(files, directory, sealed[:-1], _as_active(files, directory, sealed[-1], now_ms))
         _replay(before, scan, bases[0] if epochs_lost else producers.map_end_offset)
     # What the file says of the segments to scan may be older or newer than they are; they say it themselves.
-    epochs.truncate_from_end(first_base, sync=False)
+    epochs.truncate_from_end(first_base, write=False)
     scan.next_offset = first_base
     scan.leader_epoch = max(scan.leader_epoch, epochs.epoch_at(first_base - 1))
     recovered: list[ActiveSegment] = []
@@ -270,9 +273,8 @@ def load_log(
         sealed.append(segment.seal())
     active = recovered[-1]
     end = scan.next_offset
-    epochs.truncate_from_end(end, sync=False)
-    epochs.truncate_from_start(max(log_start_offset, bases[0]), sync=False)
-    epochs.write()
+    epochs.truncate_from_end(end, write=False)
+    epochs.truncate_from_start(max(log_start_offset, bases[0]), write=False)
     segments = Segments(files, directory, sealed, active)
     start = max(log_start_offset, bases[0])
     if start > end:
@@ -280,11 +282,14 @@ def load_log(
         segments.start_anew(start, now_ms)
         recovered = [segments.active]
         end = start
-        epochs.clear()
+        epochs.truncate_from_end(0, write=False)
         producers.clear()
+    if epochs_lost or epochs.entries != known_epochs:
+        epochs.write(sync=sync)
     producers.map_end_offset = end
     _drop_snapshots(files, directory, bases, producers.snapshot_offset, end)
-    _sync_recovered(files, directory, recovered)
+    if sync:
+        _sync_recovered(files, directory, recovered)
     return LoadedLog(
         segments,
         epochs,

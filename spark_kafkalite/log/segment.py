@@ -275,11 +275,11 @@ class ActiveSegment(Segment):
             waited_ms = clock.wall_ms() - self.created_ms
         return waited_ms > config.segment_ms - self.roll_jitter_ms
 
-    def write_indexes(self) -> None:
-        """Bring the index files up to date, the time index with its last entry."""
+    def write_indexes(self) -> bool:
+        """Bring the index files up to date, the time index with its last entry; return whether they were not."""
         self.time_index.maybe_append(self._timestamp_so_far, self._offset_of_max_timestamp)
-        self.offset_index.write()
-        self.time_index.write()
+        wrote_offsets = self.offset_index.write()
+        return self.time_index.write() or wrote_offsets
 
     def seal(self) -> Segment:
         """Write the indexes and return the segment as one that only reads."""

@@ -22,7 +22,7 @@ from spark_kafkalite.log.open_files import OpenFiles
 # 32 KiB of offset index, which is 16 MiB of log or more.
 SPILL_ENTRIES = 4096
 # How many entries the last step of a look-up reads at once.
-_BLOCK_ENTRIES = 256
+_BLOCK_ENTRIES = 16
 
 
 class SparseIndex:
@@ -31,12 +31,14 @@ class SparseIndex:
     ENTRY: ClassVar[struct.Struct]
     KEY_TYPECODE: ClassVar[str]
 
-    __slots__ = ("_files", "_keys", "_stored", "_values", "path")
+    __slots__ = ("_changed", "_files", "_keys", "_stored", "_values", "path")
 
     def __init__(self, files: OpenFiles, path: str, stored_entries: int) -> None:
         self.path = path
         self._files = files
         self._stored = stored_entries
+        # Whether the file lacks something, or may be missing.
+        self._changed = not stored_entries
         self._keys: array[int] = array(self.KEY_TYPECODE)
         self._values: array[int] = array("i")
 
@@ -61,6 +63,7 @@ class SparseIndex:
         """Append an entry; ``key`` is above the last one's (the caller sees to it)."""
         self._keys.append(key)
         self._values.append(value)
+        self._changed = True
         if len(self._keys) > SPILL_ENTRIES:
             self.write()
 
@@ -93,8 +96,10 @@ class SparseIndex:
         column_values = [pair[column] for pair in self.ENTRY.iter_unpack(block)]
         return low + bisect_right(column_values, wanted) - 1
 
-    def write(self) -> None:
-        """Put the entries held in memory into the file, which exists and is complete afterwards."""
+    def write(self) -> bool:
+        """Put what is held in memory into the file, which is complete afterwards; return whether it was not."""
+        if not self._changed:
+            return False
         size = self.ENTRY.size
         file = self._files.open(self.path, create=True)
         if file.size() != self._stored * size:
@@ -105,6 +110,8 @@ class SparseIndex:
             self._stored += len(self._keys)
             del self._keys[:]
             del self._values[:]
+        self._changed = False
+        return True
 
     def keep(self, count: int) -> None:
         """Drop every entry from number ``count`` on."""
@@ -122,6 +129,7 @@ class SparseIndex:
         del self._keys[:]
         del self._values[:]
         self._stored = 0
+        self._changed = True
 
     def _file(self) -> File:
         return self._files.open(self.path)

@@ -26,6 +26,7 @@ def clock() -> ManualClock:
 def fs() -> MemoryFs:
     fs = MemoryFs()
     fs.make_directories("/data")
+    fs.sync_directory("/")
     return fs
 
 
