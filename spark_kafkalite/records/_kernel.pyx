@@ -17,7 +17,7 @@ from cpython.buffer cimport PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from cpython.tuple cimport PyTuple_GET_ITEM
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -72,6 +72,9 @@ cdef enum:
     # Below this much work another thread gains nothing from the GIL, and getting it back may take 5 ms.
     NOGIL_BYTES = 65536
     NOGIL_ROWS = 1024
+    # What room may be made for batches that are only expected: beyond it a batch that lies about the others costs nothing.
+    EXPECTED_ROWS = 2097152
+    EXPECTED_BYTES = 67108864
     # Room behind buffers of ours, for copies in pieces.
     SLACK = 64
 
@@ -130,6 +133,13 @@ cdef inline object _header_at(const uint8_t* p):
         <int32_t>load_be32(p + 53),
         <int32_t>load_be32(p + 57),
     ))
+
+
+cdef inline int64_t _header_field(header, Py_ssize_t number) except? -2:
+    """Return a field of a BatchHeader; by number, which takes a tenth of what an attribute of a named tuple takes."""
+    if not isinstance(header, tuple) or PyTuple_GET_SIZE(header) != 13:
+        raise TypeError("header must be a BatchHeader")
+    return <object>PyTuple_GET_ITEM(header, number)
 
 
 cdef inline int _check_length(Py_ssize_t position, int64_t batch_length) except -1:
@@ -247,6 +257,8 @@ cdef struct Section:
     int64_t count
     int64_t index
     int64_t previous_delta
+    # Whether _usual_record may be tried: no key is required, and no short timestamp delta can overflow.
+    bint is_usual
     # Result of _long_varint.
     int64_t number
     int fault
@@ -357,8 +369,8 @@ cdef const uint8_t* _skip_headers(Section* s, const uint8_t* p, const uint8_t* e
     return p
 
 
-cdef inline const uint8_t* _next_record(Section* s, const uint8_t* p, Parsed* r, bint keys_required) noexcept nogil:
-    """Read and check the record at ``p``."""
+cdef const uint8_t* _any_record(Section* s, const uint8_t* p, Parsed* r, bint keys_required) noexcept nogil:
+    """Read and check the record at ``p``, whatever it is like; says what is wrong with it."""
     cdef const uint8_t* end
     cdef int64_t number
     p = _varint(s, p, s.end, RECORD_LENGTH, 32, &number)
@@ -411,6 +423,86 @@ cdef inline const uint8_t* _next_record(Section* s, const uint8_t* p, Parsed* r,
     return _skip_headers(s, p, end, r)
 
 
+cdef inline const uint8_t* _short_varint(const uint8_t* p, int64_t* out) noexcept nogil:
+    """Read a varint of at most three bytes, which must lie in the section; NULL when it is longer."""
+    cdef uint64_t raw = p[0]
+    if LIKELY(raw < 0x80):
+        p += 1
+    elif p[1] < 0x80:
+        raw = (raw & 0x7F) | <uint64_t>p[1] << 7
+        p += 2
+    elif p[2] < 0x80:
+        raw = (raw & 0x7F) | <uint64_t>(p[1] & 0x7F) << 7 | <uint64_t>p[2] << 14
+        p += 3
+    else:
+        return NULL
+    out[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+    return p
+
+
+cdef inline const uint8_t* _usual_record(Section* s, const uint8_t* start, Parsed* r) noexcept nogil:
+    """Read the record at ``start`` if it is like nearly all: short varints, no headers, nothing wrong. Else NULL.
+
+    Four varints and the attributes take 13 bytes here, so one check of the room stands for many; that all lengths add up
+    to the record's own at the end stands for the others.
+    """
+    cdef const uint8_t* p
+    cdef const uint8_t* end
+    cdef int64_t length, delta
+    if UNLIKELY(s.end - start < 16):
+        return NULL
+    p = _short_varint(start, &length)
+    if UNLIKELY(p == NULL or length < 0 or length > s.end - p):
+        return NULL
+    end = p + length
+    p = _short_varint(p + 1, &delta)
+    if UNLIKELY(p == NULL):
+        return NULL
+    r.timestamp = s.base_timestamp + delta
+    p = _short_varint(p, &delta)
+    if UNLIKELY(p == NULL or delta <= s.previous_delta or delta > s.last_offset_delta):
+        return NULL
+    r.offset_delta = delta
+    p = _short_varint(p, &r.key_length)
+    if UNLIKELY(p == NULL):
+        return NULL
+    r.key = p
+    if r.key_length > 0:
+        if UNLIKELY(r.key_length > end - p):
+            return NULL
+        p += r.key_length
+    elif UNLIKELY(r.key_length < -1):
+        return NULL
+    if UNLIKELY(s.end - p < 3):
+        return NULL
+    p = _short_varint(p, &r.value_length)
+    if UNLIKELY(p == NULL or r.value_length < -1):
+        return NULL
+    r.value = p
+    length = r.value_length if r.value_length > 0 else 0
+    # Also says that end lies behind everything read before, and that the value lies in the record.
+    if UNLIKELY(end - p - length != 1 or (end - 1)[0] != 0):
+        return NULL
+    r.header_count = 0
+    r.headers = p
+    s.previous_delta = delta
+    return end
+
+
+cdef inline const uint8_t* _next_record(Section* s, const uint8_t* p, Parsed* r, bint keys_required) noexcept nogil:
+    """Read and check the record at ``p``."""
+    cdef const uint8_t* end
+    cdef Parsed any
+    if LIKELY(s.is_usual):
+        end = _usual_record(s, p, r)
+        if LIKELY(end != NULL):
+            return end
+    # Into a struct of its own: a struct whose address is given away is kept in memory, not in registers.
+    end = _any_record(s, p, &any, keys_required)
+    r[0] = any
+    return end
+
+
 cdef inline int32_t _checked_varint(const uint8_t** p) noexcept nogil:
     """Read a varint of at most 32 bits that has been checked."""
     cdef uint32_t raw = 0
@@ -428,11 +520,12 @@ cdef inline int32_t _checked_varint(const uint8_t** p) noexcept nogil:
 cdef int _open_section(Section* s, const uint8_t* p, Py_ssize_t size, header) except -1:
     s.p = p
     s.end = p + size
-    s.base_timestamp = <object>PyTuple_GET_ITEM(header, 7)
-    s.last_offset_delta = <object>PyTuple_GET_ITEM(header, 6)
-    s.count = <object>PyTuple_GET_ITEM(header, 12)
+    s.base_timestamp = _header_field(header, 7)
+    s.last_offset_delta = _header_field(header, 6)
+    s.count = _header_field(header, 12)
     s.index = 0
     s.previous_delta = -1
+    s.is_usual = INT64_MIN + (1 << 24) < s.base_timestamp < INT64_MAX - (1 << 24)
     s.fault = 0
     s.field = 0
     if s.count < 0 or s.count > size // MIN_RECORD_BYTES:
@@ -488,6 +581,7 @@ def walk_records(
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
         _open_section(&s, <const uint8_t*>view.buf, view.len, header)
+        s.is_usual = s.is_usual and not keys_required
         if view.len >= NOGIL_BYTES:
             with nogil:
                 result = _walk(&s, keys_required, earliest_timestamp, latest_timestamp, &largest)
@@ -866,7 +960,7 @@ cdef int _first_null(Bits* bits, Py_ssize_t row, Py_ssize_t row_capacity) noexce
 cdef inline int _set_bit(Bits* bits, Py_ssize_t row, bint is_valid, Py_ssize_t row_capacity) noexcept nogil:
     if LIKELY(is_valid and bits.capacity == 0):
         return 0
-    if _first_null(bits, row, row_capacity) < 0:
+    if UNLIKELY(row >> 3 >= bits.capacity) and _first_null(bits, row, row_capacity) < 0:
         return -1
     if is_valid:
         bits.data[row >> 3] |= <uint8_t>(1 << (row & 7))
@@ -914,7 +1008,7 @@ cdef void _free_cells(GrowingCells* cells) noexcept nogil:
 cdef class ColumnBuilder:
     """As ``batch_py.ColumnBuilder``."""
 
-    cdef readonly object next_offset
+    cdef readonly int64_t next_offset
     cdef Py_ssize_t _count, _header_count, _row_capacity
     cdef int64_t _size_bytes, _max_rows, _max_bytes
     cdef bint _with_headers, _stopped
@@ -968,35 +1062,39 @@ cdef class ColumnBuilder:
         return self._is_full()
 
     def add_batch(
-        self, buffer, Py_ssize_t position, header, payload=None, first_offset=0, until_offset=INT64_MAX
+        self, buffer, Py_ssize_t position, header, payload=None, int64_t first_offset=0, int64_t until_offset=INT64_MAX
     ):
         """As ``batch_py.ColumnBuilder.add_batch``."""
-        cdef Py_buffer view
+        cdef Py_buffer view, payload_view
         cdef Py_ssize_t available, size_bytes
-        cdef int64_t base_offset, last_offset_delta, batch_length
-        cdef int attributes
+        cdef double expected
+        cdef int64_t base_offset = _header_field(header, 0)
+        cdef int64_t last_offset_delta = _header_field(header, 6)
+        cdef int64_t batch_length = _header_field(header, 1)
+        cdef int64_t attributes = _header_field(header, 5)
         cdef const uint8_t* section
         if self._is_full():
             return 0
-        base_offset = header.base_offset
-        last_offset_delta = header.last_offset_delta
-        batch_length = header.batch_length
-        attributes = header.attributes
         if base_offset < 0 or base_offset > INT64_MAX - MAX_INT32 - 1:
             raise CorruptMessage(f"record batch: base offset {base_offset} is not an offset of a log")
         if attributes & 0x20:
             self._move_to(min(base_offset + last_offset_delta + 1, until_offset))
             return 0
-        if payload is not None:
-            PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-            try:
-                return self._add_section(<const uint8_t*>view.buf, view.len, header, first_offset, until_offset)
-            finally:
-                PyBuffer_Release(&view)
-        if attributes & 0x07:
-            raise ValueError(f"the batch has codec {attributes & 7}: its decompressed records section must be given")
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
         try:
+            # Whoever adds a batch of a fetched buffer adds those behind it too: room is made for all at once, because
+            # growing step by step copies everything once more.
+            expected = max((view.len - position) / <double>max(LOG_OVERHEAD + batch_length, HEADER_BYTES), 1)
+            if payload is not None:
+                PyObject_GetBuffer(payload, &payload_view, PyBUF_SIMPLE)
+                try:
+                    return self._add_section(
+                        <const uint8_t*>payload_view.buf, payload_view.len, header, first_offset, until_offset, expected
+                    )
+                finally:
+                    PyBuffer_Release(&payload_view)
+            if attributes & 0x07:
+                raise ValueError(f"the batch has codec {attributes & 7}: its decompressed records section must be given")
             available = _available(&view, position)
             if batch_length < MIN_BATCH_LENGTH:
                 raise layout.bad_length(position, batch_length)
@@ -1004,17 +1102,17 @@ cdef class ColumnBuilder:
             if size_bytes > available:
                 raise layout.cut_batch(position, size_bytes, available)
             section = <const uint8_t*>view.buf + position + HEADER_BYTES
-            return self._add_section(section, size_bytes - HEADER_BYTES, header, first_offset, until_offset)
+            return self._add_section(section, size_bytes - HEADER_BYTES, header, first_offset, until_offset, expected)
         finally:
             PyBuffer_Release(&view)
 
-    cdef object _add_section(self, const uint8_t* p, Py_ssize_t size, header, first_offset, until_offset):
+    cdef object _add_section(
+        self, const uint8_t* p, Py_ssize_t size, header, int64_t first_offset, int64_t until_offset, double expected
+    ):
         cdef Section s
-        cdef int64_t base_offset = header.base_offset
-        cdef int64_t max_timestamp = header.max_timestamp
-        cdef int64_t first = max(min(first_offset, INT64_MAX), INT64_MIN)
-        cdef int64_t until = max(min(until_offset, INT64_MAX), INT64_MIN)
-        cdef bint is_append_time = (<int>header.attributes & 0x08) != 0
+        cdef int64_t base_offset = _header_field(header, 0)
+        cdef int64_t max_timestamp = _header_field(header, 8)
+        cdef bint is_append_time = (_header_field(header, 5) & 0x08) != 0
         cdef int64_t next_offset = 0
         cdef int result
         # What is put back when a record turns out bad.
@@ -1027,11 +1125,17 @@ cdef class ColumnBuilder:
         cdef bint list_bits = self._list_bits.capacity > 0, header_bits = self._header_values.bits.capacity > 0
         cdef bint has_wide_keys = self._has_wide_keys
         _open_section(&s, p, size, header)
+        if self._reserve_batches(s.count, size, expected) < 0:
+            raise MemoryError()
         if size >= NOGIL_BYTES:
             with nogil:
-                result = self._add_rows(&s, size, base_offset, max_timestamp, is_append_time, first, until, &next_offset)
+                result = self._add_rows(
+                    &s, base_offset, max_timestamp, is_append_time, first_offset, until_offset, &next_offset
+                )
         else:
-            result = self._add_rows(&s, size, base_offset, max_timestamp, is_append_time, first, until, &next_offset)
+            result = self._add_rows(
+                &s, base_offset, max_timestamp, is_append_time, first_offset, until_offset, &next_offset
+            )
         if result < 0:
             self._count = count
             self._header_count = header_count
@@ -1049,10 +1153,21 @@ cdef class ColumnBuilder:
         self._move_to(next_offset)
         return self._count - count
 
-    cdef int _move_to(self, next_offset) except -1:
+    cdef inline void _move_to(self, int64_t next_offset) noexcept:
         if next_offset > self.next_offset:
             self.next_offset = next_offset
-        return 0
+
+    cdef int _reserve_batches(self, int64_t record_count, Py_ssize_t size, double expected) noexcept nogil:
+        """Make room for a batch, and for as many like it as are expected within the limits."""
+        cdef double rows = min(min(record_count * expected, <double>(self._max_rows - self._count)), EXPECTED_ROWS)
+        cdef double part = min(rows / max(record_count, 1) + 1, expected)
+        cdef double room = min(min(size * part, <double>self._max_bytes), EXPECTED_BYTES)
+        if self._reserve_rows(self._count + <Py_ssize_t>max(rows, min(record_count, self._max_rows - self._count))) < 0:
+            return -1
+        # No record takes more than its bytes; what is never written is never touched.
+        if _reserve(&self._keys.data, self._keys.size + max(<Py_ssize_t>room, size)) < 0:
+            return -1
+        return _reserve(&self._values.data, self._values.size + max(<Py_ssize_t>room, size))
 
     cdef int _reserve_rows(self, Py_ssize_t rows) noexcept nogil:
         if rows <= self._row_capacity:
@@ -1073,7 +1188,6 @@ cdef class ColumnBuilder:
     cdef int _add_rows(
         self,
         Section* s,
-        Py_ssize_t size,
         int64_t base_offset,
         int64_t max_timestamp,
         bint is_append_time,
@@ -1095,13 +1209,6 @@ cdef class ColumnBuilder:
         cdef int32_t* value_offsets
         cdef uint8_t* key_data
         cdef uint8_t* value_data
-        if (
-            self._reserve_rows(count + min(s.count, self._max_rows - count)) < 0
-            # No record takes more than its bytes; only what is written is ever touched.
-            or _reserve(&self._keys.data, key_size + size) < 0
-            or _reserve(&self._values.data, value_size + size) < 0
-        ):
-            return _fault(s, F_NO_MEMORY, 0, 0, 0)
         offsets = <int64_t*>self._offsets.data
         timestamps = <int64_t*>self._timestamps.data
         types = <int32_t*>self._timestamp_types.data
