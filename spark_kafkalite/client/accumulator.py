@@ -29,6 +29,8 @@ from spark_kafkalite.errors import DeliveryTimeout, KafkaliteError
 
 _MAX_SEQUENCE: Final = 2**31
 _MAX_EPOCH: Final = 2**15 - 1
+# A batch has less than 2**31 records, so that it can be halved fewer times than this.
+_ORDER_SPAN: Final = 2**32
 NO_LEADER: Final = -1
 
 
@@ -164,9 +166,10 @@ class Accumulator:
         queue.waiting.append(batch)
 
     def _enter(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        # Steps of 2**32 leave room for the parts of a batch that has to be split.
+        # Each batch has a range of numbers, which its parts share out when it has to be split, and theirs again.
         batch.order = queue.next_order
-        queue.next_order += 1 << 32
+        batch.order_span = _ORDER_SPAN
+        queue.next_order += _ORDER_SPAN
         self._active[queue] = None
 
     # The sender's side --------------------------------------------------------------------------------------------
@@ -282,7 +285,8 @@ class Accumulator:
         queue.in_flight.remove(batch)
         sequence = batch.base_sequence
         for number, part in enumerate(parts):
-            part.order = batch.order + number + 1
+            part.order_span = batch.order_span // len(parts)
+            part.order = batch.order + number * part.order_span
             part.created_s = batch.created_s
             if sequence >= 0:
                 part.set_producer(batch.producer_id, batch.producer_epoch, sequence)

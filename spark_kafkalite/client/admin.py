@@ -168,15 +168,18 @@ class Admin:
             [NewTopic(name, num_partitions, replication_factor, dict(configs or {}))], if_not_exists=if_not_exists
         )
 
-    def _wait_for_leaders(self, name: str, deadline: Deadline) -> None:
+    def _wait_for_leaders(self, name: str, deadline: Deadline, count: int = 1) -> None:
         backoff = Backoff(20, self.config.retry_backoff_max_ms)
         while True:
             info = self._cluster.refresh([name], deadline).topics.get(name)
-            if info is not None and not info.error_code and all(each.leader >= 0 for each in info.partitions):
+            partitions = () if info is None or info.error_code else info.partitions
+            if len(partitions) >= count and all(each.leader >= 0 for each in partitions):
                 return
             pause_s = backoff.next_s()
             if deadline.left_s() <= pause_s:
-                raise RequestTimedOut(f"topic {name} was created, but not all of its partitions have a leader yet")
+                raise RequestTimedOut(
+                    f"topic {name}: the cluster has done it, but not all partitions have a leader yet"
+                )
             self._cluster.pause(pause_s)
 
     def delete_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> None:
@@ -224,8 +227,8 @@ class Admin:
             CREATE_PARTITIONS, list(counts), request, lambda a: a.results, deadline, "add partitions to topic"
         )
         if not validate_only:
-            for name in counts:
-                self._wait_for_leaders(name, deadline)
+            for name, count in counts.items():
+                self._wait_for_leaders(name, deadline, count)
 
     def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> list[str]:
         """Return the names of all topics, in order."""

@@ -70,6 +70,7 @@ class ProducerBatch:
         "last_error",
         "log_append_time_ms",
         "order",
+        "order_span",
         "partition",
         "parts",
         "producer_epoch",
@@ -98,7 +99,9 @@ class ProducerBatch:
         self.records = records
         self.encoded = encoded
         self._count = record_count
+        # Its place among the batches of its partition.
         self.order = 0
+        self.order_span = 1
         self.attempts = 0
         self.producer_id = -1
         self.producer_epoch = -1

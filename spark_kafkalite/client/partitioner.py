@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.errors import ConfigError, SerializationError
 from spark_kafkalite.records.kernel import murmur2
 
 PartitionFunction = Callable[[str, "bytes | None", "bytes | None", int], int]
@@ -25,8 +25,11 @@ _POSITIVE: Final = 0x7FFFFFFF
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """Return the partition of a key, as Kafka's own clients compute it."""
-    return (murmur2(key) & _POSITIVE) % partition_count
+    """Return the partition of a key, as Kafka's clients compute it. Raises SerializationError unless it is bytes."""
+    try:
+        return (murmur2(key) & _POSITIVE) % partition_count
+    except TypeError:
+        raise SerializationError(f"key is {type(key).__name__}, must be bytes-like or None") from None
 
 
 class TopicPartitioner:

@@ -135,13 +135,18 @@ class Sender(threading.Thread):
         try:
             while not self._aborted:
                 with self._accumulator.lock:
-                    if self._accumulator.closing and not self._accumulator.has_unfinished():
-                        break
+                    is_done = self._accumulator.closing and not self._accumulator.has_unfinished()
+                if is_done and not self._has_unwritten():
+                    break
                 self._turn()
         except Exception:
             _LOG.exception("the producer's thread ended by an error; what was not acknowledged fails")
         finally:
             self._end()
+
+    def _has_unwritten(self) -> bool:
+        """Whether requests that nobody answers (acks=0) are still to be handed to a socket."""
+        return any(broker.pipeline is not None and broker.pipeline.wants_write for broker in self._brokers.values())
 
     def _turn(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -447,14 +452,15 @@ class Sender(threading.Thread):
             pipeline = broker.pipeline
             if pipeline is None:
                 continue
-            if pipeline.in_flight:
-                times_out_s = pipeline.in_flight[0].sent_s + timeout_s
+            if pipeline.in_flight or pipeline.wants_write:
+                since_s = pipeline.in_flight[0].sent_s if pipeline.in_flight else pipeline.used_s
+                times_out_s = since_s + timeout_s
                 if times_out_s <= now_s:
                     name = pipeline.connection.name
                     self._lose(node, BrokerUnreachable(f"broker {name} did not answer within {timeout_s} s"))
                 elif next_s is None or times_out_s < next_s:
                     next_s = times_out_s
-            elif idle_s >= 0 and now_s - pipeline.used_s > idle_s and not pipeline.wants_write:
+            elif idle_s >= 0 and now_s - pipeline.used_s > idle_s:
                 self._drop(broker)
         return next_s
 

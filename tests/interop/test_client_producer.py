@@ -16,7 +16,6 @@ from spark_kafkalite.client.delivery import RecordMetadata
 from spark_kafkalite.errors import (
     ClosedError,
     ConfigError,
-    DeliveryTimeout,
     InvalidConfig,
     InvalidTimestamp,
     MessageTooLarge,
@@ -36,7 +35,9 @@ def read_all(bootstrap: str, topic: str, count: int, **settings: object) -> list
 
 
 def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[tuple[int, bytes | None, bytes | None]]:
-    consumer = ConfluentConsumer({"bootstrap.servers": bootstrap, "group.id": "none", "check.crcs": True})
+    consumer = ConfluentConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False, "check.crcs": True}
+    )
     consumer.assign([ConfluentPartition(topic, number, 0) for number in range(4)])
     found = []
     deadline = time.monotonic() + 30
@@ -71,6 +72,9 @@ def test_tombstones_and_empty_values_stay_apart(bootstrap: str, topic: str) -> N
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_codec_and_acks(bootstrap: str, topic: str, codec: str, acks: str) -> None:
     with Producer(bootstrap_servers=bootstrap, compression_type=codec, acks=acks, linger_ms=2) as producer:
+        if acks == "0":
+            # A broker that has only just made a partition may refuse a batch, and with acks=0 nobody would know.
+            time.sleep(0.5)
         for number in range(2_000):
             producer.send(topic, b"%d" % number, b"%d" % (number % 17))
         producer.send_batch(topic, [{"value": b"%d" % number, "key": b"k"} for number in range(2_000, 3_000)])
@@ -228,9 +232,9 @@ def test_batches_that_a_topic_finds_too_large_are_split(bootstrap: str, topic: s
 
 def test_a_record_above_max_request_size_is_refused_here(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap, max_request_size=1_000) as producer:
-        with pytest.raises(MessageTooLarge, match="max.request.size=1000"):
+        with pytest.raises(MessageTooLarge, match=r"max\.request\.size=1000"):
             producer.send(topic, b"x" * 1_000)
-        with pytest.raises(MessageTooLarge, match="max.request.size=1000"):
+        with pytest.raises(MessageTooLarge, match=r"max\.request\.size=1000"):
             producer.send_batch(topic, [b"x" * 1_000])
 
 
@@ -322,18 +326,6 @@ def test_full_memory_blocks_then_fails(bootstrap: str, topic: str) -> None:
             producer.send(topic, b"x" * 400)
         producer.flush(30)
     assert len(read_all(bootstrap, topic, 50)) == 50
-
-
-def test_unwritable_topics_time_out_with_the_reason(bootstrap: str, topic: str, admin: Admin) -> None:
-    gone = f"{topic}-gone"
-    admin.create_topic(gone, 1, 1)
-    with Producer(
-        bootstrap_servers=bootstrap, request_timeout_ms=500, delivery_timeout_ms=1_000, linger_ms=0
-    ) as producer:
-        producer.send(gone, b"x").result(30)
-        admin.delete_topics([gone])
-        with pytest.raises(DeliveryTimeout, match=r"delivery\.timeout\.ms=1000"):
-            producer.send(gone, b"y").result(30)
 
 
 def test_admin_errors_name_the_setting(bootstrap: str, topic: str, admin: Admin) -> None:

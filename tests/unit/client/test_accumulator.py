@@ -212,6 +212,24 @@ def test_parts_of_a_batch_take_its_place_and_its_sequences() -> None:
     assert [each.base_sequence for each in (*parts, later)] == [0, 2, 5]
 
 
+def test_parts_of_parts_keep_the_order() -> None:
+    accumulator = made()
+    queue = accumulator.queue("t", 0, 1)
+    close_all(accumulator, queue, batch(queue, records=4), batch(queue))
+    (large,) = drain(accumulator)
+    halves = [batch(queue, records=2, reserved=0) for _ in range(2)]
+    accumulator.replace(queue, large, halves)
+    (first,) = drain(accumulator)
+    (second,) = drain(accumulator)
+    quarters = [batch(queue, records=1, reserved=0) for _ in range(2)]
+    accumulator.replace(queue, first, quarters)
+    # The second half was only refused because the first one was: it must wait for the quarters.
+    assert queue.has_earlier(second)
+    accumulator.lose_sequence(queue, second, 0.0)
+    assert not queue.restart_pending
+    assert [drain(accumulator)[0] for _ in range(3)] == [*quarters, second]
+
+
 def test_memory_is_bounded_but_for_one_batch() -> None:
     accumulator = made(buffer_memory=150)
     queue = accumulator.queue("t", 0, 1)
@@ -249,7 +267,7 @@ def test_a_batch_that_expired_in_flight_keeps_its_place_until_its_answer() -> No
     drain(accumulator)
     first.settle(-1, -1, ValueError())
     accumulator.requeue(queue, first, 0.0)
-    assert [each for each in queue.batches()] == [second]
+    assert list(queue.batches()) == [second]
     assert drain(accumulator) == [second]
     assert second.base_sequence == 1
 
