@@ -26,12 +26,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
@@ -103,9 +102,12 @@ def deleted_topic_path(topic: str) -> str:
 def new_uuid() -> bytes:
     """Return a random id of 16 bytes whose text form does not begin with '-', which tools would take for an option."""
     while True:
-        candidate = uuid.uuid4().bytes
+        candidate = bytearray(os.urandom(16))
+        # The version and variant bits of a random UUID (RFC 9562, version 4).
+        candidate[6] = candidate[6] & 0x0F | 0x40
+        candidate[8] = candidate[8] & 0x3F | 0x80
         if candidate[0] >> 2 != 62:
-            return candidate
+            return bytes(candidate)
 
 
 def uuid_text(raw: bytes) -> str:
@@ -159,6 +161,8 @@ class BrokerRegistration:
             host, port = fields.get("host"), int(fields.get("port", -1))
             if not host and endpoints:
                 # Kafka leaves host and port empty when no endpoint is PLAINTEXT.
+                from urllib.parse import urlsplit  # a broker of ours never needs it
+
                 parts = urlsplit(endpoints[0])
                 host, port = parts.hostname or "", parts.port or -1
             if not host:

@@ -1,5 +1,6 @@
 import json
 import random
+import uuid
 
 import pytest
 
@@ -82,6 +83,7 @@ def test_ids_are_22_characters_and_never_begin_with_a_dash() -> None:
         assert len(text) == 22
         assert not text.startswith("-")
         assert znodes.uuid_bytes(text) == raw
+        assert uuid.UUID(bytes=raw).version == 4
     for bad in ("", "short", "x" * 23, "+" * 22, "é" * 22):
         with pytest.raises(ValueError, match="22 characters"):
             znodes.uuid_bytes(bad)
