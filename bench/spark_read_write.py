@@ -1,0 +1,227 @@
+"""Rows a second through Spark: ours against Spark's JVM connector, and against a source that reads nothing.
+
+Both connectors run in one session of PySpark 4.2.0 (the connector's jars are of that version), local[2]: ours with our
+broker, the JVM connector with Apache Kafka 4.3. Each figure is the median of rounds taken in turn, after one round that
+does not count. `python -m bench spark_read_write`, or this file alone for one size:
+
+    .venv-spark42/bin/python -m bench.spark_read_write --rows 1000000 --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from bench.empty_source import EmptySource
+from bench.measurement import Row, warm_page_cache
+from spark_kafkalite import Admin, Producer
+from spark_kafkalite.testing import jars
+from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from spark_kafkalite.testing.cluster import BrokerProcess
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTITIONS = 4
+_NAMES = itertools.count()
+JVM = "Spark's JVM connector 4.2.0"
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    """Measure everything: the sizes that the design names, or two of them in a quick run."""
+    rounds = 3 if quick else 5
+    with Bench(rounds) as bench:
+        yield from bench.sizes(600_000 if quick else 10_000_000, 100, read=3.0, stream=2.5, write=4.0)
+        if quick:
+            return
+        yield from bench.sizes(2_000_000, 1_000, read=1.5)
+        yield from bench.sizes(200_000, 10_000, read=1.0, write=1.0)
+        yield from bench.sizes(5_000_000, 100, codec="zstd", read=1.0, write=1.0)
+
+
+class Bench:
+    """Both brokers and a session."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._stack = ExitStack()
+        # Spark starts python3 from the PATH otherwise, and its workers import this package's sources.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+
+    def __enter__(self) -> Bench:
+        connector = jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR))
+        self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        kafka = ApacheKafka(self._directory / "kafka", heap_mb=1024, jvm_options=("-XX:+UseG1GC",))
+        self._theirs = self._stack.enter_context(kafka).bootstrap
+        self._ours = self._stack.enter_context(BrokerProcess(self._directory / "kafkalite")).bootstrap
+        builder = SparkSession.builder.master("local[2]").appName("bench")
+        for name, value in {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.memory": "3g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraClassPath": connector,
+            "spark.sql.shuffle.partitions": "2",
+        }.items():
+            builder = builder.config(name, value)
+        self._spark = builder.getOrCreate()
+        self._stack.callback(self._spark.stop)
+        self._spark.sparkContext.setLogLevel("ERROR")
+        self._spark.dataSource.register(EmptySource)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def sizes(
+        self,
+        count: int,
+        value_bytes: int,
+        *,
+        codec: str = "none",
+        read: float | None = None,
+        stream: float | None = None,
+        write: float | None = None,
+    ) -> Iterator[Row]:
+        """Measure one size of records; targets are ratios to the JVM connector, None where there is none."""
+        warm_page_cache(2 * count * (value_bytes + 20))
+        what = f"{_size(value_bytes)} values" + (f", {codec}" if codec != "none" else "")
+        topic = f"read-{next(_NAMES)}"
+        for bootstrap in (self._ours, self._theirs):
+            _fill(bootstrap, topic, count, value_bytes, codec)
+        ours, peer, empty = self._in_turn(
+            lambda: self._read("kafkalite", self._ours, topic, count),
+            lambda: self._read("kafka", self._theirs, topic, count),
+            lambda: self._read_empty(count, value_bytes),
+        )
+        yield Row(f"Spark batch read, {what}", "rows/s", _rate(count, ours), _rate(count, peer), JVM, target=read)
+        target = 0.75 if value_bytes == 100 and codec == "none" else None
+        yield Row(
+            f"Spark batch read, {what}", "rows/s", _rate(count, ours), _rate(count, empty), "an empty Arrow source",
+            target=target,
+        )  # fmt: skip
+        ours, peer = self._in_turn(
+            lambda: self._stream("kafkalite", self._ours, topic, count),
+            lambda: self._stream("kafka", self._theirs, topic, count),
+        )
+        yield Row(
+            f"Spark AvailableNow stream into noop, {what}", "rows/s", _rate(count, ours), _rate(count, peer), JVM,
+            target=stream,
+        )  # fmt: skip
+        ours, peer = self._in_turn(
+            lambda: self._write("kafkalite", self._ours, count, value_bytes, codec),
+            lambda: self._write("kafka", self._theirs, count, value_bytes, codec),
+        )
+        yield Row(f"Spark batch write, {what}", "rows/s", _rate(count, ours), _rate(count, peer), JVM, target=write)
+
+    def _in_turn(self, *measured: Callable[[], float]) -> list[list[float]]:
+        """Return each one's seconds in every round but the first."""
+        rounds = [[measure() for measure in measured] for _ in range(1 + self._rounds)][1:]
+        return [list(seconds) for seconds in zip(*rounds, strict=True)]
+
+    def _read(self, source: str, bootstrap: str, topic: str, count: int) -> float:
+        started = time.monotonic()
+        frame = self._spark.read.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+        _check(frame.load(), count)
+        return time.monotonic() - started
+
+    def _read_empty(self, count: int, value_bytes: int) -> float:
+        started = time.monotonic()
+        options = {"rows": count, "partitions": PARTITIONS, "bytes": value_bytes}
+        _check(self._spark.read.format("empty_arrow").options(**options).load(), count)
+        return time.monotonic() - started
+
+    def _stream(self, source: str, bootstrap: str, topic: str, count: int) -> float:
+        checkpoint = self._directory / f"checkpoint-{next(_NAMES)}"
+        started = time.monotonic()
+        query = (
+            self._spark.readStream.format(source)
+            .options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"})
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        seconds = time.monotonic() - started
+        read = sum(progress.numInputRows for progress in query.recentProgress)
+        assert read == count, f"{source} streamed {read} of {count} rows"
+        shutil.rmtree(checkpoint)
+        return seconds
+
+    def _write(self, sink: str, bootstrap: str, count: int, value_bytes: int, codec: str) -> float:
+        topic = f"write-{next(_NAMES)}"
+        with Admin({"bootstrap.servers": bootstrap}) as admin:
+            admin.create_topic(topic, PARTITIONS)
+            frame = self._spark.range(0, count, 1, PARTITIONS).selectExpr(
+                f"cast(repeat('x', {value_bytes}) AS binary) AS value"
+            )
+            started = time.monotonic()
+            options = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "kafka.compression.type": codec}
+            frame.write.format(sink).options(**options).mode("append").save()
+            seconds = time.monotonic() - started
+            admin.delete_topics([topic])
+        return seconds
+
+
+def _check(frame: object, count: int) -> None:
+    found = frame.selectExpr("count(*)", "sum(length(value))").first()  # type: ignore[attr-defined]
+    assert found[0] == count, f"{found[0]} of {count} rows were read"
+
+
+def _rate(count: int, seconds: list[float]) -> list[float]:
+    return [count / each for each in seconds]
+
+
+def _size(value_bytes: int) -> str:
+    return f"{value_bytes} B" if value_bytes < 1000 else f"{value_bytes // 1000} KB"
+
+
+def _fill(bootstrap: str, topic: str, count: int, value_bytes: int, codec: str) -> None:
+    """Fill a topic with values that compress to about half, a batch to each partition in turn."""
+    at_once = max(PARTITIONS, min(count, (32 << 20) // value_bytes))
+    values = [os.urandom(value_bytes // 4).hex().encode().ljust(value_bytes, b"x") for _ in range(at_once)]
+    batch = pa.record_batch(
+        {
+            "value": pa.array(values, pa.binary()),
+            "partition": pa.array([n % PARTITIONS for n in range(at_once)], pa.int32()),
+        }
+    )
+    settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "batch.size": 65_536}
+    with Admin({"bootstrap.servers": bootstrap}) as admin, Producer(settings) as producer:
+        admin.create_topic(topic, PARTITIONS)
+        for first in range(0, count, at_once):
+            producer.send_batch(topic, batch.slice(0, min(at_once, count - first)))
+        producer.flush()
+
+
+def main() -> None:
+    """Measure one size and print it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=600_000)
+    parser.add_argument("--bytes", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--codec", default="none")
+    arguments = parser.parse_args()
+    with Bench(arguments.rounds) as bench:
+        for row in bench.sizes(arguments.rows, arguments.bytes, codec=arguments.codec):
+            print(
+                f"{row.what}: {row.our_median:,.0f} {row.unit}, {row.peer_name}: {row.peer_median:,.0f}, "
+                f"ratio {row.ratio:.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
