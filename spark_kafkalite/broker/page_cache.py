@@ -2,7 +2,7 @@
 
 ``sendfile`` on bytes that are not in the page cache blocks until the disk has read them, and the whole broker with it.
 What was written lately is in the cache and is not asked about. Anything else is probed with ``preadv(RWF_NOWAIT)``,
-waiting; after a miss a thread reads the range once, which leaves it in the cache.
+which fails instead of waiting; after a miss a thread reads the range once, which leaves it in the cache.
 
 The probe is a guess in both directions (the kernel may drop a page right after it), so it samples the range instead of
 reading it: the cost of being wrong is a short stall, not a wrong answer.

@@ -159,6 +159,7 @@ class Replicas:
 
     def _drop_topic(self, name: str, topic_id: bytes) -> None:
         """Stop serving a removed topic at once; its files go with the queued work."""
+        logger.info("topic %s has been deleted", name)
         for topic_partition in [key for key in self._partitions if key.topic == name]:
             partition = self._partitions[topic_partition]
             if partition.topic_id == topic_id:
@@ -171,7 +172,7 @@ class Replicas:
     def _delete_log(self, log: PartitionLog) -> None:
         if self._logs.get(log.topic_partition) is log:
             self._logs.delete(log.topic_partition)
-            logger.info("deleted the log of %s", log.topic_partition)
+            logger.debug("deleted the log of %s", log.topic_partition)
 
     def _apply_config(self, name: str) -> None:
         config = self._config_of(name)

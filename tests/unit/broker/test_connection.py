@@ -1,0 +1,315 @@
+"""A connection over a channel and a loop that only remember: no sockets, no time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.broker.connection import Connection, FileRange, Limits
+from spark_kafkalite.broker.listeners import Listener
+from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.errors import FrameError
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+class FakeLoop:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.reader: Callable[[], None] | None = None
+        self.writer: Callable[[], None] | None = None
+        self.soon: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def add_reader(self, _: int, callback: Callable[[], None]) -> None:
+        self.reader = callback
+
+    def remove_reader(self, _: int) -> None:
+        self.reader = None
+
+    def add_writer(self, _: int, callback: Callable[[], None]) -> None:
+        self.writer = callback
+
+    def remove_writer(self, _: int) -> None:
+        self.writer = None
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def run_soon(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
+
+class FakeChannel:
+    """``room`` bytes can be sent before it would block."""
+
+    def __init__(self) -> None:
+        self.incoming: list[bytes] = []
+        self.sent = bytearray()
+        self.calls: list[str] = []
+        self.room = 1 << 30
+        self.closed = False
+
+    def fileno(self) -> int:
+        return 99
+
+    def recv_into(self, buffer: memoryview) -> int | None:
+        if not self.incoming:
+            return None
+        data = self.incoming.pop(0)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def recv_into_two(self, first: memoryview, second: memoryview) -> int | None:
+        if not self.incoming:
+            return None
+        data = self.incoming.pop(0)
+        cut = min(len(first), len(data))
+        first[:cut] = data[:cut]
+        second[: len(data) - cut] = data[cut:]
+        return len(data)
+
+    def send(self, data: Any, more: bool) -> int | None:
+        self.calls.append("send+" if more else "send")
+        return self._take(bytes(data))
+
+    def send_file(self, fileno: int, position: int, count: int) -> int | None:
+        self.calls.append("file")
+        return self._take(bytes([fileno]) * count)
+
+    def _take(self, data: bytes) -> int | None:
+        taken = data[: self.room]
+        self.room -= len(taken)
+        self.sent += taken
+        return len(taken) or None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeOwner:
+    def __init__(self, **limits: Any) -> None:
+        self.loop: Any = FakeLoop()
+        settings = {
+            "max_frame_bytes": 1000,
+            "max_requests": 4,
+            "max_response_bytes": 10_000,
+            "read_timeout_s": 30.0,
+            "idle_s": 600.0,
+        } | limits
+        self.limits = Limits(**settings)
+        self.memory = RequestMemory(2000)
+        self.scratch = memoryview(bytearray(4 + 4096))
+        self.served: list[bytes] = []
+        self.answer: Callable[[Connection, bytes], None] = lambda connection, body: connection.answer(b"re:" + body)
+        self.closed: list[tuple[str, bool]] = []
+
+    def serve(self, connection: Connection, frame: memoryview) -> None:
+        self.served.append(bytes(frame))
+        self.answer(connection, bytes(frame))
+
+    def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
+        self.closed.append((reason, hostile))
+
+
+class Setting:
+    def __init__(self, **limits: Any) -> None:
+        self.owner = FakeOwner(**limits)
+        self.channel = FakeChannel()
+        self.connection = Connection(self.owner, self.channel, "peer", Listener("P", "h", 1, "h", 1))
+
+    @property
+    def loop(self) -> FakeLoop:
+        loop: FakeLoop = self.owner.loop
+        return loop
+
+    def receive(self, *pieces: bytes) -> None:
+        self.channel.incoming += pieces
+        while self.channel.incoming and self.loop.reader is not None:
+            self.loop.reader()
+
+
+BODIES = (b"one", b"t", b"three" * 30, b"four")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 64, 10_000])
+def test_requests_arrive_however_they_are_cut(size: int) -> None:
+    setting = Setting()
+    data = framed(*BODIES)
+    setting.receive(*(data[start : start + size] for start in range(0, len(data), size)))
+    assert setting.owner.served == list(BODIES)
+    assert bytes(setting.channel.sent) == framed(*(b"re:" + body for body in BODIES))
+    assert setting.owner.memory.used_bytes == 0
+
+
+def test_answers_to_one_read_leave_in_one_call() -> None:
+    setting = Setting()
+    setting.receive(framed(b"a", b"b", b"c"))
+    assert setting.channel.calls == ["send"]
+
+
+def test_a_deferred_answer_holds_the_later_ones_back() -> None:
+    setting = Setting()
+    slots = []
+
+    def answer(connection: Connection, body: bytes) -> None:
+        if body == b"wait":
+            slots.append(connection.defer())
+        else:
+            connection.answer(b"re:" + body)
+
+    setting.owner.answer = answer
+    setting.receive(framed(b"wait", b"a", b"wait", b"b"))
+    assert bytes(setting.channel.sent) == b""
+    slots[1].complete(b"second")
+    setting.loop.run_soon()
+    assert bytes(setting.channel.sent) == b""
+    slots[0].complete(b"first")
+    setting.loop.run_soon()
+    assert bytes(setting.channel.sent) == framed(b"first", b"re:a", b"second", b"re:b")
+    with pytest.raises(RuntimeError):
+        slots[0].complete(b"again")
+
+
+def test_too_many_unanswered_requests_stop_the_reading() -> None:
+    setting = Setting(max_requests=2)
+    slots = []
+    setting.owner.answer = lambda connection, _: slots.append(connection.defer())
+    setting.receive(framed(b"1", b"2", b"3", b"4", b"5"))
+    assert setting.owner.served == [b"1", b"2"]
+    assert setting.loop.reader is None
+    assert setting.owner.memory.used_bytes == 15
+    slots[0].complete(b"x")
+    setting.loop.run_soon()
+    assert setting.owner.served == [b"1", b"2", b"3"]
+    for slot in slots[1:]:
+        slot.complete(b"y")
+    setting.loop.run_soon()
+    assert setting.owner.served == [b"1", b"2", b"3", b"4", b"5"]
+    assert setting.loop.reader is None
+    slots[3].complete(b"z")
+    setting.loop.run_soon()
+    assert setting.loop.reader is not None
+    assert setting.owner.memory.used_bytes == 0
+
+
+def test_a_peer_that_does_not_read_is_not_read() -> None:
+    setting = Setting(max_response_bytes=100)
+    setting.channel.room = 0
+    setting.owner.answer = lambda connection, _: connection.answer(bytes(90))
+    setting.receive(framed(b"1", b"2", b"3", b"4"))
+    assert setting.owner.served == [b"1", b"2"]
+    assert (setting.loop.reader, setting.loop.writer is None) == (None, False)
+    setting.channel.room = 1 << 20
+    assert setting.loop.writer is not None
+    setting.loop.writer()
+    assert setting.owner.served == [b"1", b"2", b"3", b"4"]
+    assert len(setting.channel.sent) == 4 * 94
+    assert setting.loop.reader is not None
+
+
+class FakeFile:
+    def fileno(self) -> int:
+        return 70
+
+
+def test_file_ranges_leave_between_their_neighbours_and_survive_a_full_socket() -> None:
+    setting = Setting()
+    setting.owner.answer = lambda connection, _: connection.answer(
+        ([b"head", FileRange(FakeFile(), 0, 50), b"tail"], 58)
+    )
+    setting.channel.room = 20
+    setting.receive(framed(b"x"))
+    assert setting.channel.calls == ["send+", "file", "file"]
+    while setting.loop.writer is not None:
+        setting.channel.room = 7
+        setting.loop.writer()
+    assert bytes(setting.channel.sent) == framed(b"head" + b"F" * 50 + b"tail")
+
+
+def test_a_file_that_is_too_short_closes_the_connection() -> None:
+    setting = Setting()
+    setting.channel.send_file = lambda *_: 0  # type: ignore[method-assign]
+    setting.owner.answer = lambda connection, _: connection.answer(([b"h", FileRange(FakeFile(), 0, 5)], 6))
+    setting.receive(framed(b"x"))
+    assert setting.channel.closed
+
+
+@pytest.mark.parametrize("size_bytes", [0, -1, 1001, 2**31 - 1])
+def test_impossible_sizes_close_the_connection(size_bytes: int) -> None:
+    setting = Setting()
+    setting.receive(struct.pack(">i", size_bytes) + b"x")
+    assert setting.channel.closed
+    assert setting.owner.closed[0][1]
+
+
+def test_an_unreadable_request_closes_the_connection_and_later_ones_are_not_served() -> None:
+    setting = Setting()
+
+    def answer(connection: Connection, body: bytes) -> None:
+        raise FrameError("no")
+
+    setting.owner.answer = answer
+    setting.receive(framed(b"a", b"b"))
+    assert setting.owner.served == [b"a"]
+    assert setting.owner.closed == [("sent a request that cannot be read: no", True)]
+
+
+def test_the_end_of_the_stream_abandons_what_was_deferred() -> None:
+    setting = Setting()
+    events = []
+
+    def answer(connection: Connection, _: bytes) -> None:
+        slot = connection.defer()
+        slot.on_abandon = lambda: events.append("abandoned")
+        events.append(slot)
+
+    setting.owner.answer = answer
+    setting.receive(framed(b"a") + b"\x00\x00", b"")
+    assert events[1] == "abandoned"
+    events[0].complete(b"too late")
+    setting.loop.run_soon()
+    assert bytes(setting.channel.sent) == b""
+    assert (setting.owner.memory.used_bytes, setting.owner.closed) == (
+        0,
+        [("closed by the peer in the middle of a request", False)],
+    )
+
+
+def test_memory_of_half_arrived_requests_is_counted_and_waited_for() -> None:
+    setting = Setting()
+    other = object()
+    setting.owner.memory._exempt = other  # type: ignore[assignment]
+    setting.receive(struct.pack(">i", 900) + bytes(300))
+    assert setting.owner.memory.used_bytes == 300
+    setting.owner.memory.take(1700)
+    setting.receive(bytes(100))
+    assert (setting.loop.reader, setting.owner.memory.used_bytes) == (None, 2000)
+    setting.owner.memory.give_back(1700)
+    setting.receive(bytes(500))
+    assert setting.owner.served == [bytes(900)]
+    assert setting.owner.memory.used_bytes == 0
+
+
+def test_slow_and_idle_connections_are_overdue() -> None:
+    setting = Setting(read_timeout_s=10.0, idle_s=100.0)
+    setting.receive(b"\x00")
+    assert setting.connection.overdue(1010.5) is not None
+    setting.loop.now = 1009.0
+    setting.receive(b"\x00\x00\x03ab")
+    # More bytes do not start the clock anew.
+    assert "2 of 3 bytes" in (setting.connection.overdue(1010.5) or "")
+    setting.receive(b"c")
+    assert setting.connection.overdue(1108) is None
+    assert "idle" in (setting.connection.overdue(1110) or "")
+    setting.owner.answer = lambda connection, _: connection.defer()
+    setting.receive(framed(b"x"))
+    assert setting.connection.overdue(9000) is None
