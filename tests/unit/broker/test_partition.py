@@ -1,0 +1,289 @@
+"""A partition over a real log in memory; "threads" run when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.broker.append_queue import AppendOutcome
+from spark_kafkalite.broker.partition import Partition, PartitionServices
+from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
+from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.errors import (
+    FencedLeaderEpoch,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.testing.batches import make_batch
+from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.memory_fs import MemoryFs
+
+TP = TopicPartition("t", 0)
+LARGE = [b"%06d" % number * 100 for number in range(3000)]
+
+
+class FakeIo:
+    """Keeps work until the test runs it."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]] = []
+
+    def submit(self, work: Any, on_done: Any, on_error: Any) -> None:
+        self.work.append((work, on_done, on_error))
+
+    def run_one(self) -> None:
+        work, on_done, on_error = self.work.pop(0)
+        try:
+            result = work()
+        except BaseException as error:
+            on_error(error)
+        else:
+            on_done(result)
+
+
+class Waiter(DelayedOperation):
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+
+    def try_complete(self) -> bool:
+        self.checks += 1
+        return False
+
+
+class Harness:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.fs = MemoryFs()
+        self.clock = ManualClock()
+        self.io = FakeIo()
+        self.memory = RequestMemory(1 << 30)
+        self.failures: list[BaseException] = []
+        services = PartitionServices(
+            1,
+            self.clock,
+            self.io,  # type: ignore[arg-type]
+            Purgatory(loop),
+            self.memory,
+            1 << 26,
+            self._storage_failed,
+        )
+        self.services = services
+
+    def _storage_failed(self, partition: Partition, error: BaseException) -> None:
+        self.failures.append(error)
+        partition.go_offline(error)
+
+    def partition(self, *, lead: bool = True, isr: tuple[int, ...] = (1,), **settings: object) -> Partition:
+        config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
+        self.fs.make_directories("/logs")
+        log = PartitionLog.create(OpenFiles(self.fs), "/logs/t-0", TP, b"i" * 16, config, self.clock)
+        partition = Partition(TP, b"i" * 16, log, self.services)
+        if lead:
+            partition.become_leader(0, isr, (1,), 0)
+        return partition
+
+    def batch(self, count: int = 1, **options: Any) -> memoryview:
+        values = options.pop("values", count)
+        return memoryview(make_batch(values, timestamp_ms=self.clock.wall_ms(), **options))
+
+    def append(self, partition: Partition, count: int = 1, **options: Any) -> AppendResult:
+        result = partition.try_append(self.batch(count, **options), 9)
+        assert isinstance(result, AppendResult)
+        return result
+
+    def run_loop(self) -> None:
+        """Run what call_soon has; an asyncio loop runs what is ready in one pass."""
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.run_until_complete(asyncio.sleep(0))
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    loop = asyncio.new_event_loop()
+    yield Harness(loop)
+    loop.close()
+
+
+def test_a_leader_commits_what_it_appends(harness: Harness) -> None:
+    partition = harness.partition()
+    assert harness.append(partition, 3) == AppendResult(0, 2, -1, False)
+    assert (partition.high_watermark, partition.visible_end_offset, partition.acknowledged_end_offset(-1)) == (3, 3, 3)
+    found = partition.read(1, 1 << 20, at_least_one=True)
+    assert found is not None
+    assert partition.reaches_end(found)
+
+
+def test_reads_between_the_visible_end_and_the_log_end_give_nothing(harness: Harness) -> None:
+    partition = harness.partition(visibility_policy="flushed")
+    harness.append(partition, 3)
+    assert partition.read(0, 1000, at_least_one=True) is None
+    assert partition.read(3, 1000, at_least_one=True) is None
+    for offset in (4, -1):
+        with pytest.raises(OffsetOutOfRange):
+            partition.read(offset, 1000, at_least_one=True)
+
+
+def test_roles_and_epochs(harness: Harness) -> None:
+    partition = harness.partition(lead=False)
+    with pytest.raises(NotLeaderOrFollower):
+        partition.try_append(harness.batch(), 9)
+    partition.become_leader(5, (1,), (1,), 3)
+    partition.check_leader(5)
+    with pytest.raises(FencedLeaderEpoch):
+        partition.check_leader(4)
+    with pytest.raises(UnknownLeaderEpoch):
+        partition.check_leader(6)
+    # A state that is not newer changes nothing (rule R2).
+    partition.resign(2, 6, 3)
+    assert partition.is_leader
+    partition.resign(2, 6, 4)
+    assert (partition.is_leader, partition.leader, partition.leader_epoch) == (False, 2, 6)
+    partition.become_leader(4, (1,), (1,), 2)
+    assert not partition.is_leader
+
+
+def test_too_few_in_sync_replicas_refuse_acks_all_and_hold_the_high_watermark(harness: Harness) -> None:
+    partition = harness.partition(lead=False, min_insync_replicas=2)
+    partition.become_leader(0, (1,), (1, 2), 0)
+    with pytest.raises(NotEnoughReplicas):
+        partition.check_acks(-1)
+    partition.check_acks(1)
+    harness.append(partition)
+    assert (partition.high_watermark, partition.acknowledged_end_offset(1)) == (0, 1)
+
+
+def test_waiting_fetches_are_woken_once_per_pass(harness: Harness) -> None:
+    partition = harness.partition()
+    waiter = Waiter()
+    partition.add_fetch_waiter(waiter)
+    for _ in range(10):
+        harness.append(partition)
+    assert waiter.checks == 0
+    harness.run_loop()
+    assert waiter.checks == 1
+
+
+def test_one_flush_acknowledges_all_that_came_before_it(harness: Harness) -> None:
+    partition = harness.partition(flush_before_ack=True)
+    waiter = Waiter()
+    partition.add_ack_waiter(waiter)
+    for _ in range(5):
+        harness.append(partition)
+    harness.run_loop()
+    assert len(harness.io.work) == 1
+    # Too late for the flush that has begun: it gets the next one.
+    harness.append(partition)
+    harness.io.run_one()
+    assert (partition.acknowledged_end_offset(1), partition.acknowledged_end_offset(-1)) == (5, 5)
+    harness.run_loop()
+    assert (waiter.checks, len(harness.io.work)) == (1, 1)
+    harness.io.run_one()
+    assert partition.acknowledged_end_offset(-1) == 6
+
+
+def test_flushed_visibility_follows_the_flush(harness: Harness) -> None:
+    partition = harness.partition(visibility_policy="flushed", flush_messages=4)
+    waiter = Waiter()
+    partition.add_fetch_waiter(waiter)
+    harness.append(partition, 3)
+    assert (partition.high_watermark, partition.visible_end_offset, partition.last_stable_offset) == (3, 0, 0)
+    harness.append(partition, 2)
+    harness.run_loop()
+    checks = waiter.checks
+    harness.append(partition, 1)
+    harness.io.run_one()
+    assert partition.visible_end_offset == 5
+    harness.run_loop()
+    assert waiter.checks > checks
+
+
+def test_a_failed_flush_takes_the_partition_offline_and_is_not_repeated(harness: Harness) -> None:
+    partition = harness.partition(flush_before_ack=True)
+    harness.append(partition)
+    harness.run_loop()
+    harness.fs.fail("sync")
+    harness.io.run_one()
+    assert len(harness.failures) == 1
+    with pytest.raises(KafkaStorageError):
+        partition.check_leader()
+    assert partition.acknowledged_end_offset(1) == 0
+    partition.request_flush()
+    harness.run_loop()
+    assert harness.io.work == []
+
+
+def test_a_failed_write_takes_the_partition_offline(harness: Harness) -> None:
+    partition = harness.partition()
+    harness.append(partition)
+    harness.fs.fail("pwrite")
+    with pytest.raises(KafkaStorageError):
+        harness.append(partition)
+    with pytest.raises(KafkaStorageError):
+        partition.check_leader()
+    assert partition.log.log_end_offset == 1
+
+
+class TestQueue:
+    def queue(self, harness: Harness, partition: Partition, batch: memoryview) -> list[AppendOutcome]:
+        outcomes: list[AppendOutcome] = []
+        header = None
+        if not partition.must_queue:
+            appended = partition.try_append(batch, 9)
+            if isinstance(appended, AppendResult):
+                return [appended]
+            header = appended
+        partition.append_later(batch, 9, header, outcomes.append)
+        return outcomes
+
+    def test_later_batches_do_not_overtake_one_in_a_thread(self, harness: Harness) -> None:
+        partition = harness.partition()
+        large = harness.batch(values=LARGE, codec="gzip")
+        outcomes = [self.queue(harness, partition, harness.batch(2)) for _ in range(1)]
+        outcomes += [self.queue(harness, partition, batch) for batch in (large, harness.batch(1))]
+        assert [bool(one) for one in outcomes] == [True, False, False]
+        assert harness.memory.used_bytes > len(large)
+        harness.io.run_one()
+        assert [one[0].base_offset for one in outcomes if isinstance(one[0], AppendResult)] == [0, 2, 3002]
+        assert (harness.memory.used_bytes, partition.must_queue) == (0, False)
+
+    def test_a_bad_batch_in_a_thread_spoils_only_itself(self, harness: Harness) -> None:
+        partition = harness.partition(cleanup_policy="compact")
+        bad = self.queue(harness, partition, harness.batch(values=LARGE, codec="gzip"))
+        good = self.queue(harness, partition, harness.batch(1, key=b"k"))
+        harness.io.run_one()
+        assert (getattr(bad[0], "code", None), getattr(bad[0], "record_index", None)) == (87, 0)
+        assert good == [AppendResult(0, 0, -1, False)]
+
+    def test_what_waits_is_answered_when_leadership_goes(self, harness: Harness) -> None:
+        partition = harness.partition()
+        first = self.queue(harness, partition, harness.batch(values=LARGE, codec="gzip"))
+        second = self.queue(harness, partition, harness.batch(1))
+        partition.resign(2, 1, 1)
+        assert [getattr(one[0], "code", None) for one in (first, second)] == [6, 6]
+        harness.io.run_one()
+        assert (len(first), partition.log.log_end_offset) == (1, 0)
+
+    def test_the_topics_codec_wins(self, harness: Harness) -> None:
+        partition = harness.partition(compression_type="zstd")
+        outcome = self.queue(harness, partition, harness.batch(5, producer_id=7, producer_epoch=1, base_sequence=3))
+        harness.io.run_one()
+        assert outcome == [AppendResult(0, 4, -1, False)]
+        found = partition.read(0, 1 << 20, at_least_one=True)
+        assert found is not None
+        stored = found.read()
+        header: BatchHeader = kernel.scan_headers(stored)[0]
+        kernel.check_crc(stored, 0, header.size_bytes)
+        assert (header.codec, header.record_count, header.producer_id, header.base_sequence) == (4, 5, 7, 3)
