@@ -281,13 +281,19 @@ class ReadAhead:
                 if wants is None:
                     return
                 try:
-                    if connection is None or connection.closed:
-                        connection = self._cluster.connect(node, self._deadline())
+                    try:
+                        if connection is None or connection.closed:
+                            connection = self._cluster.connect(node, self._deadline())
+                            with self.lock:
+                                self._connections[node] = connection
+                                if self.closed:
+                                    return
+                        self._fetch(connection, *wants)
+                    finally:
+                        # Also when nobody could be asked: a lost broker must not use up the room for answers.
                         with self.lock:
-                            self._connections[node] = connection
-                            if self.closed:
-                                return
-                    self._fetch(connection, *wants)
+                            self._requested_bytes -= wants[2]
+                            self.changed.notify_all()
                     backoff.reset()
                 except KafkaliteError as error:
                     if self.closed:
@@ -361,36 +367,31 @@ class ReadAhead:
         room: int,
     ) -> None:
         config = self._config
-        try:
-            buffer = self._pool.take()
-            memory = None if buffer is None else AnswerMemory(self._pool, buffer)
-            code, results = fetch(
-                connection,
-                [position for _, _, position in wants],
-                FetchLimits(config.fetch_min_bytes, room, wait_ms, config.isolation, config.client_rack),
-                Deadline.after_ms(config.client.request_timeout_ms + wait_ms, self._clock),
-                config.client.client_id,
-                buffer,
-            )
-            if code:
-                raise error_for(code, f"broker {connection.name} refuses the fetch")
-            if memory is None:
-                memory = self._memory_of(results)
-            if memory is not None:
-                # Held while the pieces are made, so that an empty first one does not give the buffer back.
-                memory.add_user()
-            with self.lock:
-                for state, generation, position in wants:
-                    fetched = results.get(state.topic_partition)
-                    if fetched is not None and state.generation == generation and not self.closed:
-                        self._take(state, position, fetched, memory)
-                self.changed.notify_all()
-            if memory is not None:
-                memory.release()
-        finally:
-            with self.lock:
-                self._requested_bytes -= room
-                self.changed.notify_all()
+        buffer = self._pool.take()
+        memory = None if buffer is None else AnswerMemory(self._pool, buffer)
+        code, results = fetch(
+            connection,
+            [position for _, _, position in wants],
+            FetchLimits(config.fetch_min_bytes, room, wait_ms, config.isolation, config.client_rack),
+            Deadline.after_ms(config.client.request_timeout_ms + wait_ms, self._clock),
+            config.client.client_id,
+            buffer,
+        )
+        if code:
+            raise error_for(code, f"broker {connection.name} refuses the fetch")
+        if memory is None:
+            memory = self._memory_of(results)
+        if memory is not None:
+            # Held while the pieces are made, so that an empty first one does not give the buffer back.
+            memory.add_user()
+        with self.lock:
+            for state, generation, position in wants:
+                fetched = results.get(state.topic_partition)
+                if fetched is not None and state.generation == generation and not self.closed:
+                    self._take(state, position, fetched, memory)
+            self.changed.notify_all()
+        if memory is not None:
+            memory.release()
 
     def _memory_of(self, results: Mapping[TopicPartition, PartitionFetched]) -> AnswerMemory | None:
         """Have the fresh buffer that an answer came in kept for later ones."""
