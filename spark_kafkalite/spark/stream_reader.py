@@ -138,8 +138,11 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._frozen is None:
             return self._latest_now(start_offsets)
         if is_first:
-            # "latest" was resolved after the end was frozen: what came in between belongs to the next run.
-            return {tp: max(offset, start_offsets.get(tp, 0)) for tp, offset in self._frozen.items()}
+            # The start was resolved after the end was frozen: records and partitions that came in between belong to the
+            # next run, and the end must not lie before the start, nor lack a partition of it.
+            self._frozen = {
+                tp: max(self._frozen.get(tp, 0), start_offsets.get(tp, 0)) for tp in {**self._frozen, **start_offsets}
+            }
         return self._frozen
 
     def _latest_now(self, start_offsets: Mapping[TopicPartition, int]) -> Offsets:

@@ -153,7 +153,7 @@ def test_sql(topics, spark):
     topic = topics.new()
     topics.fill(topic, ["x", "y"])
     spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW records USING kafkalite OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', "
+        f"CREATE OR REPLACE TEMPORARY VIEW records USING kafkalite OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', "  # noqa: E501
         f"subscribe '{topic}')"
     )
     assert spark.sql("SELECT count(*) FROM records").first()[0] == 2

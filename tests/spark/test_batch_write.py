@@ -90,7 +90,7 @@ def test_compression_is_a_client_option(topics, spark):
 def test_sql_insert(topics, spark):
     topic = topics.new()
     spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW source USING kafkalite OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', "
+        f"CREATE OR REPLACE TEMPORARY VIEW source USING kafkalite OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', "  # noqa: E501
         f"subscribe '{topic}')"
     )
     spark.sql("SELECT 'a' AS value").write.format("kafkalite").options(**topics.options({"topic": topic})).mode(
@@ -105,18 +105,18 @@ def test_sql_insert(topics, spark):
         (
             "SELECT 'v' AS v",
             {"topic": "t"},
-            "[KAFKALITE_INVALID_SCHEMA] column value=(missing): the data has v; add a column named value of type binary or string",
+            "[KAFKALITE_INVALID_SCHEMA] column value=(missing): the data has v; add a column named value of type binary or string",  # noqa: E501
         ),
         ("SELECT 'v' AS value", {}, "[KAFKALITE_INVALID_SCHEMA] column topic=(missing): "),
-        ("SELECT 1 AS value", {"topic": "t"}, "[KAFKALITE_INVALID_SCHEMA] column value=int: must be binary or string; "),
-        ("SELECT 'v' AS value, 1L AS partition", {"topic": "t"}, "[KAFKALITE_INVALID_SCHEMA] column partition=bigint: must be int; "),
-        ("SELECT 'v' AS value, 1 AS timestamp", {"topic": "t"}, "[KAFKALITE_INVALID_SCHEMA] column timestamp=int: must be timestamp or bigint"),
-        ("SELECT 'v' AS value, array('a') AS headers", {"topic": "t"}, "[KAFKALITE_INVALID_SCHEMA] column headers=array<string>: "),
+        ("SELECT 1 AS value", {"topic": "t"}, "[KAFKALITE_INVALID_SCHEMA] column value=int: must be binary or string; "),  # noqa: E501
+        ("SELECT 'v' AS value, 1L AS partition", {"topic": "t"}, "[KAFKALITE_INVALID_SCHEMA] column partition=bigint: must be int; "),  # noqa: E501
+        ("SELECT 'v' AS value, 1 AS timestamp", {"topic": "t"}, "[KAFKALITE_INVALID_SCHEMA] column timestamp=int: must be timestamp or bigint"),  # noqa: E501
+        ("SELECT 'v' AS value, array('a') AS headers", {"topic": "t"}, "[KAFKALITE_INVALID_SCHEMA] column headers=array<string>: "),  # noqa: E501
         ("SELECT 'v' AS value", {"topic": "a b"}, "[KAFKALITE_INVALID_OPTION] topic=a b: "),
-        ("SELECT 'v' AS value", {"topic": "t", "topik": "x"}, "[KAFKALITE_UNKNOWN_OPTION] topik=x: there is no such option; did you mean topic?"),
+        ("SELECT 'v' AS value", {"topic": "t", "topik": "x"}, "[KAFKALITE_UNKNOWN_OPTION] topik=x: there is no such option; did you mean topic?"),  # noqa: E501
         ("SELECT 'v' AS value", {"topic": "t", "kafka.acks": "7"}, "[KAFKALITE_INVALID_OPTION] kafka.acks=7: "),
-        ("SELECT 'v' AS value", {"topic": "t", "kafka.key.serializer": "x"}, "[KAFKALITE_INVALID_OPTION] kafka.key.serializer=x: not allowed"),
-        ("SELECT 'v' AS value", {"topic": "t", "kafka.sasl.jaas.config": "pw"}, "[KAFKALITE_UNSUPPORTED_OPTION] kafka.sasl.jaas.config=*********(redacted): "),
+        ("SELECT 'v' AS value", {"topic": "t", "kafka.key.serializer": "x"}, "[KAFKALITE_INVALID_OPTION] kafka.key.serializer=x: not allowed"),  # noqa: E501
+        ("SELECT 'v' AS value", {"topic": "t", "kafka.sasl.jaas.config": "pw"}, "[KAFKALITE_UNSUPPORTED_OPTION] kafka.sasl.jaas.config=*********(redacted): "),  # noqa: E501
     ],
 )  # fmt: skip
 def test_mistakes_are_errors_of_the_plan(topics, spark, query, given, expected):

@@ -25,7 +25,7 @@ def test_queries_survive_a_killed_broker(own_broker, spark, tmp_path):
         source, copy = topics.new(2), topics.new(2)
         topics.fill(source, range(100))
         copying = (
-            topics.stream(source).select("value").writeStream.format("kafkalite").options(**topics.options({"topic": copy}))
+            topics.stream(source).select("value").writeStream.format("kafkalite").options(**topics.options({"topic": copy}))  # noqa: E501
             .option("checkpointLocation", str(tmp_path / "copy")).trigger(processingTime="0 seconds").start()
         )  # fmt: skip
         collecting, values = topics.collect(

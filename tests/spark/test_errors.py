@@ -18,7 +18,7 @@ def load_error(spark, options) -> str:
     [
         (
             {},
-            "[KAFKALITE_INVALID_OPTION] subscribe=(not set): all missing; set exactly one of subscribe, subscribePattern",
+            "[KAFKALITE_INVALID_OPTION] subscribe=(not set): all missing; set exactly one of subscribe, subscribePattern",  # noqa: E501
         ),
         (
             {"subscribe": "t", "startingOffset": "x"},
@@ -66,13 +66,13 @@ def test_a_bad_address(spark):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"startingOffsets": "latest"}, "[KAFKALITE_INVALID_OPTION] startingOffsets=latest: a batch cannot start at the end"),
+        ({"startingOffsets": "latest"}, "[KAFKALITE_INVALID_OPTION] startingOffsets=latest: a batch cannot start at the end"),  # noqa: E501
         ({"startingOffsets": '{"TOPIC":{"0":0}}'}, "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] startingOffsets="),
-        ({"startingOffsets": '{"TOPIC":{"0":0,"1":0,"7":0}}'}, "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] startingOffsets="),
-        ({"startingOffsetsByTimestamp": '{"TOPIC":{"0":0}}'}, "[KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED] startingOffsetsByTimestamp="),
-        ({"startingTimestamp": "99999999999999"}, "[KAFKALITE_INVALID_OPTION] startingTimestamp=99999999999999: no record at or after"),
-        ({"startingOffsets": '{"TOPIC":{"0":0,"1":0}}', "endingOffsets": '{"TOPIC":{"0":0}}'}, "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "),
-        ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}', "endingOffsets": '{"TOPIC":{"0":4,"1":0}}'}, "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),
+        ({"startingOffsets": '{"TOPIC":{"0":0,"1":0,"7":0}}'}, "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] startingOffsets="),  # noqa: E501
+        ({"startingOffsetsByTimestamp": '{"TOPIC":{"0":0}}'}, "[KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED] startingOffsetsByTimestamp="),  # noqa: E501
+        ({"startingTimestamp": "99999999999999"}, "[KAFKALITE_INVALID_OPTION] startingTimestamp=99999999999999: no record at or after"),  # noqa: E501
+        ({"startingOffsets": '{"TOPIC":{"0":0,"1":0}}', "endingOffsets": '{"TOPIC":{"0":0}}'}, "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "),  # noqa: E501
+        ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}', "endingOffsets": '{"TOPIC":{"0":4,"1":0}}'}, "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),  # noqa: E501
         ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}'}, "[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),
     ],
 )  # fmt: skip

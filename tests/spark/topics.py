@@ -108,6 +108,6 @@ def last_line(error: BaseException) -> str:
     assert ours, str(error)
     # Nothing but the JVM's own tail may follow.
     rest = lines[lines.index(ours[-1]) + 1 :]
-    assert all(not line or line.startswith(("SQLSTATE", "===", "Identifier", "Current", "Logical", "\tat", "at ", "Stream"))
+    assert all(not line or line.startswith(("SQLSTATE", "===", "Identifier", "Current", "Logical", "\tat", "at ", "Stream"))  # noqa: E501
                for line in rest[:2]), rest  # fmt: skip
     return ours[-1]

@@ -38,8 +38,8 @@ def test_every_declared_option_has_a_text():
 def test_bootstrap_servers_work_without_prefix_and_are_required():
     assert reader_options({"bootstrap.servers": "h:1", "subscribe": "t"}).client == {"bootstrap.servers": "h:1"}
     assert refusal(reader_options, {"subscribe": "t"}) == (
-        "[KAFKALITE_INVALID_OPTION] kafka.bootstrap.servers=(not set): name at least one broker as host:port; there is no "
-        "default"
+        "[KAFKALITE_INVALID_OPTION] kafka.bootstrap.servers=(not set): name at least one broker as host:port; there is "
+        "no default"
     )
 
 

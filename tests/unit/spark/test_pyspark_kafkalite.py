@@ -1,0 +1,42 @@
+"""The package that Spark discovers must never raise: it would break every other Python source."""
+
+import subprocess
+import sys
+
+import pytest
+
+BREAK = {
+    "our package is broken": "sys.modules['spark_kafkalite.spark.source'] = None",
+    "pyarrow is missing": "sys.modules['pyarrow'] = None",
+    "pyspark is missing": "sys.modules['pyspark'] = None",
+    "pyspark is too old": "import types; sys.modules['pyspark.sql.datasource'] = types.ModuleType('x')",
+}
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("what", BREAK)
+def test_importing_never_raises(what):
+    assert run(f"import sys; {BREAK[what]}; import pyspark_kafkalite; print('imported')") == "imported"
+
+
+def test_the_source_is_found():
+    assert run("import pyspark_kafkalite as p; print(p.DefaultSource.name(), p.DefaultSource.__module__)") == (
+        "kafkalite spark_kafkalite.spark.source"
+    )
+
+
+def test_a_broken_installation_says_so_when_it_is_used():
+    said = run(
+        f"import sys; {BREAK['our package is broken']}; import pyspark_kafkalite as p\n"
+        "try: p.DefaultSource({}).schema()\n"
+        "except RuntimeError as error: print(str(error).splitlines()[-1])"
+    )
+    assert said.startswith("[KAFKALITE_NOT_IMPORTABLE] spark-kafkalite is installed but cannot be imported")
+
+
+def test_importing_the_package_does_not_import_pyspark():
+    assert run("import sys, spark_kafkalite.spark; print('pyspark' in sys.modules)") == "False"

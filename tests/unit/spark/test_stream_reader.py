@@ -1,0 +1,254 @@
+"""The stream reader's decisions, with a cluster that is a dictionary."""
+
+import json
+import pickle
+import time
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.arrow import READ_SCHEMA
+from spark_kafkalite.spark.cluster_offsets import Assigned
+from spark_kafkalite.spark.conditions import SparkConditionError
+from spark_kafkalite.spark.options import EARLIEST, reader_options
+from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ALL = ReadAllAvailable()
+
+
+class DictionaryCluster:
+    """Log starts and ends as the test sets them."""
+
+    def __init__(self, ends, starts=None, topic_id=b"1" * 16) -> None:
+        self.ends = dict(ends)
+        self.starts = dict(starts or {})
+        self.topic_id = topic_id
+        self.asked = 0
+
+    def assigned(self, known=()) -> Assigned:
+        return Assigned(tuple(sorted(self.ends)), {tp.topic: self.topic_id for tp in self.ends})
+
+    def earliest(self, partitions):
+        return {tp: self.starts.get(tp, 0) for tp in partitions if tp in self.ends}
+
+    def latest(self, partitions, not_below=None):
+        self.asked += 1
+        return {tp: self.ends[tp] for tp in partitions if tp in self.ends}
+
+    def resolved(self, spec, partitions, *, starting):
+        return self.earliest(partitions) if spec.sentinel == EARLIEST else self.latest(partitions)
+
+
+def reader_over(cluster, **given) -> KafkaliteStreamReader:
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "startingOffsets": "earliest", **given}
+    reader = KafkaliteStreamReader(reader_options(options), READ_SCHEMA)
+    reader._lookup_made = cluster
+    return reader
+
+
+def through_the_log(offset):
+    """Return an offset as the engine gives it back after a restart."""
+    return json.loads(json.dumps(offset))
+
+
+def spans(tasks) -> dict[str, tuple[int, int]]:
+    return {str(each.topic_partition): (each.start_offset, each.end_offset) for task in tasks for each in task.ranges}
+
+
+def test_only_the_first_batch_carries_the_initial_offsets():
+    cluster = DictionaryCluster({T0: 9}, {T0: 5})
+    reader = reader_over(cluster)
+    initial = reader.initialOffset()
+    assert initial == {"t": {"0": 5}}
+    first = reader.latestOffset(initial, ALL)
+    assert json.dumps(first) == '{"$initial": {"t": {"0": 5}}, "t": {"0": 9}}'
+    assert spans(reader.partitions(initial, first)) == {"t-0": (5, 9)}
+    # Nothing new: the very same object, text for text.
+    assert reader.latestOffset(first, ALL) is first
+    cluster.ends[T0] = 12
+    second = reader.latestOffset(first, ALL)
+    assert second == {"t": {"0": 12}}
+    assert spans(reader.partitions(first, second)) == {"t-0": (9, 12)}
+
+
+def test_an_empty_first_batch_pins_latest():
+    cluster = DictionaryCluster({T0: 9})
+    reader = reader_over(cluster, startingOffsets="latest")
+    first = reader.latestOffset(reader.initialOffset(), ALL)
+    assert first == {"$initial": {"t": {"0": 9}}, "t": {"0": 9}}
+    assert spans(reader.partitions({"t": {"0": 9}}, first)) == {}
+
+
+def test_a_first_batch_repeated_after_a_failure_loses_nothing():
+    cluster = DictionaryCluster({T0: 3})
+    reader = reader_over(cluster, startingOffsets="latest")
+    initial = reader.initialOffset()
+    cluster.ends[T0] = 7
+    first = through_the_log(reader.latestOffset(initial, ALL))
+    cluster.ends[T0] = 10
+    restarted = reader_over(cluster, startingOffsets="latest")
+    asked_again = restarted.initialOffset()
+    assert asked_again == {"t": {"0": 10}}
+    assert spans(restarted.partitions(asked_again, first)) == {"t-0": (3, 7)}
+    second = restarted.latestOffset(first, ALL)
+    assert second == {"t": {"0": 10}}
+
+
+def test_a_checkpoint_of_the_jvm_connector_goes_on():
+    reader = reader_over(DictionaryCluster({T0: 12}))
+    start = through_the_log({"t": {"0": 5}})
+    end = reader.latestOffset(start, ALL)
+    assert end == {"t": {"0": 12}}
+    assert spans(reader.partitions(start, end)) == {"t-0": (5, 12)}
+
+
+def test_the_limit_and_its_default():
+    reader = reader_over(DictionaryCluster({T0: 90, T1: 10}), maxOffsetsPerTrigger="50")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(50)
+    initial = reader.initialOffset()
+    first = reader.latestOffset(initial, limit)
+    assert first["t"] == {"0": 45, "1": 5}
+    # Trigger.Once overrules it.
+    assert reader_over(DictionaryCluster({T0: 90})).getDefaultReadLimit() == ALL
+    assert reader.latestOffset(first, ALL) == {"t": {"0": 90, "1": 10}}
+
+
+def test_available_now_stops_where_it_was_frozen():
+    cluster = DictionaryCluster({T0: 10})
+    reader = reader_over(cluster)
+    reader.prepareForTriggerAvailableNow()
+    cluster.ends = {T0: 99, T1: 5}
+    first = reader.latestOffset(reader.initialOffset(), ALL)
+    # The partition that came in between is not read, and not lost either.
+    assert first["t"] == {"0": 10, "1": 0}
+    assert spans(reader.partitions({"t": {"0": 0, "1": 0}}, first)) == {"t-0": (0, 10)}
+    assert reader.latestOffset(first, ALL) is first
+
+
+def test_available_now_from_latest_never_goes_backwards():
+    cluster = DictionaryCluster({T0: 10})
+    reader = reader_over(cluster, startingOffsets="latest")
+    reader.prepareForTriggerAvailableNow()
+    cluster.ends[T0] = 15
+    initial = reader.initialOffset()
+    first = reader.latestOffset(initial, ALL)
+    assert first == {"$initial": {"t": {"0": 15}}, "t": {"0": 15}}
+    assert reader.partitions(initial, first) == []
+
+
+def test_new_partitions_are_read_from_their_first_offset():
+    cluster = DictionaryCluster({T0: 5})
+    reader = reader_over(cluster)
+    first = reader.latestOffset(reader.initialOffset(), ALL)
+    reader.partitions({"t": {"0": 0}}, first)
+    cluster.ends[T1] = 3
+    second = reader.latestOffset(first, ALL)
+    assert second == {"t": {"0": 5, "1": 3}}
+    assert spans(reader.partitions(first, second)) == {"t-1": (0, 3)}
+
+
+def lose(**given):
+    """Return a reader of a query that has read t-0 up to 10, its cluster and where it is."""
+    cluster = DictionaryCluster({T0: 10})
+    reader = reader_over(cluster, **given)
+    first = reader.latestOffset(reader.initialOffset(), ALL)
+    reader.partitions({"t": {"0": 0}}, first)
+    return reader, cluster, first
+
+
+@pytest.mark.parametrize(
+    ("change", "condition"),
+    [
+        (lambda cluster: cluster.ends.clear(), "KAFKA_DATA_LOSS.PARTITIONS_DELETED"),
+        (lambda cluster: cluster.ends.update({T0: 4}), "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED"),
+        (
+            lambda cluster: (cluster.ends.update({T1: 8}), cluster.starts.update({T1: 2})),
+            "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+        ),
+    ],
+)
+def test_data_loss_is_an_error_unless_it_may_be(change, condition, caplog):
+    reader, cluster, first = lose()
+    change(cluster)
+    end = reader.latestOffset(first, ALL)
+    with pytest.raises(SparkConditionError) as caught:
+        reader.partitions(first, end)
+    assert caught.value.condition == condition
+    reader, cluster, first = lose(failOnDataLoss="false")
+    change(cluster)
+    reader.partitions(first, reader.latestOffset(first, ALL))
+    assert f"[{condition}] failOnDataLoss=false" in caplog.text
+
+
+def test_a_topic_made_again_is_seen_by_its_id_even_when_it_has_grown():
+    reader, cluster, first = lose()
+    cluster.ends[T0], cluster.topic_id = 25, b"2" * 16
+    with pytest.raises(SparkConditionError, match="deleted and created again"):
+        reader.latestOffset(first, ALL)
+
+
+def test_a_topic_made_again_is_read_from_its_beginning_when_loss_is_allowed():
+    reader, cluster, first = lose(failOnDataLoss="false")
+    cluster.ends[T0], cluster.topic_id = 25, b"2" * 16
+    end = reader.latestOffset(first, ALL)
+    assert spans(reader.partitions(first, end)) == {"t-0": (0, 25)}
+    cluster.ends[T0] = 30
+    later = reader.latestOffset(end, ALL)
+    assert spans(reader.partitions(end, later)) == {"t-0": (25, 30)}
+
+
+def test_a_log_that_was_truncated_is_not_read_again():
+    reader, cluster, first = lose(failOnDataLoss="false")
+    assert reader.latestOffset(first, ALL) is first  # the id is known by now
+    cluster.ends[T0] = 4
+    assert reader.partitions(first, reader.latestOffset(first, ALL)) == []
+
+
+def test_across_a_restart_an_offset_that_went_backwards_means_a_new_topic():
+    restarted = reader_over(DictionaryCluster({T0: 4}), failOnDataLoss="false")
+    start = {"t": {"0": 10}}
+    assert spans(restarted.partitions(start, restarted.latestOffset(start, ALL))) == {"t-0": (0, 4)}
+
+
+def test_an_idle_source_waits_longer_and_longer_and_keeps_looking():
+    reader, cluster, first = lose()
+    started = time.monotonic()
+    calls = 0
+    while time.monotonic() - started < 1.0:
+        assert reader.latestOffset(first, ALL) is first
+        calls += 1
+    assert calls <= 15
+    assert cluster.asked > calls
+    cluster.ends[T0] = 11
+    started = time.monotonic()
+    assert reader.latestOffset(first, ALL) == {"t": {"0": 11}}
+    assert time.monotonic() - started < 0.15
+
+
+def test_the_minimum_waits():
+    reader, cluster, first = lose(minOffsetsPerTrigger="5")
+    cluster.ends[T0] = 14
+    # The first trigger of a run fires; so this one is the second.
+    reader._last_trigger_s = time.monotonic()
+    assert reader.latestOffset(first, ALL) is first
+    cluster.ends[T0] = 15
+    assert reader.latestOffset(first, ALL) == {"t": {"0": 15}}
+
+
+def test_a_reader_is_pickled_without_its_connections():
+    reader = reader_over(DictionaryCluster({T0: 1}))
+    reader._lookup_made = object()  # cannot be used, and is not taken along
+    assert pickle.loads(pickle.dumps(reader))._lookup_made is None
+
+
+def test_offsets_of_another_source_are_refused():
+    with pytest.raises(SparkConditionError, match="another source"):
+        reader_over(DictionaryCluster({T0: 1})).latestOffset({"logOffset": 3}, ALL)
+
+
+def test_the_progress_offset_is_plain():
+    reader, _, _ = lose()
+    assert reader.reportLatestOffset() == {"t": {"0": 10}}
