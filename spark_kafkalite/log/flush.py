@@ -10,26 +10,34 @@ from __future__ import annotations
 
 from spark_kafkalite.log.fs import File, Fs
 
+# So much of a segment may be dirty before the kernel is asked to begin writing it out.
+WRITEBACK_BYTES = 16 << 20
+
+
+class Unsynced:
+    """What the next flush must sync: files, small files by name, and directories that gained or lost a name."""
+
+    __slots__ = ("directories", "files", "paths")
+
+    def __init__(self) -> None:
+        self.files: list[File] = []
+        self.paths: list[str] = []
+        self.directories: list[str] = []
+
+    def add_path(self, path: str) -> None:
+        """Add a small file that was written, and the directory that names it."""
+        self.paths.append(path)
+        self.directories.append(path.rpartition("/")[0])
+
 
 class FlushJob:
     """Files, small files and directories to sync, in this order; ``error`` holds what went wrong."""
 
-    __slots__ = ("_directories", "_files", "_fs", "_paths", "end_offset", "error", "generation", "started_s")
+    __slots__ = ("_fs", "_unsynced", "end_offset", "error", "generation", "started_s")
 
-    def __init__(
-        self,
-        fs: Fs,
-        files: list[File],
-        paths: list[str],
-        directories: list[str],
-        end_offset: int,
-        generation: int,
-        started_s: float,
-    ) -> None:
+    def __init__(self, fs: Fs, unsynced: Unsynced, end_offset: int, generation: int, started_s: float) -> None:
         self._fs = fs
-        self._files = files
-        self._paths = paths
-        self._directories = directories
+        self._unsynced = unsynced
         self.end_offset = end_offset
         # Which truncation of the log the job belongs to.
         self.generation = generation
@@ -39,18 +47,33 @@ class FlushJob:
     def run(self) -> None:
         """Sync everything; may run in any thread. Never raises: ``error`` is set instead."""
         try:
-            for file in self._files:
+            for file in self._unsynced.files:
                 file.sync()
-            for path in self._paths:
+            for path in dict.fromkeys(self._unsynced.paths):
                 try:
                     self._fs.open(path).sync()
                 except FileNotFoundError:
                     # Removed with its segment, or replaced, since the job was made.
                     continue
-            for directory in self._directories:
+            for directory in dict.fromkeys(self._unsynced.directories):
                 try:
                     self._fs.sync_directory(directory)
                 except FileNotFoundError:
                     continue
         except OSError as error:
             self.error = error
+
+
+class WritebackJob:
+    """Asks the kernel to begin writing out a part of a file. May run in any thread; nothing depends on it."""
+
+    __slots__ = ("_file", "_length", "_position")
+
+    def __init__(self, file: File, position: int, length: int) -> None:
+        self._file = file
+        self._position = position
+        self._length = length
+
+    def run(self) -> None:
+        """Begin the writing; it may wait for the disk's queue."""
+        self._file.start_writeback(self._position, self._length)

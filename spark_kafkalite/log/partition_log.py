@@ -33,21 +33,17 @@ from spark_kafkalite.log.checkpoint import (
     topic_id_text,
 )
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.flush import FlushJob
-from spark_kafkalite.log.fs import File, replace_file
+from spark_kafkalite.log.flush import WRITEBACK_BYTES, FlushJob, Unsynced, WritebackJob
+from spark_kafkalite.log.fs import replace_file
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.producer_state import ProducerState, load_newest_snapshot
-from spark_kafkalite.log.recovery import LoadedLog, load_log
-from spark_kafkalite.log.segment import Found, LogSlice, Segment
+from spark_kafkalite.log.producer_state import ProducerState
+from spark_kafkalite.log.reader import Reader, TimestampOffset
+from spark_kafkalite.log.recovery import LoadedLog, load_log, rebuild_producers
+from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.model import Offset, TimestampType, TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.columns import add_batch
-from spark_kafkalite.records.kernel import ColumnBuilder
-from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
-
-# How many batch starts are remembered for reads at the end of the log, or that go on where one stopped.
-_REMEMBERED_POSITIONS = 256
+from spark_kafkalite.records.layout import BatchHeader
 
 
 class AppendResult(NamedTuple):
@@ -58,14 +54,6 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int
     # The batch was in the log before; nothing was written.
     duplicate: bool
-
-
-class TimestampOffset(NamedTuple):
-    """A record found by time."""
-
-    offset: int
-    timestamp_ms: int
-    leader_epoch: int
 
 
 class PartitionLog:
@@ -102,17 +90,16 @@ class PartitionLog:
         self._files = files
         self._clock = clock
         self._last_append_time_ms = loaded.last_append_time_ms
-        # Offset of a batch that was appended lately, or where a read ended, to its position in its segment.
-        self._positions: dict[int, int] = {}
+        self._reader = Reader(loaded.segments)
         self._on_dirty = on_dirty
         self._on_recovery_point_lowered = on_recovery_point_lowered
+        # Monotonic time since when something is unflushed; None when nothing is.
         self._dirty_since_s: float | None = None
         self._flushing = False
         self._generation = 0
-        # Synced by the next flush: sealed segments, small files, directories that gained a name.
-        self._unsynced_files: list[File] = []
-        self._unsynced_paths: list[str] = []
-        self._unsynced_directories: list[str] = []
+        self._unsynced = Unsynced()
+        # Bytes of the active segment that the kernel has been asked to write out.
+        self._written_back = loaded.segments.active.size_bytes
         self._set_jitter()
 
     @classmethod
@@ -177,7 +164,7 @@ class PartitionLog:
             on_dirty=on_dirty,
             on_recovery_point_lowered=on_recovery_point_lowered,
         )
-        log._unsynced_directories += [directory, directory.rpartition("/")[0]]
+        log._unsynced.directories += [directory, directory.rpartition("/")[0]]
         if topic_id is not None:
             log.adopt_topic_id(topic_id)
         return log
@@ -187,8 +174,7 @@ class PartitionLog:
         path = f"{self.directory}/{PARTITION_METADATA_FILE}"
         replace_file(self._files.fs, path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode(), sync=False)
         self.topic_id = topic_id
-        self._unsynced_paths.append(path)
-        self._unsynced_directories.append(self.directory)
+        self._unsynced.add_path(path)
 
     def __repr__(self) -> str:
         failed = f", failure={self.failure!r}" if self.failure else ""
@@ -320,10 +306,7 @@ class PartitionLog:
             active.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
         except OSError as error:
             raise self._fail("append to", error) from error
-        positions = self._positions
-        if len(positions) >= _REMEMBERED_POSITIONS:
-            positions.clear()
-        positions[base_offset] = position
+        self._reader.remember(base_offset, position)
         self.log_end_offset = Offset(last_offset + 1)
         if self._dirty_since_s is None:
             self._dirty_since_s = self._clock.monotonic_s()
@@ -340,8 +323,7 @@ class PartitionLog:
         except OSError as error:
             raise self._fail("write the leader epochs of", error) from error
         if new and not sync:
-            self._unsynced_paths.append(f"{self.directory}/{LEADER_EPOCH_FILE}")
-            self._unsynced_directories.append(self.directory)
+            self._unsynced.add_path(f"{self.directory}/{LEADER_EPOCH_FILE}")
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment. The old one is synced by the next flush."""
@@ -354,12 +336,12 @@ class PartitionLog:
             snapshot = self.producers.write_snapshot(self._files.fs, self.directory)
         except OSError as error:
             raise self._fail("roll a segment of", error) from error
-        self._unsynced_files.append(old_file)
-        self._unsynced_paths += [sealed.offset_index.path, sealed.time_index.path]
-        if snapshot is not None:
-            self._unsynced_paths.append(snapshot)
-        self._unsynced_directories.append(self.directory)
-        self._positions.clear()
+        self._written_back = 0
+        self._unsynced.files.append(old_file)
+        for path in (sealed.offset_index.path, sealed.time_index.path, snapshot):
+            if path is not None:
+                self._unsynced.add_path(path)
+        self._reader.forget_positions()
         self._set_jitter()
 
     def _fail(self, doing: str, error: OSError) -> KafkaStorageError:
@@ -399,135 +381,27 @@ class PartitionLog:
         if start_offset >= until_offset:
             return None
         try:
-            return self._read(start_offset, max_bytes, until_offset, at_least_one)
+            return self._reader.slice(start_offset, max_bytes, until_offset, end_offset, at_least_one)
         except OSError as error:
             raise KafkaStorageError(
                 f"cannot read {self.topic_partition} in {self.directory}: {error.strerror or error}"
             ) from error
 
-    def _read(self, start_offset: int, max_bytes: int, until_offset: int, at_least_one: bool) -> LogSlice | None:
-        segment = self.segments.floor(start_offset)
-        position = self._positions.get(start_offset)
-        if position is None:
-            located = self._locate(segment, start_offset, until_offset)
-            if located is None:
-                return None
-            segment, position = located
-        following = self.segments.after(segment) if segment is not self.segments.active else None
-        segment_end = self.log_end_offset if following is None else following.base_offset
-        if until_offset >= segment_end:
-            until_position = segment.size_bytes
-        else:
-            until_position = self._until_position(segment, until_offset)
-        if until_position <= position:
-            return None
-        end = until_position
-        if end - position > max_bytes:
-            end = segment.boundary_within(position, max_bytes, until_position)
-            if end - position > max_bytes and not at_least_one:
-                return None
-            self._remember(segment, end)
-        return LogSlice(segment.file, position, end - position, start_offset)
-
-    def _locate(self, segment: Segment, start_offset: int, until_offset: int) -> tuple[Segment, int] | None:
-        """Return the first batch that ends at or after ``start_offset``: here, or after a gap in a later segment."""
-        candidate: Segment | None = segment
-        while candidate is not None and candidate.base_offset < until_offset:
-            found = candidate.find(start_offset)
-            if found is not None:
-                return (candidate, found.position) if found.header.base_offset < until_offset else None
-            candidate = self.segments.after(candidate)
-        return None
-
-    def _until_position(self, segment: Segment, until_offset: int) -> int:
-        position = self._positions.get(until_offset)
-        if position is None:
-            found = segment.find(until_offset)
-            position = segment.size_bytes if found is None else found.position
-        return position
-
-    def _remember(self, segment: Segment, position: int) -> None:
-        """Note which offset begins at a batch start where a read ended, for the read that goes on from there."""
-        if position < segment.size_bytes:
-            found = next(segment.headers(position, position + 1, read_bytes=61))
-            if len(self._positions) >= _REMEMBERED_POSITIONS:
-                self._positions.clear()
-            self._positions[found.header.base_offset] = position
-
     def offset_for_timestamp(self, timestamp_ms: int, until_offset: int) -> TimestampOffset | None:
         """Return the first record at or after ``timestamp_ms`` and below ``until_offset``; None when there is none."""
         until_offset = min(until_offset, self.log_end_offset)
         try:
-            for segment in self.segments.from_offset(self.log_start_offset):
-                if segment.base_offset >= until_offset:
-                    break
-                if segment.max_timestamp[0] < timestamp_ms:
-                    continue
-                offset = max(segment.time_index.offset_before(timestamp_ms), self.log_start_offset)
-                for found in segment.headers(segment.offset_index.position_before(offset)):
-                    if found.header.base_offset >= until_offset:
-                        return None
-                    if found.header.max_timestamp < timestamp_ms or found.header.last_offset < offset:
-                        continue
-                    record = self._record_at(segment, found, timestamp_ms, until_offset)
-                    if record is not None:
-                        return record
+            return self._reader.at_or_after(timestamp_ms, self.log_start_offset, until_offset)
         except OSError as error:
             raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
-        return None
 
     def offset_of_max_timestamp(self, until_offset: int) -> TimestampOffset | None:
         """Return the first record with the largest timestamp of all below ``until_offset``; None when there is none."""
         until_offset = min(until_offset, self.log_end_offset)
-        best: tuple[int, Segment, Found] | None = None
         try:
-            for segment in self.segments.from_offset(self.log_start_offset):
-                if segment.base_offset >= until_offset:
-                    break
-                found = self._max_timestamp_batch(segment, until_offset)
-                if found is not None and (best is None or found.header.max_timestamp > best[0]):
-                    best = found.header.max_timestamp, segment, found
-            return self._record_at(best[1], best[2], best[0], until_offset) if best is not None else None
+            return self._reader.with_max_timestamp(self.log_start_offset, until_offset)
         except OSError as error:
             raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
-
-    def _max_timestamp_batch(self, segment: Segment, until_offset: int) -> Found | None:
-        """Return the first batch with the largest timestamp in the part of a segment that may be read."""
-        timestamp, offset = segment.max_timestamp
-        if timestamp < 0:
-            return None
-        if self.log_start_offset <= offset < until_offset:
-            return segment.find(offset)
-        best: Found | None = None
-        for found in segment.headers(segment.offset_index.position_before(self.log_start_offset)):
-            header = found.header
-            if header.base_offset >= until_offset:
-                break
-            if header.last_offset < self.log_start_offset or header.max_timestamp < 0:
-                continue
-            if best is None or header.max_timestamp > best.header.max_timestamp:
-                best = found
-        return best
-
-    def _record_at(
-        self, segment: Segment, found: Found, timestamp_ms: int, until_offset: int
-    ) -> TimestampOffset | None:
-        """Return the first record of a batch at or after ``timestamp_ms``, None when its header promised too much."""
-        builder = ColumnBuilder(False)
-        add_batch(
-            builder,
-            segment.read_batch(found),
-            0,
-            found.header,
-            first_offset=int(self.log_start_offset),
-            until_offset=min(until_offset, MAX_INT64),
-        )
-        columns = builder.finish()
-        for row in range(columns.count):
-            record_ms = columns.timestamp_at(row)
-            if record_ms >= timestamp_ms:
-                return TimestampOffset(columns.offset_at(row), record_ms, found.header.partition_leader_epoch)
-        return None
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (the largest known epoch at or below ``leader_epoch``, its end offset); (-1, -1) when unknown."""
@@ -542,20 +416,13 @@ class PartitionLog:
         """
         if self._flushing or self.failure is not None or self.closed:
             return None
-        if self.recovery_point >= self.log_end_offset and not self._unsynced_files and not self._unsynced_paths:
+        unsynced = self._unsynced
+        if self.recovery_point >= self.log_end_offset and not unsynced.files and not unsynced.paths:
             return None
         self._flushing = True
-        job = FlushJob(
-            self._files.fs,
-            [*self._unsynced_files, self.segments.active.file],
-            list(dict.fromkeys(self._unsynced_paths)),
-            list(dict.fromkeys(self._unsynced_directories)),
-            self.log_end_offset,
-            self._generation,
-            self._clock.monotonic_s(),
-        )
-        self._unsynced_files, self._unsynced_paths, self._unsynced_directories = [], [], []
-        return job
+        self._unsynced = Unsynced()
+        unsynced.files.append(self.segments.active.file)
+        return FlushJob(self._files.fs, unsynced, self.log_end_offset, self._generation, self._clock.monotonic_s())
 
     def finish_flush(self, job: FlushJob) -> None:
         """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""
@@ -591,7 +458,20 @@ class PartitionLog:
     @property
     def has_sealed_unflushed(self) -> bool:
         """Whether a segment has rolled and is not synced yet."""
-        return bool(self._unsynced_files)
+        return bool(self._unsynced.files)
+
+    def start_writeback(self) -> WritebackJob | None:
+        """Return a job that lets the kernel begin writing out what the active segment gained, once that is 16 MiB.
+
+        It bounds how much is dirty, and so how long a later sync takes. May run in any thread; promises nothing.
+        """
+        size_bytes = self.segments.active.size_bytes
+        length = size_bytes - self._written_back
+        if length < WRITEBACK_BYTES:
+            return None
+        job = WritebackJob(self.segments.active.file, self._written_back, length)
+        self._written_back = size_bytes
+        return job
 
     def flush(self) -> None:
         """Flush now, in this thread. KafkaStorageError when it fails."""
@@ -644,28 +524,19 @@ class PartitionLog:
         records at the same offsets.
         """
         self._generation += 1
-        self._positions.clear()
-        self._unsynced_directories.append(self.directory)
+        self._reader.forget_positions()
+        self._unsynced.directories.append(self.directory)
         if offset < self.recovery_point:
             self.recovery_point = Offset(offset)
             if self._on_recovery_point_lowered is not None:
                 self._on_recovery_point_lowered()
 
     def _cut_state(self, end: int) -> None:
+        self._written_back = min(self._written_back, self.segments.active.size_bytes)
         self.log_end_offset = Offset(end)
         self.log_start_offset = Offset(min(self.log_start_offset, end))
         self.recovery_point = Offset(min(self.recovery_point, end))
-        if self.producers.map_end_offset > end or self.producers.producers:
-            fs = self._files.fs
-            names = [entry.name for entry in fs.entries(self.directory)]
-            offsets = [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
-            self.producers = load_newest_snapshot(fs, self.directory, offsets, end)
-            for segment in self.segments.from_offset(self.producers.map_end_offset):
-                for found in segment.headers(0):
-                    header = found.header
-                    if header.producer_id >= 0 and header.base_offset >= self.producers.map_end_offset:
-                        self.producers.update(header, header.base_offset)
-        self.producers.map_end_offset = end
+        self.producers = rebuild_producers(self._files, self.directory, self.segments, end)
 
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
@@ -697,8 +568,8 @@ class PartitionLog:
                 self._flushing = False
                 self.write_small_files()
                 if not sync:
-                    self._unsynced_paths.clear()
-                    self._unsynced_directories.clear()
+                    self._unsynced.paths.clear()
+                    self._unsynced.directories.clear()
                 self.flush()
         finally:
             self.closed = True
@@ -709,14 +580,13 @@ class PartitionLog:
         try:
             active = self.segments.active
             if active.write_indexes():
-                self._unsynced_paths += [active.offset_index.path, active.time_index.path]
+                self._unsynced.add_path(active.offset_index.path)
+                self._unsynced.add_path(active.time_index.path)
             self.producers.map_end_offset = self.log_end_offset
             snapshot = (
                 self.producers.write_snapshot(self._files.fs, self.directory) if self.log_end_offset > 0 else None
             )
             if snapshot is not None:
-                self._unsynced_paths.append(snapshot)
-            if self._unsynced_paths:
-                self._unsynced_directories.append(self.directory)
+                self._unsynced.add_path(snapshot)
         except OSError as error:
             raise self._fail("write the indexes of", error) from error

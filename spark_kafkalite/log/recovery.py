@@ -397,6 +397,23 @@ def _replay(segments: Segments, scan: _Scan, from_offset: int) -> None:
             scan.take_up(batch.header)
 
 
+def rebuild_producers(files: OpenFiles, directory: str, segments: Segments, end_offset: int) -> ProducerState:
+    """Return the producers as of ``end_offset``, where the log has been truncated; removes snapshots beyond it."""
+    offsets = [
+        int(entry.name[:_NAME_DIGITS])
+        for entry in files.fs.entries(directory)
+        if entry.name.endswith(SNAPSHOT_SUFFIX) and entry.name[:_NAME_DIGITS].isdigit()
+    ]
+    producers = load_newest_snapshot(files.fs, directory, offsets, end_offset)
+    from_offset = producers.map_end_offset
+    for segment in segments.from_offset(from_offset):
+        for _, header in segment.headers(0, read_bytes=_READ_BYTES):
+            if header.producer_id >= 0 and header.base_offset >= from_offset:
+                producers.update(header, header.base_offset)
+    producers.map_end_offset = end_offset
+    return producers
+
+
 def _drop_snapshots(files: OpenFiles, directory: str, bases: list[int], newest: int, end_offset: int) -> None:
     """Remove the snapshots of what is gone, and those of clean stops but the newest."""
     for entry in files.fs.entries(directory):

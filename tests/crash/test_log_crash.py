@@ -326,7 +326,7 @@ def _forget_the_old_segment(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def careless(self: PartitionLog, base_offset: int | None = None) -> None:
         roll(self, base_offset)
-        self._unsynced_files.clear()
+        self._unsynced.files.clear()
 
     monkeypatch.setattr(PartitionLog, "roll", careless)
 

@@ -1,0 +1,163 @@
+"""Finding things in a log: the slice of batches to send for an offset, and records by time.
+
+Both go from the segments' sorted base offsets to a segment, from its sparse index to a position, and then walk batch
+headers. Reads at the end of the log, and reads that go on where another ended, find their position in a small table
+instead: that is what nearly all consumers do.
+
+Nothing here knows the log's bounds; ``PartitionLog`` checks them and names the partition in errors.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_kafkalite.log.segment import Found, LogSlice, Segment
+from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.records.columns import add_batch
+from spark_kafkalite.records.kernel import ColumnBuilder
+from spark_kafkalite.records.layout import HEADER_BYTES
+
+# How many batch starts are remembered; the whole table is dropped when it is full.
+_REMEMBERED_POSITIONS = 256
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class Reader:
+    """Reads the segments of one log."""
+
+    __slots__ = ("_positions", "_segments")
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        # Base offset of a batch to its position in its segment.
+        self._positions: dict[int, int] = {}
+
+    def remember(self, base_offset: int, position: int) -> None:
+        """Note where a batch starts in its segment."""
+        positions = self._positions
+        if len(positions) >= _REMEMBERED_POSITIONS:
+            positions.clear()
+        positions[base_offset] = position
+
+    def forget_positions(self) -> None:
+        """Drop what is remembered; needed when batches move or go."""
+        self._positions.clear()
+
+    def slice(
+        self, start_offset: int, max_bytes: int, until_offset: int, end_offset: int, at_least_one: bool
+    ) -> LogSlice | None:
+        """See ``PartitionLog.read``; the offsets have been checked against the log."""
+        segment = self._segments.floor(start_offset)
+        position = self._positions.get(start_offset)
+        if position is None:
+            located = self._locate(segment, start_offset, until_offset)
+            if located is None:
+                return None
+            segment, position = located
+        following = self._segments.after(segment) if segment is not self._segments.active else None
+        segment_end = end_offset if following is None else following.base_offset
+        if until_offset >= segment_end:
+            until_position = segment.size_bytes
+        else:
+            until_position = self._until_position(segment, until_offset)
+        if until_position <= position:
+            return None
+        end = until_position
+        if end - position > max_bytes:
+            end = segment.boundary_within(position, max_bytes, until_position)
+            if end - position > max_bytes and not at_least_one:
+                return None
+            self._remember_boundary(segment, end)
+        return LogSlice(segment.file, position, end - position, start_offset)
+
+    def _locate(self, segment: Segment, start_offset: int, until_offset: int) -> tuple[Segment, int] | None:
+        """Return the first batch that ends at or after ``start_offset``: here, or after a gap in a later segment."""
+        candidate: Segment | None = segment
+        while candidate is not None and candidate.base_offset < until_offset:
+            found = candidate.find(start_offset)
+            if found is not None:
+                return (candidate, found.position) if found.header.base_offset < until_offset else None
+            candidate = self._segments.after(candidate)
+        return None
+
+    def _until_position(self, segment: Segment, until_offset: int) -> int:
+        position = self._positions.get(until_offset)
+        if position is None:
+            found = segment.find(until_offset)
+            position = segment.size_bytes if found is None else found.position
+        return position
+
+    def _remember_boundary(self, segment: Segment, position: int) -> None:
+        """Note which offset begins where a read ended, for the read that goes on from there."""
+        if position < segment.size_bytes:
+            found = next(segment.headers(position, position + 1, read_bytes=HEADER_BYTES))
+            self.remember(found.header.base_offset, position)
+
+    def at_or_after(self, timestamp_ms: int, start_offset: int, until_offset: int) -> TimestampOffset | None:
+        """Return the first record at or after ``timestamp_ms`` with an offset in the range; None when there is none."""
+        for segment in self._segments.from_offset(start_offset):
+            if segment.base_offset >= until_offset:
+                break
+            if segment.max_timestamp[0] < timestamp_ms:
+                continue
+            offset = max(segment.time_index.offset_before(timestamp_ms), start_offset)
+            for found in segment.headers(segment.offset_index.position_before(offset)):
+                if found.header.base_offset >= until_offset:
+                    return None
+                if found.header.max_timestamp < timestamp_ms or found.header.last_offset < offset:
+                    continue
+                record = _record_at_or_after(segment, found, timestamp_ms, start_offset, until_offset)
+                if record is not None:
+                    return record
+        return None
+
+    def with_max_timestamp(self, start_offset: int, until_offset: int) -> TimestampOffset | None:
+        """Return the first record with the largest timestamp of those in the range; None when there is none."""
+        best: tuple[int, Segment, Found] | None = None
+        for segment in self._segments.from_offset(start_offset):
+            if segment.base_offset >= until_offset:
+                break
+            found = _max_timestamp_batch(segment, start_offset, until_offset)
+            if found is not None and (best is None or found.header.max_timestamp > best[0]):
+                best = found.header.max_timestamp, segment, found
+        return _record_at_or_after(best[1], best[2], best[0], start_offset, until_offset) if best is not None else None
+
+
+def _max_timestamp_batch(segment: Segment, start_offset: int, until_offset: int) -> Found | None:
+    """Return the first batch with the largest timestamp in the part of a segment that may be read."""
+    timestamp, offset = segment.max_timestamp
+    if timestamp < 0:
+        return None
+    if start_offset <= offset < until_offset:
+        return segment.find(offset)
+    best: Found | None = None
+    for found in segment.headers(segment.offset_index.position_before(start_offset)):
+        header = found.header
+        if header.base_offset >= until_offset:
+            break
+        if header.last_offset < start_offset or header.max_timestamp < 0:
+            continue
+        if best is None or header.max_timestamp > best.header.max_timestamp:
+            best = found
+    return best
+
+
+def _record_at_or_after(
+    segment: Segment, found: Found, timestamp_ms: int, start_offset: int, until_offset: int
+) -> TimestampOffset | None:
+    """Return the first record of a batch at or after ``timestamp_ms``, None when its header promised too much."""
+    builder = ColumnBuilder(False)
+    add_batch(builder, segment.read_batch(found), 0, found.header, first_offset=start_offset, until_offset=until_offset)
+    columns = builder.finish()
+    for row in range(columns.count):
+        record_ms = columns.timestamp_at(row)
+        if record_ms >= timestamp_ms:
+            return TimestampOffset(columns.offset_at(row), record_ms, found.header.partition_leader_epoch)
+    return None
