@@ -19,15 +19,19 @@ A file range holds its segment's file open until it is sent or the connection cl
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from spark_kafkalite.broker.channel import Channel
+from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.request_memory import RequestMemory, new_frame_buffer
 from spark_kafkalite.errors import FrameError
+
+_quiet = QuietLog(logging.getLogger(__name__))
 
 _SIZE = struct.Struct(">i")
 # Room in front of the scratch for the first bytes of a size field that was cut off.
@@ -174,6 +178,17 @@ class Connection:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
+        try:
+            self._read()
+        except Exception:
+            self._report_bug()
+
+    def _report_bug(self) -> None:
+        """Close after an error that is ours: a callback that raises would be called again and again."""
+        _quiet.log(logging.ERROR, "bug", "the connection to %s failed", self.peer, exc_info=True)
+        self.close("an error in the broker")
+
+    def _read(self) -> None:
         owner = self._owner
         if not owner.memory.may_read(self):
             self._set_reading(False)
@@ -367,10 +382,13 @@ class Connection:
         self._flush_scheduled = False
         if self.closed:
             return
-        if not self._writing:
-            self._flush()
-        if not self.closed:
-            self._maybe_resume()
+        try:
+            if not self._writing:
+                self._flush()
+            if not self.closed:
+                self._maybe_resume()
+        except Exception:
+            self._report_bug()
 
     def _flush(self) -> None:
         """Send what the socket takes; the rest follows when it is writable."""
@@ -428,9 +446,12 @@ class Connection:
         return joined
 
     def _on_writable(self) -> None:
-        self._flush()
-        if not self.closed:
-            self._maybe_resume()
+        try:
+            self._flush()
+            if not self.closed:
+                self._maybe_resume()
+        except Exception:
+            self._report_bug()
 
     def _set_writing(self, writing: bool) -> None:
         if writing == self._writing or self.closed:

@@ -39,7 +39,8 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.flush import FlushJob
-from spark_kafkalite.log.partition_log import AppendResult, PartitionLog, TimestampOffset
+from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
+from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.admission import AdmissionRules, admit
@@ -52,6 +53,8 @@ _ACKS_ALL = -1
 # flush.ms beyond a year (the default is for ever) needs no timer.
 _LONGEST_TIMER_MS = 365 * 86_400_000
 
+# Dirty pages of one log before the kernel is asked to write them.
+_WRITEBACK_BYTES = 32 * 1024 * 1024
 # Of this much at the end of a log it is taken for granted that it is in the page cache.
 _RECENT_BYTES = 16 * 1024 * 1024
 
@@ -95,6 +98,7 @@ class Partition(Appender):
         "_recompression",
         "_rules",
         "_services",
+        "_unwritten_bytes",
         "config",
         "flushes_before_ack",
         "is_leader",
@@ -132,6 +136,7 @@ class Partition(Appender):
         checkpointed = 0 if checkpointed_high_watermark is None else checkpointed_high_watermark
         self._high_watermark: int = max(log.log_start_offset, min(checkpointed, log.log_end_offset))
         self._flushed_end_offset: int = log.recovery_point
+        self._unwritten_bytes = 0
         self._flush_running = False
         self._flush_wanted = False
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -333,6 +338,9 @@ class Partition(Appender):
             raise
         if not result.duplicate:
             log = self.log
+            self._unwritten_bytes += len(batch)
+            if self._unwritten_bytes >= _WRITEBACK_BYTES:
+                self._start_writeback()
             if (
                 self.flushes_before_ack
                 or log.has_sealed_unflushed
@@ -344,6 +352,21 @@ class Partition(Appender):
             if self._maybe_advance_high_watermark() and self._fetch_waiters:
                 self._services.purgatory.wake(self._fetch_waiters)
         return result
+
+    def _start_writeback(self) -> None:
+        """Have the kernel begin to write what was appended: a later fsync must not find gigabytes to do.
+
+        In a thread, because it blocks when the disk's queue is full. It promises nothing, so nobody waits for it.
+        """
+        active = self.log.segments.active
+        file, end = active.file, active.size_bytes
+        start = max(end - self._unwritten_bytes, 0)
+        self._unwritten_bytes = 0
+        self._services.io.submit(
+            lambda: file.start_writeback(start, end - start),
+            lambda _: None,
+            lambda error: logger.warning("starting to write %s back failed: %s", self.topic_partition, error),
+        )
 
     # Flushing -------------------------------------------------------------------------------------------------------
 

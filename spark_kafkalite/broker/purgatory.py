@@ -13,7 +13,12 @@ handler.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
+
+from spark_kafkalite.broker.event_log import QuietLog
+
+_quiet = QuietLog(logging.getLogger(__name__))
 
 # Longer timeouts than this (a client may ask for 24 days) are cut, which only makes the client ask again.
 _LONGEST_WAIT_S = 3600.0
@@ -55,14 +60,28 @@ class DelayedOperation:
         self.release()
         return True
 
+    def fail(self) -> None:
+        """Close the connection that waits, because no answer can be given."""
+        raise NotImplementedError
+
     def abandon(self) -> None:
         """Finish without an answer, because nobody is there to get it."""
         self.finish()
 
     def _on_deadline(self) -> None:
         self._timer = None
-        if not self.finished:
+        if self.finished:
+            return
+        try:
             self.expire()
+        except Exception:
+            self.report_bug()
+
+    def report_bug(self) -> None:
+        """Give up after an error that is ours: one operation must not take the others woken with it down."""
+        _quiet.log(logging.ERROR, "bug", "completing a waiting request failed", exc_info=True)
+        self.fail()
+        self.abandon()
 
 
 class Purgatory:
@@ -91,5 +110,9 @@ class Purgatory:
     def _check(self) -> None:
         woken, self._woken = self._woken, {}
         for operation in woken:
-            if not operation.finished:
+            if operation.finished:
+                continue
+            try:
                 operation.try_complete()
+            except Exception:
+                operation.report_bug()

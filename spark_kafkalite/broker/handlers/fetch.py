@@ -185,6 +185,9 @@ class DelayedFetch(DelayedOperation):
         if self.finish():
             _response(self._context, self._request, _Reading(self._context, self._fetch), self._slot)
 
+    def fail(self) -> None:
+        self._slot.fail("a handler failed")
+
     def release(self) -> None:
         for partition in self._partitions:
             partition.remove_fetch_waiter(self)

@@ -224,6 +224,9 @@ class DelayedProduce(DelayedOperation):
     def expire(self) -> None:
         self._answer()
 
+    def fail(self) -> None:
+        self._connection.close("a handler failed")
+
     def release(self) -> None:
         for _, _, partition, _ in self._awaiting:
             partition.remove_ack_waiter(self)

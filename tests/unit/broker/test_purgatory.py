@@ -1,5 +1,7 @@
 import asyncio
 
+import pytest
+
 from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
 
 
@@ -21,8 +23,16 @@ class Operation(DelayedOperation):
         if self.finish():
             self.events.append("expired")
 
+    def fail(self) -> None:
+        self.events.append("failed")
+
     def release(self) -> None:
         self.events.append("released")
+
+
+class Broken(Operation):
+    def try_complete(self) -> bool:
+        raise ValueError("a bug")
 
 
 def test_wake_ups_of_one_pass_are_one_check() -> None:
@@ -59,3 +69,16 @@ def test_finished_once_by_whoever_comes_first() -> None:
         assert not expiring.try_complete()
 
     asyncio.run(run())
+
+
+def test_a_bug_in_one_operation_fails_only_that_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        purgatory = Purgatory(asyncio.get_running_loop())
+        broken, sound = Broken(), Operation()
+        purgatory.wake([broken, sound])
+        await asyncio.sleep(0)
+        assert broken.events == ["failed", "released"]
+        assert sound.events == ["released", "completed"]
+
+    asyncio.run(run())
+    assert "a bug" in caplog.text
