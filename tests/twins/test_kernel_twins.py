@@ -403,11 +403,7 @@ def test_large_sections_take_the_path_without_the_gil(native: ModuleType, payloa
     assert (buffer[61:], facts.record_count, until) == (data[61:], count, count)
 
 
-FUNCTIONS = sorted(
-    name
-    for name, each in vars(batch_py).items()
-    if inspect.isfunction(each) and not name.startswith("_") and each.__module__ == batch_py.__name__
-)
+FUNCTIONS = [name for name in batch_py.__all__ if inspect.isfunction(getattr(batch_py, name))]
 CLASSES = ("Columns", "ColumnBuilder", "OpenBatch")
 
 
