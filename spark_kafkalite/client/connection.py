@@ -58,7 +58,6 @@ SUPPORTED: Final[dict[int, tuple[str, int, int]]] = {
     DESCRIBE_CLUSTER: ("DescribeCluster", 0, 1),
 }
 _API_VERSIONS_MAX: Final = 3
-_UNSUPPORTED_VERSION: Final = 35
 
 MAX_RESPONSE_BYTES: Final = 1 << 30
 # Memory for an answer is taken in steps of this size, so that a wrong length costs no more than one.
@@ -117,18 +116,14 @@ class BrokerConnection:
                 client_software_name="spark-kafkalite", client_software_version=_software_version()
             )
             self._send_encoded(API_VERSIONS, version, request)
-            frame = self._receive_frame(deadline)
-            self._pending.clear()
-            error_code = int.from_bytes(frame[4:6], "big", signed=True)
-            if error_code == _UNSUPPORTED_VERSION and version:
-                # The broker is older: it answers in version 0, whatever was asked. Source: KIP-511.
-                _, answer = codec.decode_response(API_VERSIONS, 0, frame)
+            # A broker that does not know the version answers in version 0, which the codec understands (KIP-511).
+            answer = self.receive(deadline)
+            if answer.error_code == UnsupportedVersion.code and version:
                 highest = next((api.max_version for api in answer.api_keys if api.api_key == API_VERSIONS), 0)
                 version = max(0, min(version - 1, highest))
                 continue
-            if error_code:
-                raise BrokerUnreachable(f"{self.name}: ApiVersions failed with error code {error_code}")
-            _, answer = codec.decode_response(API_VERSIONS, version, frame)
+            if answer.error_code:
+                raise BrokerUnreachable(f"broker {self.name}: ApiVersions failed with error code {answer.error_code}")
             self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
             return
 
@@ -169,7 +164,9 @@ class BrokerConnection:
             return codec.decode_response(api_key, version, frame)[1]
         except FrameError as error:
             self.close()
-            raise BrokerUnreachable(f"{self.name}: its answer to API {api_key} cannot be read: {error}") from error
+            raise BrokerUnreachable(
+                f"broker {self.name}: its answer to API {api_key} cannot be read: {error}"
+            ) from error
 
     def next_correlation_id(self) -> int:
         """Return a number for a request that the caller encodes."""
@@ -193,7 +190,7 @@ class BrokerConnection:
         if len(frame) < 4 or int.from_bytes(frame[:4], "big", signed=True) != correlation_id:
             self.close()
             raise BrokerUnreachable(
-                f"{self.name}: an answer that belongs to no request came instead of that to API {api_key} "
+                f"broker {self.name}: an answer that belongs to no request came instead of that to API {api_key} "
                 f"(correlation id {correlation_id})"
             )
         return frame

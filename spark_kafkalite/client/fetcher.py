@@ -36,6 +36,7 @@ from spark_kafkalite.wire.error_codes import error_for
 __all__ = ["FetchedBatches", "RangeFetcher", "RangeNotInLog", "columns_from"]
 
 _MAX_WAIT_MS: Final = 500
+_GRACE_MS: Final = 1_000
 DEFAULT_MAX_BYTES: Final = 8 << 20
 
 
@@ -184,12 +185,16 @@ class RangeFetcher:
             buffer = bytearray(self._max_bytes + 65_536)
         memory = AnswerMemory(self._pool, buffer)
         config = self._cluster.config
-        limits = FetchLimits(1, self._max_bytes, _MAX_WAIT_MS, self._isolation)
+        # The last fetch before the deadline parks no longer than that, and its answer has a moment to arrive.
+        left_ms = int(deadline.left_s() * 1000)
+        wait_ms = min(_MAX_WAIT_MS, max(1, left_ms))
+        answer_by = Deadline.after_ms(min(config.request_timeout_ms, left_ms) + wait_ms + _GRACE_MS)
+        limits = FetchLimits(1, self._max_bytes, wait_ms, self._isolation)
         code, results = fetch(
             connection,
             [FetchFrom(topic_partition, position, leader_epoch, self._max_bytes)],
             limits,
-            deadline.earlier_of(config.request_timeout_ms + _MAX_WAIT_MS),
+            answer_by,
             config.client_id,
             buffer,
         )
