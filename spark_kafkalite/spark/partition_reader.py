@@ -29,6 +29,7 @@ from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, S
 from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.offset_ranges import DataLoss, OffsetRange
 from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.worker_memory import keep_freed_memory
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -73,6 +74,7 @@ def read_task(plan: ReadPlan, task: InputPartition) -> Iterator[pa.RecordBatch]:
     ranges = task.ranges if isinstance(task, ReadTask) else ()
     if not ranges:
         return
+    keep_freed_memory()
     config = reading_config(plan.client)
     cluster = cluster_for(config.client, plan.client)
     for each in ranges:

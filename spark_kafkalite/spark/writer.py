@@ -33,6 +33,7 @@ from spark_kafkalite.spark.conditions import (
 from spark_kafkalite.spark.connections import drop_producer, producer_for
 from spark_kafkalite.spark.options import WriterOptions
 from spark_kafkalite.spark.topic_retention import retention_ms
+from spark_kafkalite.spark.worker_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -102,6 +103,7 @@ class _Sink:
 
         Raises SparkConditionError for a null topic and for anything that the brokers refuse.
         """
+        keep_freed_memory()
         producer = producer_for(self._client)
         expiry = _Expiry(self._client) if "timestamp" in self._columns else None
         unchecked: list[BatchDelivery] = []
