@@ -67,8 +67,10 @@ def _write_lines(fs: Fs, path: str, lines: Iterable[str], *, sync: bool = True) 
 
 
 def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
-    """Return an offset checkpoint's entries; empty when the file is missing."""
-    offsets = {}
+    """Return an offset checkpoint's entries; empty when the file is missing, or made and not written, as Kafka does."""
+    offsets: dict[TopicPartition, int] = {}
+    if fs.exists(path) and not fs.open(path).size():
+        return offsets
     for topic, partition, offset in _read_lines(fs, path, 3):
         try:
             offsets[TopicPartition(topic, int(partition))] = int(offset)

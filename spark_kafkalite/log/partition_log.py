@@ -254,7 +254,7 @@ class PartitionLog:
         if append_time_ms >= 0:
             self._last_append_time_ms = append_time_ms
         if has_producer:
-            self.producers.update(header, base_offset)
+            self.producers.update(header, base_offset, append_time_ms if append_time_ms >= 0 else self._clock.wall_ms())
         return AppendResult(base_offset, last_offset, append_time_ms, False)
 
     def append_as_follower(self, batches: bytes | bytearray | memoryview) -> AppendResult:
@@ -289,7 +289,7 @@ class PartitionLog:
             if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
                 self._last_append_time_ms = max(self._last_append_time_ms, header.max_timestamp)
             if header.producer_id >= 0:
-                self.producers.update(header, header.base_offset)
+                self.producers.update(header, header.base_offset, self._clock.wall_ms())
             position += header.size_bytes
         return AppendResult(headers[0].base_offset, headers[-1].last_offset, -1, False)
 
@@ -536,7 +536,7 @@ class PartitionLog:
         self.log_end_offset = Offset(end)
         self.log_start_offset = Offset(min(self.log_start_offset, end))
         self.recovery_point = Offset(min(self.recovery_point, end))
-        self.producers = rebuild_producers(self._files, self.directory, self.segments, end)
+        self.producers = rebuild_producers(self._files, self.directory, self.segments, end, self._clock.wall_ms())
 
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.

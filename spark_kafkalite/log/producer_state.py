@@ -28,12 +28,14 @@ bytes  field
 4      last sequence
 8      last offset
 4      last offset - first offset of that batch
-8      timestamp of that batch
+8      when that batch was appended
 4      coordinator epoch (-1 without transactions)
 8      first offset of the open transaction (-1 when none is open)
 =====  ==========================================================================
 
-Only the last batch of a producer is in it; the others come back only if the log is replayed. Source:
+Only the last batch of a producer is in it; the others come back only if the log is replayed. The timestamp is where we
+differ from Kafka: it is the wall clock at the append, not the batch's. A producer that sends old records (a load of
+last year's data) would otherwise be taken for one that fell silent, and its next retry for a new batch. Source:
 org.apache.kafka.storage.internals.log.ProducerStateManager and ProducerAppendInfo.
 """
 
@@ -76,12 +78,12 @@ class ProducerBatch(NamedTuple):
 class ProducerEntry:
     """The state of one producer id."""
 
-    __slots__ = ("batches", "coordinator_epoch", "last_timestamp_ms", "producer_epoch", "transaction_first_offset")
+    __slots__ = ("batches", "coordinator_epoch", "last_seen_ms", "producer_epoch", "transaction_first_offset")
 
     def __init__(self, producer_epoch: int) -> None:
         self.producer_epoch = producer_epoch
         self.batches: list[ProducerBatch] = []
-        self.last_timestamp_ms = -1
+        self.last_seen_ms = -1
         self.coordinator_epoch = -1
         self.transaction_first_offset = -1
 
@@ -142,7 +144,7 @@ class ProducerState:
             )
         return None
 
-    def update(self, header: BatchHeader, base_offset: int) -> None:
+    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Take up a batch with a producer id that is in the log at ``base_offset``."""
         entry = self.producers.get(header.producer_id)
         epoch = header.producer_epoch
@@ -151,7 +153,7 @@ class ProducerState:
         elif epoch != entry.producer_epoch:
             entry.producer_epoch = epoch
             entry.batches.clear()
-        entry.last_timestamp_ms = header.max_timestamp
+        entry.last_seen_ms = now_ms
         if header.attributes & 0x20:
             # A marker ends the transaction; it has no sequence.
             entry.transaction_first_offset = -1
@@ -182,7 +184,7 @@ class ProducerState:
         gone = [
             producer_id
             for producer_id, entry in self.producers.items()
-            if entry.last_timestamp_ms < before_ms and entry.transaction_first_offset < 0
+            if entry.last_seen_ms < before_ms and entry.transaction_first_offset < 0
         ]
         for producer_id in gone:
             del self.producers[producer_id]
@@ -207,7 +209,7 @@ class ProducerState:
                     last.last_sequence,
                     last.last_offset,
                     last.offset_delta,
-                    entry.last_timestamp_ms,
+                    entry.last_seen_ms,
                     entry.coordinator_epoch,
                     entry.transaction_first_offset,
                 )
@@ -232,7 +234,7 @@ class ProducerState:
         for values in _ENTRY.iter_unpack(payload[_COUNT.size :]):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset = values
             entry = self.producers[producer_id] = ProducerEntry(epoch)
-            entry.last_timestamp_ms = timestamp
+            entry.last_seen_ms = timestamp
             entry.coordinator_epoch = coordinator_epoch
             entry.transaction_first_offset = first_offset
             if last_offset >= 0 and last_sequence >= 0:

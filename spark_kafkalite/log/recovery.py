@@ -74,7 +74,12 @@ class _Scan:
     """What recovery carries from one segment to the next."""
 
     def __init__(
-        self, epochs: LeaderEpochs, producers: ProducerState, config: TopicConfig, trusted_until_offset: int
+        self,
+        epochs: LeaderEpochs,
+        producers: ProducerState,
+        config: TopicConfig,
+        trusted_until_offset: int,
+        now_ms: int,
     ) -> None:
         self.epochs = epochs
         self.producers = producers
@@ -82,6 +87,7 @@ class _Scan:
         # Only compaction makes gaps between batches, so elsewhere a gap is the mark of a foreign batch.
         self.gaps_allowed = config.is_compacted
         self.trusted_until_offset = trusted_until_offset
+        self._now_ms = now_ms
         self.next_offset = 0
         self.leader_epoch = -1
         self.last_append_time_ms = -1
@@ -153,7 +159,7 @@ class _Scan:
         if header.attributes & LOG_APPEND_TIME_BIT:
             self.last_append_time_ms = header.max_timestamp
         if header.producer_id >= 0 and header.last_offset >= self.producers.map_end_offset:
-            self.producers.update(header, header.base_offset)
+            self.producers.update(header, header.base_offset, self._now_ms)
         self.producers.map_end_offset = max(self.producers.map_end_offset, header.next_offset)
 
 
@@ -220,7 +226,7 @@ def load_log(
             end = last.next_offset if last else active.base_offset
             producers = load_newest_snapshot(fs, directory, found.snapshots, end)
             segments = Segments(files, directory, sealed, active)
-            scan = _Scan(epochs, producers, config, 0)
+            scan = _Scan(epochs, producers, config, 0, now_ms)
             # Without any snapshot the log comes from a broker that kept none; a clean stop says nothing is missing.
             if found.snapshots and producers.map_end_offset < end:
                 _replay(segments, scan, producers.map_end_offset)
@@ -238,7 +244,7 @@ def load_log(
     producers = load_newest_snapshot(
         fs, directory, found.snapshots, first_base if not clean else max(first_base, recovery_point)
     )
-    scan = _Scan(epochs, producers, config, recovery_point)
+    scan = _Scan(epochs, producers, config, recovery_point, now_ms)
     if sealed and (epochs_lost or producers.map_end_offset < first_base):
         before = Segments(files, directory, sealed[:-1], _as_active(files, directory, sealed[-1], now_ms))
         _replay(before, scan, bases[0] if epochs_lost else producers.map_end_offset)
@@ -397,7 +403,9 @@ def _replay(segments: Segments, scan: _Scan, from_offset: int) -> None:
             scan.take_up(batch.header)
 
 
-def rebuild_producers(files: OpenFiles, directory: str, segments: Segments, end_offset: int) -> ProducerState:
+def rebuild_producers(
+    files: OpenFiles, directory: str, segments: Segments, end_offset: int, now_ms: int
+) -> ProducerState:
     """Return the producers as of ``end_offset``, where the log has been truncated; removes snapshots beyond it."""
     offsets = [
         int(entry.name[:_NAME_DIGITS])
@@ -409,7 +417,7 @@ def rebuild_producers(files: OpenFiles, directory: str, segments: Segments, end_
     for segment in segments.from_offset(from_offset):
         for _, header in segment.headers(0, read_bytes=_READ_BYTES):
             if header.producer_id >= 0 and header.base_offset >= from_offset:
-                producers.update(header, header.base_offset)
+                producers.update(header, header.base_offset, now_ms)
     producers.map_end_offset = end_offset
     return producers
 

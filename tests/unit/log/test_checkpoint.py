@@ -26,7 +26,6 @@ def test_missing_checkpoints_are_empty(fs: MemoryFs) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "0\n",
         "x\n0\n",
         "1\n0\n",

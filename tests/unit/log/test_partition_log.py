@@ -641,7 +641,7 @@ def test_log_start_only_moves_forward_and_within_the_log(open_log: LogOpener) ->
 
 def test_silent_producers_expire_by_the_wall_clock(open_log: LogOpener, clock: ManualClock) -> None:
     log = open_log()
-    append(log, timestamp_ms=clock.wall_ms(), producer_id=9, producer_epoch=0, base_sequence=5)
+    append(log, timestamp_ms=1000, producer_id=9, producer_epoch=0, base_sequence=5)
     clock.advance(ms=1001)
     assert log.expire_producers(1001) == 0
     assert log.expire_producers(1000) == 1

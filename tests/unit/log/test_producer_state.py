@@ -24,9 +24,9 @@ def header(
 def state() -> ProducerState:
     """Producer 7 has written sequences 0-9 (offset 100), 10, 11 and 12 (offset 200 to 202)."""
     state = ProducerState()
-    state.update(header(0, count=10), 100)
+    state.update(header(0, count=10), 100, 1000)
     for number in range(3):
-        state.update(header(10 + number), 200 + number)
+        state.update(header(10 + number), 200 + number, 1000)
     return state
 
 
@@ -57,14 +57,14 @@ def test_gap_and_partial_repetition_are_out_of_order(state: ProducerState, seque
 
 def test_only_five_batches_are_remembered(state: ProducerState) -> None:
     for number in range(13, 15):
-        state.update(header(number), 190 + number)
+        state.update(header(number), 190 + number, 1000)
     with pytest.raises(OutOfOrderSequenceNumber):
         state.check(header(0, count=10))
     assert state.check(header(10)) is not None
 
 
 def test_older_epoch_is_fenced(state: ProducerState) -> None:
-    state.update(header(0, epoch=3), 300)
+    state.update(header(0, epoch=3), 300, 1000)
     with pytest.raises(InvalidProducerEpoch, match="epoch 2 is older than 3"):
         state.check(header(1, epoch=2))
 
@@ -73,7 +73,7 @@ def test_new_epoch_starts_at_zero_and_forgets_older_batches(state: ProducerState
     with pytest.raises(OutOfOrderSequenceNumber, match="must start at sequence 0"):
         state.check(header(13, epoch=1))
     assert state.check(header(0, epoch=1)) is None
-    state.update(header(0, epoch=1), 300)
+    state.update(header(0, epoch=1), 300, 1000)
     assert state.check(header(1, epoch=1)) is None
     repeated = state.check(header(0, epoch=1))
     assert repeated is not None
@@ -82,7 +82,7 @@ def test_new_epoch_starts_at_zero_and_forgets_older_batches(state: ProducerState
 
 def test_sequences_go_on_at_zero_after_the_last() -> None:
     state = ProducerState()
-    state.update(header(LAST - 1, count=2), 0)
+    state.update(header(LAST - 1, count=2), 0, 1000)
     assert state.check(header(0)) is None
     with pytest.raises(OutOfOrderSequenceNumber, match="0 was expected"):
         state.check(header(1))
@@ -90,25 +90,25 @@ def test_sequences_go_on_at_zero_after_the_last() -> None:
 
 def test_batch_across_the_last_sequence_is_followed_and_recognised() -> None:
     state = ProducerState()
-    state.update(header(LAST - 1, count=5), 0)
+    state.update(header(LAST - 1, count=5), 0, 1000)
     assert state.check(header(3)) is None
     assert state.check(header(LAST - 1, count=5)) is not None
 
 
 def test_silent_producers_expire(state: ProducerState) -> None:
-    state.update(header(0, producer_id=8, timestamp=5000), 300)
+    state.update(header(0, producer_id=8), 300, 5000)
     assert state.expire(5000) == 1
     assert list(state.producers) == [8]
 
 
 def test_producer_with_an_open_transaction_does_not_expire() -> None:
     state = ProducerState()
-    state.update(header(0, attributes=0x10), 40)
-    state.update(header(1, attributes=0x10), 41)
+    state.update(header(0, attributes=0x10), 40, 1000)
+    state.update(header(1, attributes=0x10), 41, 1000)
     assert state.first_open_transaction_offset() == 40
     assert state.expire(10**9) == 0
     # The marker ends the transaction; its base sequence is -1.
-    state.update(header(-1, attributes=0x30), 42)
+    state.update(header(-1, attributes=0x30), 42, 1000)
     assert state.first_open_transaction_offset() is None
     assert state.check(header(2, attributes=0x10)) is None
 
@@ -130,7 +130,7 @@ def test_snapshot_keeps_the_last_batch(fs: MemoryFs, state: ProducerState) -> No
 
 def test_snapshot_of_a_batch_across_the_last_sequence(fs: MemoryFs) -> None:
     state = ProducerState()
-    state.update(header(LAST - 1, count=5), 10)
+    state.update(header(LAST - 1, count=5), 10, 1000)
     state.map_end_offset = 15
     state.write_snapshot(fs, "/data")
     assert load_newest_snapshot(fs, "/data", [15], 15).check(header(LAST - 1, count=5)) is not None
@@ -138,7 +138,7 @@ def test_snapshot_of_a_batch_across_the_last_sequence(fs: MemoryFs) -> None:
 
 def test_snapshot_is_kafkas_format(fs: MemoryFs) -> None:
     state = ProducerState()
-    state.update(header(4, count=3, epoch=1, producer_id=258, timestamp=77), 20)
+    state.update(header(4, count=3, epoch=1, producer_id=258), 20, 77)
     encoded = state.encode()
     assert encoded[:2] == b"\0\1"
     assert encoded[6:].hex() == (
