@@ -5,8 +5,7 @@ Only the cut-off last request of a read is copied, into a buffer of its own that
 next read fills that buffer and the scratch in one call. An idle connection therefore owns no buffer. A request's memory
 is valid only until its handler returns; whoever keeps it longer copies it.
 
-Writing. A response is ``bytes``, or pieces of ``bytes`` and :class:`FileRange`; ranges leave with ``sendfile``.
-Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
+Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
 (:meth:`Connection.defer`). What the responses of one read add up to is sent in one call where possible.
 
 Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
@@ -28,6 +27,7 @@ from typing import Protocol
 from spark_kafkalite.broker.channel import Channel
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.listeners import Listener
+from spark_kafkalite.broker.outbox import FileEndedError, Outbox, Response
 from spark_kafkalite.broker.request_memory import RequestMemory, new_frame_buffer
 from spark_kafkalite.errors import FrameError
 
@@ -36,33 +36,7 @@ _quiet = QuietLog(logging.getLogger(__name__))
 _SIZE = struct.Struct(">i")
 # Room in front of the scratch for the first bytes of a size field that was cut off.
 _HEAD_BYTES = 4
-# Bytes that one connection may send before others get their turn.
-_TURN_BYTES = 4 * 1024 * 1024
-# Small pieces are joined up to this size before they are sent.
-_JOIN_BYTES = 256 * 1024
 _READ_RATE_BYTES_PER_S = 64 * 1024
-
-
-class FileLike(Protocol):
-    """What a range needs of its file."""
-
-    def fileno(self) -> int: ...
-
-
-class FileRange:
-    """Bytes of a file to be sent; holds the file open. Position and length move while it is sent."""
-
-    __slots__ = ("file", "length", "position")
-
-    def __init__(self, file: FileLike, position: int, length: int) -> None:
-        self.file = file
-        self.position = position
-        self.length = length
-
-
-Piece = bytes | bytearray | memoryview | FileRange
-# Without the length in front. Pieces come with the sum of their lengths; the first one is bytes, the response's header.
-Response = bytes | tuple[list[Piece], int]
 
 
 class ResponseSlot:
@@ -140,12 +114,11 @@ class Connection:
         "_frame",
         "_frame_begun_s",
         "_head",
-        "_out",
+        "_outbox",
         "_owner",
         "_pending",
         "_reading",
         "_serving",
-        "_unsent_bytes",
         "_writing",
         "closed",
         "last_activity_s",
@@ -165,8 +138,7 @@ class Connection:
         self._frame_begun_s = 0.0
         self._backlog: memoryview | None = None
         self._pending: deque[ResponseSlot] = deque()
-        self._out: deque[Piece] = deque()
-        self._unsent_bytes = 0
+        self._outbox = Outbox(channel)
         self._serving = False
         self._flush_scheduled = False
         self._writing = False
@@ -259,7 +231,7 @@ class Connection:
                 return
             position += size_bytes
         self._keep_rest(data, position, end)
-        if self._out and not self._writing:
+        if self._outbox and not self._writing:
             self._flush()
 
     def _serve(self, frame: memoryview) -> bool:
@@ -299,8 +271,8 @@ class Connection:
     def _is_congested(self) -> bool:
         limits = self._owner.limits
         return (
-            len(self._pending) + len(self._out) >= limits.max_requests
-            or self._unsent_bytes >= limits.max_response_bytes
+            len(self._pending) + len(self._outbox) >= limits.max_requests
+            or self._outbox.unsent_bytes >= limits.max_response_bytes
         )
 
     def _maybe_resume(self) -> None:
@@ -341,7 +313,7 @@ class Connection:
             slot.response = response
             self._pending.append(slot)
         else:
-            self._put(response)
+            self._outbox.put(response)
 
     def defer(self) -> ResponseSlot:
         """Return the slot of a response that comes later; responses to later requests wait behind it."""
@@ -349,32 +321,17 @@ class Connection:
         self._pending.append(slot)
         return slot
 
-    def _put(self, response: Response) -> None:
-        if isinstance(response, bytes):
-            if response:
-                self._out.append(_SIZE.pack(len(response)) + response)
-                self._unsent_bytes += 4 + len(response)
-            return
-        pieces, length = response
-        head = _SIZE.pack(length) + pieces[0]  # type: ignore[operator]
-        self._out.append(head)
-        self._unsent_bytes += len(head)
-        for piece in pieces[1:]:
-            self._out.append(piece)
-            if type(piece) is not FileRange:
-                self._unsent_bytes += len(piece)  # type: ignore[arg-type]
-
     def _slot_completed(self) -> None:
         pending = self._pending
         while pending and pending[0].response is not None:
             response = pending.popleft().response
             assert response is not None
-            self._put(response)
+            self._outbox.put(response)
         # While requests are being served the flush comes at the end; else soon, so that several completions share it.
         if self._flush_scheduled:
             return
-        to_send = self._out and not self._serving and not self._writing
-        if to_send or (self._backlog is not None and not self._out):
+        to_send = self._outbox and not self._serving and not self._writing
+        if to_send or (self._backlog is not None and not self._outbox):
             self._flush_scheduled = True
             self._owner.loop.call_soon(self._scheduled_flush)
 
@@ -392,58 +349,16 @@ class Connection:
 
     def _flush(self) -> None:
         """Send what the socket takes; the rest follows when it is writable."""
-        out = self._out
-        turn_bytes = 0
+        outbox = self._outbox
+        sent_bytes = outbox.sent_bytes
         try:
-            while out:
-                piece = out[0]
-                if type(piece) is FileRange:
-                    sent = self._channel.send_file(piece.file.fileno(), piece.position, piece.length)
-                    if sent == 0:
-                        self.close("a log file ended before the range that was to be sent")
-                        return
-                    if sent:
-                        piece.position += sent
-                        piece.length -= sent
-                        if piece.length == 0:
-                            out.popleft()
-                else:
-                    if len(out) > 1 and type(out[1]) is not FileRange:
-                        piece = self._join_pieces()
-                    sent = self._channel.send(piece, len(out) > 1)  # type: ignore[arg-type]
-                    if sent:
-                        self._unsent_bytes -= sent
-                        if sent == len(piece):  # type: ignore[arg-type]
-                            out.popleft()
-                        else:
-                            out[0] = memoryview(piece)[sent:]  # type: ignore[arg-type]
-                if sent is None:
-                    self._set_writing(True)
-                    return
-                turn_bytes += sent
-                if turn_bytes >= _TURN_BYTES and out:
-                    self._set_writing(True)
-                    return
+            self._set_writing(not outbox.flush())
         except OSError as error:
             self.close(f"connection lost: {error.strerror}")
-            return
-        finally:
-            if turn_bytes:
-                self.last_activity_s = self._owner.loop.time()
-        self._set_writing(False)
-
-    def _join_pieces(self) -> bytes:
-        """Replace the bytes at the head of the queue, up to a range or a size, by one piece."""
-        out = self._out
-        parts = []
-        size_bytes = 0
-        while out and type(out[0]) is not FileRange and size_bytes < _JOIN_BYTES:
-            part = out.popleft()
-            parts.append(part)
-            size_bytes += len(part)  # type: ignore[arg-type]
-        joined = b"".join(parts)  # type: ignore[arg-type]
-        out.appendleft(joined)
-        return joined
+        except FileEndedError as error:
+            self.close(str(error))
+        if outbox.sent_bytes != sent_bytes:
+            self.last_activity_s = self._owner.loop.time()
 
     def _on_writable(self) -> None:
         try:
@@ -488,7 +403,7 @@ class Connection:
     @property
     def has_work(self) -> bool:
         """Whether responses are owed or unsent."""
-        return bool(self._pending or self._out)
+        return bool(self._pending or self._outbox)
 
     def fileno(self) -> int:
         """File descriptor of the channel."""
@@ -510,7 +425,7 @@ class Connection:
         if self._backlog is not None:
             backlog, self._backlog = self._backlog, None
             memory.give_back(len(backlog))
-        self._out.clear()
+        self._outbox.clear()
         pending, self._pending = self._pending, deque()
         for slot in pending:
             if slot.response is None:
@@ -519,6 +434,6 @@ class Connection:
 
     def __repr__(self) -> str:
         return (
-            f"<Connection {self.peer} pending={len(self._pending)} unsent={self._unsent_bytes} reading={self._reading} "
-            f"writing={self._writing} closed={self.closed}>"
+            f"<Connection {self.peer} pending={len(self._pending)} unsent={self._outbox.unsent_bytes} "
+            f"reading={self._reading} writing={self._writing} closed={self.closed}>"
         )

@@ -24,8 +24,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_kafkalite.broker.connection import Connection, Response
+from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.outbox import Response
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.wire.codec import decode_request, encode_response
 from spark_kafkalite.wire.header import read_request_header

@@ -20,11 +20,11 @@ then which pages did not reach the disk.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
 from spark_kafkalite.broker.append_queue import Appender, AppendOutcome, AppendQueue, Checked, Recompression
+from spark_kafkalite.broker.flusher import Flusher
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.broker.request_memory import RequestMemory
@@ -38,7 +38,6 @@ from spark_kafkalite.errors import (
     UnknownLeaderEpoch,
 )
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segment import LogSlice
@@ -50,11 +49,7 @@ from spark_kafkalite.records.layout import BatchHeader
 logger = logging.getLogger(__name__)
 
 _ACKS_ALL = -1
-# flush.ms beyond a year (the default is for ever) needs no timer.
-_LONGEST_TIMER_MS = 365 * 86_400_000
 
-# Dirty pages of one log before the kernel is asked to write them.
-_WRITEBACK_BYTES = 32 * 1024 * 1024
 # Of this much at the end of a log it is taken for granted that it is in the page cache.
 _RECENT_BYTES = 16 * 1024 * 1024
 
@@ -89,16 +84,12 @@ class Partition(Appender):
     __slots__ = (
         "_ack_waiters",
         "_fetch_waiters",
-        "_flush_running",
-        "_flush_timer",
-        "_flush_wanted",
-        "_flushed_end_offset",
+        "_flusher",
         "_high_watermark",
         "_queue",
         "_recompression",
         "_rules",
         "_services",
-        "_unwritten_bytes",
         "config",
         "flushes_before_ack",
         "is_leader",
@@ -135,11 +126,9 @@ class Partition(Appender):
         self.storage_error: KafkaStorageError | None = None
         checkpointed = 0 if checkpointed_high_watermark is None else checkpointed_high_watermark
         self._high_watermark: int = max(log.log_start_offset, min(checkpointed, log.log_end_offset))
-        self._flushed_end_offset: int = log.recovery_point
-        self._unwritten_bytes = 0
-        self._flush_running = False
-        self._flush_wanted = False
-        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flusher = Flusher(
+            log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
+        )
         self._queue = AppendQueue(self, services.io, services.memory)
         self._fetch_waiters: dict[DelayedOperation, None] = {}
         self._ack_waiters: dict[DelayedOperation, None] = {}
@@ -203,16 +192,19 @@ class Partition(Appender):
 
     def go_offline(self, error: BaseException) -> None:
         """Serve nothing any more, because the disk failed."""
+        self._flusher.close()
         if self.storage_error is None:
             self.storage_error = KafkaStorageError(f"{self.topic_partition}: {error}")
         self.is_leader = False
         self._queue.fail(self.storage_error)
         self._wake_all()
 
+    def _storage_failed(self, error: BaseException) -> None:
+        self._services.on_storage_failure(self, error)
+
     def close(self) -> None:
         """Answer everybody who waits, because the partition goes or the broker stops."""
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
+        self._flusher.close()
         self.is_leader = False
         self.leader = -1
         self._queue.fail(NotLeaderOrFollower(f"{self.topic_partition} is not hosted here any more"))
@@ -247,7 +239,7 @@ class Partition(Appender):
     def visible_end_offset(self) -> int:
         """The first offset that consumers may not see; also what they are told as high watermark."""
         if self.config.visibility_policy == "flushed":
-            return min(self._high_watermark, self._flushed_end_offset)
+            return min(self._high_watermark, self._flusher.flushed_end_offset)
         return self._high_watermark
 
     @property
@@ -258,7 +250,7 @@ class Partition(Appender):
     def acknowledged_end_offset(self, acks: int) -> int:
         """Return the offset below which produces with these acks are acknowledged."""
         end: int = self._high_watermark if acks == _ACKS_ALL else self.log.log_end_offset
-        return min(end, self._flushed_end_offset) if self.flushes_before_ack else end
+        return min(end, self._flusher.flushed_end_offset) if self.flushes_before_ack else end
 
     def _maybe_advance_high_watermark(self) -> bool:
         """Raise the high watermark to the smallest log end of the in-sync replicas; return whether it moved.
@@ -334,95 +326,26 @@ class Partition(Appender):
         try:
             result = self.log.append_as_leader(batch, header, self.leader_epoch)
         except KafkaStorageError as error:
-            self._services.on_storage_failure(self, error)
+            self._storage_failed(error)
             raise
         if not result.duplicate:
-            log = self.log
-            self._unwritten_bytes += len(batch)
-            if self._unwritten_bytes >= _WRITEBACK_BYTES:
-                self._start_writeback()
-            if (
-                self.flushes_before_ack
-                or log.has_sealed_unflushed
-                or log.unflushed_records >= self.config.flush_messages
-            ):
-                self.request_flush()
-            elif self._flush_timer is None and self.config.flush_ms < _LONGEST_TIMER_MS:
-                self._start_flush_timer()
+            self._flusher.appended(len(batch), self.flushes_before_ack)
             if self._maybe_advance_high_watermark() and self._fetch_waiters:
                 self._services.purgatory.wake(self._fetch_waiters)
         return result
 
-    def _start_writeback(self) -> None:
-        """Have the kernel begin to write what was appended: a later fsync must not find gigabytes to do.
-
-        In a thread, because it blocks when the disk's queue is full. It promises nothing, so nobody waits for it.
-        """
-        active = self.log.segments.active
-        file, end = active.file, active.size_bytes
-        start = max(end - self._unwritten_bytes, 0)
-        self._unwritten_bytes = 0
-        self._services.io.submit(
-            lambda: file.start_writeback(start, end - start),
-            lambda _: None,
-            lambda error: logger.warning("starting to write %s back failed: %s", self.topic_partition, error),
-        )
-
     # Flushing -------------------------------------------------------------------------------------------------------
 
     def request_flush(self) -> None:
-        """Flush in a thread what has been appended until the flush begins; a running flush is followed by another."""
-        self._flush_wanted = True
-        if not self._flush_running:
-            self._flush_running = True
-            # After this pass of the loop, so that all its appends share the flush.
-            self._services.purgatory.call_after_pass(self._start_flush)
+        """Flush in a thread what has been appended until the flush begins."""
+        self._flusher.request()
 
-    def _start_flush_timer(self) -> None:
-        deadline_s = self.log.flush_deadline_s()
-        if deadline_s is not None:
-            delay_s = deadline_s - self._services.clock.monotonic_s()
-            self._flush_timer = self._services.purgatory.call_later(delay_s, self._flush_time_is_up)
-
-    def _flush_time_is_up(self) -> None:
-        self._flush_timer = None
-        self.request_flush()
-
-    def _start_flush(self) -> None:
-        self._flush_wanted = False
-        job = self.log.start_flush() if self.storage_error is None else None
-        if job is None:
-            self._flush_running = False
-            return
-        self._services.io.submit(job.run, lambda _: self._flushed(job), lambda error: self._flush_failed(job, error))
-
-    def _flushed(self, job: FlushJob) -> None:
-        self._flush_running = False
-        try:
-            self.log.finish_flush(job)
-        except KafkaStorageError as error:
-            self._services.on_storage_failure(self, error)
-            return
-        self._note_flushed()
-        if self._flush_wanted:
-            self.request_flush()
-        elif self._flush_timer is None and self.config.flush_ms < _LONGEST_TIMER_MS:
-            self._start_flush_timer()
-
-    def _note_flushed(self) -> None:
-        """Take over how far the log is flushed, and wake whoever waits for that."""
-        if self.log.recovery_point <= self._flushed_end_offset:
-            return
-        self._flushed_end_offset = self.log.recovery_point
+    def _flushed(self) -> None:
+        """Wake whoever waits for what has been flushed."""
         if self._ack_waiters:
             self._services.purgatory.wake(self._ack_waiters)
         if self._fetch_waiters and self.config.visibility_policy == "flushed":
             self._services.purgatory.wake(self._fetch_waiters)
-
-    def _flush_failed(self, job: FlushJob, error: BaseException) -> None:
-        # Not a failed fsync, which the job notes itself: the thread could not even run it. It counts the same.
-        job.error = error if isinstance(error, OSError) else OSError(str(error))
-        self._flushed(job)
 
     # Reading --------------------------------------------------------------------------------------------------------
 

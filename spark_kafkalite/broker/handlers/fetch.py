@@ -18,9 +18,10 @@ by a thread first.
 
 from __future__ import annotations
 
-from spark_kafkalite.broker.connection import FileRange, Response, ResponseSlot
+from spark_kafkalite.broker.connection import ResponseSlot
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.outbox import FileRange, Response
 from spark_kafkalite.broker.page_cache import read_into_cache, uncached
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.connection import Connection, FileRange, Limits
+from spark_kafkalite.broker.connection import Connection, Limits
 from spark_kafkalite.broker.listeners import Listener
+from spark_kafkalite.broker.outbox import FileRange
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.errors import FrameError
 
