@@ -118,7 +118,7 @@ def _destination(report: Report, running: ExitStack, output: Path, use_hdfs: boo
         report.say(f"HDFS serves at {cluster.uri}")
         return f"{cluster.uri}/flights-demo"
     report.figure("HDFS", f"not run: {problem}")
-    return (output / "files").as_uri()
+    return f"file://{output / 'files'}"
 
 
 def _start_spark(running: ExitStack, output: Path) -> Any:

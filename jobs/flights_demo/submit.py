@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 _TIMEOUT_S = 180
+_SPARK_OPTIONS = {
+    "spark.ui.enabled": "false",
+    # HDFS's client sleeps this long when a file's only block is not reported yet at its close: 0.4 s for most of the
+    # many small files that day directories are made of, on a cluster of one node.
+    "spark.hadoop.dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
+}
 
 
 class JobRun:
@@ -28,7 +34,9 @@ class JobRun:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
         script = Path(__file__).parents[1] / f"{job}.py"
-        command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[2]"]
+        for name, value in _SPARK_OPTIONS.items():
+            command += ["--conf", f"{name}={value}"]
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         with log.open("wb") as errors:

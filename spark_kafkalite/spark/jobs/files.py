@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from spark_kafkalite.errors import KafkaliteError
 
@@ -73,7 +73,7 @@ def files_for(spark: SparkSession, destination: str) -> Files:
 
 def _local_path(destination: str) -> Path:
     parts = urlsplit(destination)
-    return Path(unquote(parts.path) if parts.scheme == "file" else destination).absolute()
+    return Path(parts.path if parts.scheme == "file" else destination).absolute()
 
 
 class LocalFiles:
@@ -84,8 +84,9 @@ class LocalFiles:
 
     @property
     def root(self) -> str:
-        # A URI, so that Spark does not read the path against another default file system.
-        return self._root.as_uri()
+        # With its scheme, so that Spark does not read the path against another default file system. Not percent-encoded:
+        # Hadoop's Path takes the characters as they stand.
+        return f"file://{self._root}"
 
     def exists(self, path: str) -> bool:
         return (self._root / path).exists()

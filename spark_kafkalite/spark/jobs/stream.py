@@ -61,5 +61,11 @@ def main(
             writer = writer.trigger(processingTime=trigger)
         writer.start().awaitTermination()
     except PySparkException as error:
-        # The engine puts traceback and plan before it; the last line is ours and tells the user what to do.
-        raise JobFailed(str(error).strip().splitlines()[-1]) from error
+        raise JobFailed(_own_line(str(error))) from error
+
+
+def _own_line(text: str) -> str:
+    """Return the source's or sink's own ``[CONDITION] ...`` line; the engine wraps it in a traceback and a SQLSTATE."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = [line[line.index("[KAFKA") :] for line in lines if "[KAFKA" in line]
+    return own[-1] if own else lines[0]

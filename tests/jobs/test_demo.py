@@ -1,0 +1,36 @@
+"""The demo's checks can fail: a lost record and a doubled file are both found, and the demo says so by exit code 1."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_demo(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "jobs" / "demo.py"), "--output", str(output), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_lost_record_is_found(tmp_path: Path) -> None:
+    done = run_demo(tmp_path / "out", "--steps", "1,2", "--seed-fault", "lost-record")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "281372 rows, 281372 distinct, 1 missing, 0 unknown, 0 repeated" in done.stdout
+    assert "checks FAILED" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(450)
+def test_a_doubled_file_is_found(tmp_path: Path) -> None:
+    done = run_demo(tmp_path / "out", "--steps", "1,2,4", "--no-hdfs", "--seed-fault", "doubled-file")
+    assert done.returncode == 1, done.stdout + done.stderr
+    failed = [line for line in done.stdout.splitlines() if "FAILED first run: the files" in line]
+    assert failed, done.stdout
+    assert "0 missing, 0 unknown, 0 repeated" not in failed[0]

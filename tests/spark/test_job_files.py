@@ -1,0 +1,87 @@
+"""One suite for both implementations of the jobs' file seam: the local file system and a real HDFS."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_kafkalite.spark.jobs.files import FileExists, Files, HadoopFiles, LocalFiles, files_for
+
+_COUNTER = itertools.count()
+
+
+@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
+def files(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Files:
+    if request.param == "local":
+        made = files_for(spark, str(tmp_path / "with space"))
+        assert isinstance(made, LocalFiles)
+        return made
+    cluster = request.getfixturevalue("hdfs")
+    made = files_for(spark, f"{cluster.uri}/contract/{next(_COUNTER)} x/")
+    assert isinstance(made, HadoopFiles)
+    return made
+
+
+def test_nothing_is_there_at_first(files: Files) -> None:
+    assert files.names("a") == []
+    assert not files.exists("a/b")
+    files.delete("a/b")
+    with pytest.raises(FileNotFoundError):
+        files.read("a/b")
+
+
+def test_written_text_is_read_back(files: Files) -> None:
+    files.write_new("a/b.json", "grüße\n")
+    assert files.read("a/b.json") == "grüße\n"
+    assert files.names("a") == ["b.json"]
+    assert files.exists("a/b.json")
+    assert files.exists("a")
+
+
+def test_a_file_is_never_replaced(files: Files) -> None:
+    files.write_new("a/b", "first")
+    with pytest.raises(FileExists):
+        files.write_new("a/b", "second")
+    files.write_new("a/c", "third")
+    with pytest.raises(FileExists):
+        files.rename_new("a/c", "a/b")
+    assert files.read("a/b") == "first"
+    assert files.read("a/c") == "third"
+
+
+def test_rename_moves_into_a_new_directory(files: Files) -> None:
+    files.write_new("a/b", "text")
+    files.rename_new("a/b", "c/day=2013-01-01/d")
+    assert files.names("a") == []
+    assert files.read("c/day=2013-01-01/d") == "text"
+    with pytest.raises(FileNotFoundError):
+        files.rename_new("a/b", "c/e")
+
+
+def test_delete_takes_a_directory_with_all_it_holds(files: Files) -> None:
+    files.write_new("a/b/c", "1")
+    files.write_new("a/d", "2")
+    files.delete("a/d")
+    assert files.names("a") == ["b"]
+    files.delete("a")
+    assert not files.exists("a")
+
+
+def test_spark_writes_where_the_seam_looks(files: Files, spark: SparkSession) -> None:
+    spark.range(3).coalesce(1).write.parquet(f"{files.root}/numbers")
+    assert any(name.endswith(".parquet") for name in files.names("numbers"))
+
+
+def test_the_default_file_system_decides_about_a_path_without_scheme(spark: SparkSession, tmp_path: Path) -> None:
+    assert isinstance(files_for(spark, str(tmp_path)), LocalFiles)
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    before = configuration.get("fs.defaultFS", "file:///")
+    configuration.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    try:
+        assert isinstance(files_for(spark, f"file://{tmp_path}"), LocalFiles)
+        assert isinstance(files_for(spark, "/data"), HadoopFiles)
+    finally:
+        configuration.set("fs.defaultFS", before)

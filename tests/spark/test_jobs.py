@@ -1,0 +1,170 @@
+"""The jobs on the session of the tests; what spark-submit adds is the demo's to show."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
+from spark_kafkalite.spark.jobs.files import LocalFiles
+from spark_kafkalite.spark.published import read_published
+
+from .topics import Topics
+
+DAY_MS = 86_400_000
+NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
+
+
+def run(job: Any, topics: Topics, *arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(job.main, ["--bootstrap-server", topics.bootstrap, *arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.output.strip().splitlines()[-1])
+    return document
+
+
+def failure(job: Any, topics: Topics, *arguments: str) -> str:
+    result = CliRunner().invoke(job.main, ["--bootstrap-server", topics.bootstrap, *arguments])
+    assert result.exit_code == 1, result.output
+    return result.output
+
+
+def load(topics: Topics, topic: str, destination: Path, *arguments: str) -> dict[str, Any]:
+    return run(hadoop_load, topics, "--topic", topic, "--destination", str(destination), *arguments)
+
+
+def data_files(destination: Path) -> list[str]:
+    found = (path.relative_to(destination) for path in destination.rglob("*.parquet"))
+    return sorted(str(path) for path in found if path.parts[0] != "_kafkalite")
+
+
+def values(spark: SparkSession, destination: Path) -> list[str]:
+    return sorted(row.value.decode() for row in read_published(spark, str(destination)).collect())
+
+
+def test_load_is_incremental_and_repeating_it_changes_nothing(
+    topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = topics.new(2)
+    topics.fill(topic, ["a", "b", "c"], 0, timestamp_ms=NEW_YEAR_MS, headers=[("h", b"1")], key=b"k")
+    topics.fill(topic, ["d"], 1, timestamp_ms=NEW_YEAR_MS + DAY_MS)
+    first = load(topics, topic, tmp_path)
+    assert (first["records"], first["files"]) == (4, 2)
+    assert data_files(tmp_path) == [
+        f"{topic}/day=2013-01-01/{topic}-0-{0:020d}-{2:020d}.parquet",
+        f"{topic}/day=2013-01-02/{topic}-1-{0:020d}-{0:020d}.parquet",
+    ]
+    assert load(topics, topic, tmp_path)["records"] == 0
+    topics.fill(topic, ["e"], 0, timestamp_ms=NEW_YEAR_MS)
+    assert load(topics, topic, tmp_path)["records"] == 1
+    assert values(spark, tmp_path) == ["a", "b", "c", "d", "e"]
+    published = read_published(spark, str(tmp_path))
+    assert published.schema == topics.read(topic, includeHeaders="true").schema
+    row = published.where("value = X'61'").first()
+    assert row is not None
+    assert (bytes(row.key), row.offset, [(h.key, bytes(h.value)) for h in row.headers]) == (b"k", 0, [("h", b"1")])
+
+
+def test_load_by_hour_of_several_topics(topics: Topics, tmp_path: Path) -> None:
+    one, two = topics.new(), topics.new()
+    topics.fill(one, ["a"], timestamp_ms=NEW_YEAR_MS + 5 * 3_600_000)
+    topics.fill(two, ["b"], timestamp_ms=NEW_YEAR_MS)
+    load(topics, f"{one},{two}", tmp_path, "--partition-by", "hour")
+    assert data_files(tmp_path) == [
+        f"{one}/day=2013-01-01/hour=05/{one}-0-{0:020d}-{0:020d}.parquet",
+        f"{two}/day=2013-01-01/hour=00/{two}-0-{0:020d}-{0:020d}.parquet",
+    ]
+
+
+def test_an_unfinished_run_is_dropped_and_its_records_are_loaded(
+    topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a"], timestamp_ms=NEW_YEAR_MS)
+    LocalFiles(tmp_path).write_new("_kafkalite/staging/dead/data/half-written", "x")
+    summary = load(topics, topic, tmp_path)
+    assert (summary["discarded_runs"], summary["records"]) == (["dead"], 1)
+    assert values(spark, tmp_path) == ["a"]
+
+
+def test_recover_finishes_a_committed_run_and_loads_nothing(
+    topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a"], timestamp_ms=NEW_YEAR_MS)
+    load(topics, topic, tmp_path)
+    # As a crash right after the commit leaves it: the file still staged.
+    (manifest_path,) = (tmp_path / "_kafkalite" / "manifests").glob("*.json")
+    (file,) = json.loads(manifest_path.read_text())["files"]
+    staged = tmp_path / file["staged"]
+    staged.parent.mkdir(parents=True)
+    (tmp_path / file["final"]).rename(staged)
+    topics.fill(topic, ["b"], timestamp_ms=NEW_YEAR_MS)
+    with pytest.raises(FileNotFoundError):
+        read_published(spark, str(tmp_path))
+    summary = load(topics, topic, tmp_path, "--recover")
+    assert (summary["recovered_files"], summary["records"], summary["discarded_runs"]) == (1, 0, [])
+    assert values(spark, tmp_path) == ["a"]
+
+
+def test_load_says_what_is_wrong_in_one_line(topics: Topics, tmp_path: Path) -> None:
+    output = failure(hadoop_load, topics, "--topic", "absent", "--destination", str(tmp_path))
+    assert "absent" in output.splitlines()[-1]
+    assert "Traceback" not in output
+
+
+def test_replay_into_files_from_a_time(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    topic = topics.new()
+    for day, value in enumerate("abc"):
+        topics.fill(topic, [value], timestamp_ms=NEW_YEAR_MS + day * DAY_MS)
+    arguments = ("--topic", topic, "--from-timestamp", "2013-01-02T00:00:00Z", "--to-timestamp", "2013-01-03")
+    assert run(replay, topics, *arguments, "--destination", str(tmp_path / "out"))["records"] == 1
+    assert values(spark, tmp_path / "out") == ["b"]
+    again = failure(replay, topics, *arguments, "--destination", str(tmp_path / "out"))
+    assert "already holds published files" in again
+
+
+def test_replay_into_a_topic_keeps_records_and_partitions(topics: Topics) -> None:
+    source, target = topics.new(2), topics.new(2)
+    topics.fill(source, ["a", "b"], 0, timestamp_ms=NEW_YEAR_MS, headers=[("h", b"1")])
+    topics.fill(source, ["c"], 1, timestamp_ms=NEW_YEAR_MS + 7)
+    offsets = json.dumps({"0": 1, "1": 0})
+    assert run(replay, topics, "--topic", source, "--from-offsets", offsets, "--to-topic", target)["records"] == 2
+    rows = topics.read(target, includeHeaders="true").orderBy("partition").collect()
+    assert [(row.partition, bytes(row.value)) for row in rows] == [(0, b"b"), (1, b"c")]
+    assert [int(row.timestamp.replace(tzinfo=UTC).timestamp() * 1000) for row in rows] == [NEW_YEAR_MS, NEW_YEAR_MS + 7]
+    assert rows[0].headers[0].key == "h"
+
+
+def test_replay_of_offsets_that_are_not_there_fails(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a"])
+    arguments = ("--topic", topic, "--from-offsets", '{"0": 5}', "--destination", str(tmp_path))
+    assert "the start 5 is not in the log, which holds offsets 0 to 1" in failure(replay, topics, *arguments)
+
+
+def test_stream_goes_on_where_its_checkpoint_stands(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    source, target = topics.new(), topics.new()
+    checkpoint, files = str(tmp_path / "ckpt"), str(tmp_path / "files")
+    topics.fill(source, ["a", "b"])
+    for extra in ([], ["c"], []):
+        topics.fill(source, extra)
+        for sink in (
+            ["--to-topic", target, "--checkpoint", checkpoint],
+            ["--destination", files, "--checkpoint", files + "c"],
+        ):
+            arguments = ["--bootstrap-server", topics.bootstrap, "--topic", source, *sink]
+            result = CliRunner().invoke(stream.main, arguments)
+            assert result.exit_code == 0, result.output
+    assert topics.values(target) == ["a", "b", "c"]
+    assert sorted(row.value.decode() for row in spark.read.parquet(files).collect()) == ["a", "b", "c"]
+
+
+def test_stream_reports_the_connectors_own_line(topics: Topics, tmp_path: Path) -> None:
+    output = failure(stream, topics, "--topic", "absent", "--to-topic", "x", "--checkpoint", str(tmp_path))
+    assert "KAFKALITE_TOPIC_NOT_FOUND" in output.splitlines()[-1]
