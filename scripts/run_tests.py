@@ -42,6 +42,7 @@ SUITES = (
     Suite("interop", ("tests/cli", "tests/interop")),
     Suite("spark", ("tests/spark",)),
     Suite("spark42", ("tests/spark",), environment=".venv-spark42", select="not hdfs"),
+    Suite("jobs", ("tests/jobs",)),
     Suite("packaging", ("tests/packaging",)),
 )
 
