@@ -262,6 +262,10 @@ def load_log(
         if reason is not None:
             segment.remove()
             continue
+        if recovered:
+            # As a roll does, so that the next crash need not replay from further back.
+            producers.map_end_offset = scan.next_offset
+            producers.write_snapshot(fs, directory)
         if on_segment is not None:
             on_segment(segment.log_path)
         reason = scan.recover(segment)
