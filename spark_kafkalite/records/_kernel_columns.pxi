@@ -10,12 +10,13 @@ cdef class _Block:
     """Memory of ours as a read-only buffer of bytes, int32 or int64 numbers."""
 
     cdef uint8_t* data
+    cdef Py_ssize_t capacity
     cdef Py_ssize_t item_count
     cdef Py_ssize_t item_size
     cdef char* item_format
 
     def __dealloc__(self):
-        free(self.data)
+        _keep_warm(self.data, self.capacity)
 
     def __len__(self):
         return self.item_count
@@ -35,6 +36,52 @@ cdef class _Block:
         view.strides = &self.item_size if (flags & PyBUF_STRIDES) == PyBUF_STRIDES else NULL
         view.suboffsets = NULL
         view.internal = NULL
+
+
+# The first touch of fresh memory costs more than decoding into it (on virtual machines ten times more), and what the C
+# library keeps of freed blocks depends on their order. So a few large blocks are kept for the next columns; the GIL guards
+# them.
+cdef enum:
+    WARM_BLOCKS = 32
+    SMALLEST_WARM_BYTES = 32768
+    MOST_WARM_BYTES = 67108864
+
+cdef uint8_t* _warm_data[WARM_BLOCKS]
+cdef Py_ssize_t _warm_capacity[WARM_BLOCKS]
+cdef Py_ssize_t _warm_bytes = 0
+
+
+cdef void _keep_warm(uint8_t* data, Py_ssize_t capacity) noexcept:
+    """Take over a block that is no longer needed: keep it when there is room among the warm ones, else free it."""
+    global _warm_bytes
+    cdef int i
+    if data != NULL and capacity >= SMALLEST_WARM_BYTES and _warm_bytes + capacity <= MOST_WARM_BYTES:
+        for i in range(WARM_BLOCKS):
+            if _warm_data[i] == NULL:
+                _warm_data[i] = data
+                _warm_capacity[i] = capacity
+                _warm_bytes += capacity
+                return
+    free(data)
+
+
+cdef uint8_t* _take_warm(Py_ssize_t needed, Py_ssize_t* capacity) noexcept:
+    """Return the smallest warm block of at least ``needed`` bytes that is not far too large, NULL when there is none."""
+    global _warm_bytes
+    cdef int i
+    cdef int best = -1
+    cdef uint8_t* data
+    for i in range(WARM_BLOCKS):
+        if _warm_data[i] != NULL and needed <= _warm_capacity[i] <= 8 * needed:
+            if best < 0 or _warm_capacity[i] < _warm_capacity[best]:
+                best = i
+    if best < 0:
+        return NULL
+    data = _warm_data[best]
+    capacity[0] = _warm_capacity[best]
+    _warm_data[best] = NULL
+    _warm_bytes -= capacity[0]
+    return data
 
 
 cdef struct Memory:
@@ -57,8 +104,26 @@ cdef inline int _reserve(Memory* memory, Py_ssize_t needed) noexcept nogil:
     return 0
 
 
-cdef inline void _release(Memory* memory) noexcept nogil:
-    free(memory.data)
+cdef int _reserve_warm(Memory* memory, Py_ssize_t needed) noexcept:
+    """Make room as ``_reserve`` does, in a warm block where one fits."""
+    cdef Py_ssize_t capacity
+    cdef uint8_t* data
+    if needed <= memory.capacity:
+        return 0
+    if needed >= SMALLEST_WARM_BYTES:
+        data = _take_warm(max(needed, 2 * memory.capacity), &capacity)
+        if data != NULL:
+            if memory.capacity:
+                memcpy(data, memory.data, memory.capacity)
+            _release(memory)
+            memory.data = data
+            memory.capacity = capacity
+            return 0
+    return _reserve(memory, needed)
+
+
+cdef void _release(Memory* memory) noexcept:
+    _keep_warm(memory.data, memory.capacity)
     memory.data = NULL
     memory.capacity = 0
 
@@ -68,15 +133,16 @@ cdef _Block _take(Memory* memory, Py_ssize_t item_count, Py_ssize_t item_size):
     cdef _Block block = _Block.__new__(_Block)
     cdef Py_ssize_t size = item_count * item_size
     cdef uint8_t* smaller
-    # Only much waste is given back: what was reserved and never written takes no memory, and a block that is freed at the
-    # size at which the next one is asked for is used again warm (the first touch of fresh pages costs more than decoding).
+    # Only much waste is given back: what was reserved and never written takes no memory.
     if size == 0:
         _release(memory)
     elif memory.capacity > 4 * size + 65536:
         smaller = <uint8_t*>realloc(memory.data, size + SLACK)
         if smaller != NULL:
             memory.data = smaller
+            memory.capacity = size
     block.data = memory.data
+    block.capacity = memory.capacity
     block.item_count = item_count
     block.item_size = item_size
     block.item_format = b"B" if item_size == 1 else (b"i" if item_size == 4 else b"q")

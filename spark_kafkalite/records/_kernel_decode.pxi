@@ -63,7 +63,7 @@ cdef struct GrowingCells:
     Py_ssize_t size
 
 
-cdef void _free_cells(GrowingCells* cells) noexcept nogil:
+cdef void _free_cells(GrowingCells* cells) noexcept:
     _release(&cells.offsets)
     _release(&cells.data)
     free(cells.bits.data)
@@ -225,29 +225,29 @@ cdef class ColumnBuilder:
         if next_offset > self.next_offset:
             self.next_offset = next_offset
 
-    cdef int _reserve_batches(self, int64_t record_count, Py_ssize_t size, double expected) noexcept nogil:
+    cdef int _reserve_batches(self, int64_t record_count, Py_ssize_t size, double expected) noexcept:
         """Make room for a batch, and for as many like it as are expected within the limits."""
         cdef double rows = min(min(record_count * expected, <double>(self._max_rows - self._count)), EXPECTED_ROWS)
         cdef double part = min(rows / max(record_count, 1) + 1, expected)
         cdef double room = min(min(size * part, <double>self._max_bytes), EXPECTED_BYTES)
         if self._reserve_rows(self._count + <Py_ssize_t>max(rows, min(record_count, self._max_rows - self._count))) < 0:
             return -1
-        # No record takes more than its bytes; what is never written is never touched.
-        if _reserve(&self._keys.data, self._keys.size + max(<Py_ssize_t>room, size)) < 0:
+        # No record takes more than its bytes; what is never written is never touched. Keys are usually small or absent.
+        if _reserve_warm(&self._keys.data, self._keys.size + size) < 0:
             return -1
-        return _reserve(&self._values.data, self._values.size + max(<Py_ssize_t>room, size))
+        return _reserve_warm(&self._values.data, self._values.size + max(<Py_ssize_t>room, size))
 
-    cdef int _reserve_rows(self, Py_ssize_t rows) noexcept nogil:
+    cdef int _reserve_rows(self, Py_ssize_t rows) noexcept:
         if rows <= self._row_capacity:
             return 0
         rows = max(rows, 2 * self._row_capacity)
         if (
-            _reserve(&self._offsets, 8 * rows) < 0
-            or _reserve(&self._timestamps, 8 * rows) < 0
-            or _reserve(&self._timestamp_types, 4 * rows) < 0
-            or _reserve(&self._keys.offsets, 4 * (rows + 1)) < 0
-            or _reserve(&self._values.offsets, 4 * (rows + 1)) < 0
-            or (self._with_headers and _reserve(&self._list_offsets, 4 * (rows + 1)) < 0)
+            _reserve_warm(&self._offsets, 8 * rows) < 0
+            or _reserve_warm(&self._timestamps, 8 * rows) < 0
+            or _reserve_warm(&self._timestamp_types, 4 * rows) < 0
+            or _reserve_warm(&self._keys.offsets, 4 * (rows + 1)) < 0
+            or _reserve_warm(&self._values.offsets, 4 * (rows + 1)) < 0
+            or (self._with_headers and _reserve_warm(&self._list_offsets, 4 * (rows + 1)) < 0)
         ):
             return -1
         self._row_capacity = rows
