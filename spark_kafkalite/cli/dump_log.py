@@ -354,7 +354,7 @@ def _check_snapshot(path: Path, report: Report, printer: Printer) -> None:
                 "producerId": producer_id,
                 "producerEpoch": producer.producer_epoch,
                 "lastSequence": producer.last_sequence,
-                "lastTimestamp": producer.last_timestamp_ms,
+                "lastTimestamp": producer.last_seen_ms,
                 "currentTxnFirstOffset": producer.transaction_first_offset,
             }
             printer.line("producer", fields)

@@ -84,8 +84,8 @@ class LocalFiles:
 
     @property
     def root(self) -> str:
-        # With its scheme, so that Spark does not read the path against another default file system; not percent-encoded,
-        # because Hadoop's Path takes the characters as they stand.
+        # With its scheme, so that Spark does not read the path against another default file system. Characters
+        # stay as they are: Hadoop's Path does not decode percent signs.
         return f"file://{self._root}"
 
     def exists(self, path: str) -> bool:
