@@ -11,13 +11,19 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyspark
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 from .topics import Topics
 
 _COUNTER = itertools.count()
+
+HAS_JVM_CONNECTOR = pyspark.__version__ == jars.SPARK_CONNECTOR_VERSION
+# Not skipped: on another PySpark there is nothing to compare with, and nothing that an installation could change.
+collect_ignore = [] if HAS_JVM_CONNECTOR else ["test_jvm_connector.py"]
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +41,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
     }.items():
         builder = builder.config(name, value)
+    if HAS_JVM_CONNECTOR and jars.available(jars.SPARK_KAFKA_CONNECTOR) is None:
+        builder = builder.config("spark.driver.extraClassPath", jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR)))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceReader
 
 from spark_kafkalite.functions import write_update
