@@ -24,7 +24,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from spark_kafkalite.errors import (
+    ClosedError,
+    CorruptMessage,
+    KafkaStorageError,
+    OffsetOutOfRange,
+    OutOfOrderSequenceNumber,
+    RecordListTooLarge,
+)
 from spark_kafkalite.log.checkpoint import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
@@ -36,7 +43,7 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.flush import WRITEBACK_BYTES, FlushJob, Unsynced, WritebackJob
 from spark_kafkalite.log.fs import replace_file
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.producer_state import ProducerState
+from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState
 from spark_kafkalite.log.reader import Reader, TimestampOffset
 from spark_kafkalite.log.recovery import LoadedLog, load_log, rebuild_producers
 from spark_kafkalite.log.segment import LogSlice
@@ -226,7 +233,7 @@ class PartitionLog:
             raise self._unusable()
         has_producer = header.producer_id >= 0
         if has_producer:
-            original = self.producers.check(header)
+            original = self._check_sequence(header)
             if original is not None:
                 stamped = self.config.message_timestamp_type == "LogAppendTime"
                 return AppendResult(
@@ -256,6 +263,19 @@ class PartitionLog:
         if has_producer:
             self.producers.update(header, base_offset, append_time_ms if append_time_ms >= 0 else self._clock.wall_ms())
         return AppendResult(base_offset, last_offset, append_time_ms, False)
+
+    def _check_sequence(self, header: BatchHeader) -> ProducerBatch | None:
+        try:
+            return self.producers.check(header)
+        except OutOfOrderSequenceNumber:
+            if not self.producers.forgot_batches(header.producer_id):
+                raise
+        try:
+            self.producers.recall(header.producer_id, self._reader.late_batches_of(header.producer_id))
+        except (OSError, CorruptMessage):
+            # Nothing is recalled then, and the batch is refused as it would have been.
+            pass
+        return self.producers.check(header)
 
     def append_as_follower(self, batches: bytes | bytearray | memoryview) -> AppendResult:
         """Append whole batches as the leader has them. Their CRCs, offsets and epochs are checked first, all of them:

@@ -33,15 +33,17 @@ bytes  field
 8      first offset of the open transaction (-1 when none is open)
 =====  ==========================================================================
 
-Only the last batch of a producer is in it; the others come back only if the log is replayed. The timestamp is where we
-differ from Kafka: it is the wall clock at the append, not the batch's. A producer that sends old records (a load of
-last year's data) would otherwise be taken for one that fell silent, and its next retry for a new batch. Source:
-org.apache.kafka.storage.internals.log.ProducerStateManager and ProducerAppendInfo.
+Only the last batch of a producer is in it. The others are looked up in the log (``recall``) before a batch is refused,
+so that a producer whose answers were lost in a clean restart may repeat all that it had in flight. The timestamp is
+where we differ from Kafka: it is the wall clock at the append, not the batch's. A producer that sends old records (a
+load of last year's data) would otherwise be taken for one that fell silent, and its next retry for a new batch.
+Source: org.apache.kafka.storage.internals.log.ProducerStateManager and ProducerAppendInfo.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -78,7 +80,14 @@ class ProducerBatch(NamedTuple):
 class ProducerEntry:
     """The state of one producer id."""
 
-    __slots__ = ("batches", "coordinator_epoch", "last_seen_ms", "producer_epoch", "transaction_first_offset")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "from_snapshot",
+        "last_seen_ms",
+        "producer_epoch",
+        "transaction_first_offset",
+    )
 
     def __init__(self, producer_epoch: int) -> None:
         self.producer_epoch = producer_epoch
@@ -86,6 +95,8 @@ class ProducerEntry:
         self.last_seen_ms = -1
         self.coordinator_epoch = -1
         self.transaction_first_offset = -1
+        # Only the last batch is known, because the state came from a snapshot; the log knows the others.
+        self.from_snapshot = False
 
     @property
     def last_sequence(self) -> int:
@@ -144,6 +155,27 @@ class ProducerState:
             )
         return None
 
+    def forgot_batches(self, producer_id: int) -> bool:
+        """Return, once, whether a producer's earlier batches have to be looked up in the log before it is refused."""
+        entry = self.producers.get(producer_id)
+        if entry is None or not entry.from_snapshot:
+            return False
+        entry.from_snapshot = False
+        return True
+
+    def recall(self, producer_id: int, batches: Iterable[tuple[int, BatchHeader]]) -> None:
+        """Take up a producer's earlier batches, (base offset, header) in the order of the log."""
+        entry = self.producers[producer_id]
+        known = {batch.last_offset for batch in entry.batches}
+        earlier = [
+            _batch(header, base_offset)
+            for base_offset, header in batches
+            if header.producer_epoch == entry.producer_epoch
+            and header.last_offset not in known
+            and header.base_sequence >= 0
+        ]
+        entry.batches = [*earlier, *entry.batches][-BATCHES_KEPT:]
+
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Take up a batch with a producer id that is in the log at ``base_offset``."""
         entry = self.producers.get(header.producer_id)
@@ -158,13 +190,10 @@ class ProducerState:
             # A marker ends the transaction; it has no sequence.
             entry.transaction_first_offset = -1
             return
-        delta = header.last_offset_delta
         batches = entry.batches
         if len(batches) >= BATCHES_KEPT:
             del batches[0]
-        batches.append(
-            ProducerBatch(header.base_sequence, header.last_sequence, base_offset + delta, delta, header.max_timestamp)
-        )
+        batches.append(_batch(header, base_offset))
         if header.attributes & 0x10 and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = base_offset
 
@@ -235,6 +264,7 @@ class ProducerState:
             producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset = values
             entry = self.producers[producer_id] = ProducerEntry(epoch)
             entry.last_seen_ms = timestamp
+            entry.from_snapshot = True
             entry.coordinator_epoch = coordinator_epoch
             entry.transaction_first_offset = first_offset
             if last_offset >= 0 and last_sequence >= 0:
@@ -256,6 +286,11 @@ class ProducerState:
         replace_file(fs, path, self.encode(), sync=False)
         self.snapshot_offset = self.map_end_offset
         return path
+
+
+def _batch(header: BatchHeader, base_offset: int) -> ProducerBatch:
+    delta = header.last_offset_delta
+    return ProducerBatch(header.base_sequence, header.last_sequence, base_offset + delta, delta, header.max_timestamp)
 
 
 def snapshot_path(directory: str, offset: int) -> str:

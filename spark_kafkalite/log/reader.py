@@ -15,10 +15,13 @@ from spark_kafkalite.log.segment import Found, LogSlice, Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.records.columns import add_batch
 from spark_kafkalite.records.kernel import ColumnBuilder
-from spark_kafkalite.records.layout import HEADER_BYTES
+from spark_kafkalite.records.layout import HEADER_BYTES, BatchHeader
 
 # How many batch starts are remembered; the whole table is dropped when it is full.
 _REMEMBERED_POSITIONS = 256
+# How far back a producer's batches are looked for, first and if there were few: some ten milliseconds' work.
+_LATE_BYTES = (1 << 20, 8 << 20)
+_FEW_BATCHES = 1000
 
 
 class TimestampOffset(NamedTuple):
@@ -99,6 +102,34 @@ class Reader:
         if position < segment.size_bytes:
             found = next(segment.headers(position, position + 1, read_bytes=HEADER_BYTES))
             self.remember(found.header.base_offset, position)
+
+    def late_batches_of(self, producer_id: int) -> list[tuple[int, BatchHeader]]:
+        """Return (base offset, header) of a producer's batches near the end of the log, in order.
+
+        Near enough for what a producer may have in flight, and bounded, because the caller waits: large batches are
+        looked for further back than small ones, which take longer to walk.
+        """
+        found: list[tuple[int, BatchHeader]] = []
+        for window_bytes in _LATE_BYTES:
+            found, walked = [], 0
+            for segment, start in self._last_bytes(window_bytes):
+                for _, header in segment.headers(start, read_bytes=65536):
+                    walked += 1
+                    if header.producer_id == producer_id:
+                        found.append((header.base_offset, header))
+            if walked > _FEW_BATCHES:
+                break
+        return found
+
+    def _last_bytes(self, window_bytes: int) -> list[tuple[Segment, int]]:
+        """Return segments and positions in them from which on the log is about ``window_bytes`` long."""
+        late: list[tuple[Segment, int]] = []
+        for segment in self._segments.backwards():
+            late.append((segment, segment.offset_index.boundary_before(max(0, segment.size_bytes - window_bytes))))
+            window_bytes -= segment.size_bytes
+            if window_bytes <= 0:
+                break
+        return late[::-1]
 
     def at_or_after(self, timestamp_ms: int, start_offset: int, until_offset: int) -> TimestampOffset | None:
         """Return the first record at or after ``timestamp_ms`` with an offset in the range; None when there is none."""

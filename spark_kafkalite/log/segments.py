@@ -57,6 +57,11 @@ class Segments:
         for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._bases)):
             yield self._at(number)
 
+    def backwards(self) -> Iterator[Segment]:
+        """Yield the active segment and then the older ones."""
+        yield self.active
+        yield from reversed(self._sealed)
+
     def _at(self, number: int) -> Segment:
         return self.active if number == len(self._sealed) else self._sealed[number]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_kafkalite.errors import OutOfOrderSequenceNumber
 from spark_kafkalite.log import recovery
 from spark_kafkalite.log.fs import read_whole, replace_file, write_whole
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -198,6 +199,23 @@ def test_after_a_crash_all_five_batches_are_known(open_log: LogOpener) -> None:
     again = open_log(clean=False)
     early = make_batch(1, producer_id=9, producer_epoch=2, base_sequence=3)
     assert again.append_as_leader(early, header_of(early), 0).base_offset == 3
+
+
+def test_after_a_clean_stop_what_was_in_flight_may_be_repeated(open_log: LogOpener) -> None:
+    log = open_log(segment_bytes=250)
+    for number in range(8):
+        append(log, producer_id=9, producer_epoch=2, base_sequence=number)
+        append(log, producer_id=8, producer_epoch=0, base_sequence=number)
+    log.close()
+    again = open_log(segment_bytes=250)
+    for number in (4, 5, 6, 7):
+        repeated = make_batch(1, producer_id=9, producer_epoch=2, base_sequence=number)
+        assert again.append_as_leader(repeated, header_of(repeated), 0) == (2 * number, 2 * number, -1, True)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        append(again, producer_id=9, producer_epoch=2, base_sequence=2)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        append(again, producer_id=8, producer_epoch=0, base_sequence=9)
+    assert append(again, producer_id=8, producer_epoch=0, base_sequence=8) == 16
 
 
 def test_stale_snapshot_beyond_the_log_is_not_believed(open_log: LogOpener, fs: MemoryFs) -> None:
