@@ -12,8 +12,8 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Final
 
-# Measured by bench/kernel.py: appending one record at the low end, decoding large batches at the high end.
-_SLOW_DOWN: Final = "30 to 400 times slower"
+# Measured by bench/kernel.py: appending one record at the low end, walking batches at the high end.
+_SLOW_DOWN: Final = "30 to 500 times slower"
 
 
 def _native_is_wanted() -> bool:

@@ -21,7 +21,9 @@ from spark_kafkalite.records.buffers import HeaderColumns
 from spark_kafkalite.records.layout import BatchHeader
 
 pytestmark = pytest.mark.filterwarnings("error")
-settings.register_profile("twins", max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "twins", max_examples=150, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 THOROUGH = settings.get_profile("twins")
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
