@@ -140,8 +140,8 @@ def _decompress_into(codec: int, into: _DecompressInto, data: Buffer, max_bytes:
 
 
 def _new_output(size: int) -> bytearray | mmap.mmap:
-    # A bytearray is filled with zeros while the GIL is held: 64 MiB of it stop a broker's loop for 40 to 140 ms (on fresh
-    # memory), although the batch is walked in a thread. Mapped pages are first touched by the codec, without the GIL;
+    # A bytearray is filled with zeros while the GIL is held: 64 MiB of it stop a broker's loop for 40 to 140 ms on new
+    # memory, although the batch is walked in a thread. Mapped pages are first touched by the codec, without the GIL;
     # huge ones, because with small ones that takes five times as long as the decompression. Small outputs are the usual
     # ones, and fastest in memory that was used before.
     if size < _MAPPED_OUTPUT_BYTES:
