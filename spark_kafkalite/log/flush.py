@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from spark_kafkalite.log.fs import File, Fs
 
-# So much of a segment may be dirty before the kernel is asked to begin writing it out.
-WRITEBACK_BYTES = 16 << 20
-
 
 class Unsynced:
     """What the next flush must sync: files, small files by name, and directories that gained or lost a name."""
@@ -62,18 +59,3 @@ class FlushJob:
                     continue
         except OSError as error:
             self.error = error
-
-
-class WritebackJob:
-    """Asks the kernel to begin writing out a part of a file. May run in any thread; nothing depends on it."""
-
-    __slots__ = ("_file", "_length", "_position")
-
-    def __init__(self, file: File, position: int, length: int) -> None:
-        self._file = file
-        self._position = position
-        self._length = length
-
-    def run(self) -> None:
-        """Begin the writing; it may wait for the disk's queue."""
-        self._file.start_writeback(self._position, self._length)

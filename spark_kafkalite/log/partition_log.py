@@ -40,7 +40,7 @@ from spark_kafkalite.log.checkpoint import (
     topic_id_text,
 )
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.flush import WRITEBACK_BYTES, FlushJob, Unsynced, WritebackJob
+from spark_kafkalite.log.flush import FlushJob, Unsynced
 from spark_kafkalite.log.fs import replace_file
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState
@@ -105,8 +105,6 @@ class PartitionLog:
         self._flushing = False
         self._generation = 0
         self._unsynced = Unsynced()
-        # Bytes of the active segment that the kernel has been asked to write out.
-        self._written_back = loaded.segments.active.size_bytes
         self._set_jitter()
 
     @classmethod
@@ -356,7 +354,6 @@ class PartitionLog:
             snapshot = self.producers.write_snapshot(self._files.fs, self.directory)
         except OSError as error:
             raise self._fail("roll a segment of", error) from error
-        self._written_back = 0
         self._unsynced.files.append(old_file)
         for path in (sealed.offset_index.path, sealed.time_index.path, snapshot):
             if path is not None:
@@ -480,19 +477,6 @@ class PartitionLog:
         """Whether a segment has rolled and is not synced yet."""
         return bool(self._unsynced.files)
 
-    def start_writeback(self) -> WritebackJob | None:
-        """Return a job that lets the kernel begin writing out what the active segment gained, once that is 16 MiB.
-
-        It bounds how much is dirty, and so how long a later sync takes. May run in any thread; promises nothing.
-        """
-        size_bytes = self.segments.active.size_bytes
-        length = size_bytes - self._written_back
-        if length < WRITEBACK_BYTES:
-            return None
-        job = WritebackJob(self.segments.active.file, self._written_back, length)
-        self._written_back = size_bytes
-        return job
-
     def flush(self) -> None:
         """Flush now, in this thread. KafkaStorageError when it fails."""
         job = self.start_flush()
@@ -552,7 +536,6 @@ class PartitionLog:
                 self._on_recovery_point_lowered()
 
     def _cut_state(self, end: int) -> None:
-        self._written_back = min(self._written_back, self.segments.active.size_bytes)
         self.log_end_offset = Offset(end)
         self.log_start_offset = Offset(min(self.log_start_offset, end))
         self.recovery_point = Offset(min(self.recovery_point, end))

@@ -18,7 +18,7 @@ from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.memory_fs import MemoryFile, MemoryFs
+from spark_kafkalite.testing.memory_fs import MemoryFs
 
 LogOpener = Callable[..., PartitionLog]
 
@@ -512,20 +512,6 @@ def test_flush_that_a_truncation_overtook_says_nothing(open_log: LogOpener) -> N
     job.run()
     log.finish_flush(job)
     assert log.flushed_offset == 0
-
-
-def test_writeback_is_asked_for_once_per_stretch(open_log: LogOpener, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(MemoryFile, "start_writeback", lambda self, position, length: asked.append((position, length)))
-    log = open_log()
-    value = b"x" * (9 << 20)
-    for _ in range(4):
-        batch = make_batch([value])
-        log.append_as_leader(batch, header_of(batch), 0)
-        job = log.start_writeback()
-        if job is not None:
-            job.run()
-    assert asked == [(0, 2 * len(batch)), (2 * len(batch), 2 * len(batch))]
 
 
 def test_flush_is_due_by_records(open_log: LogOpener, clock: ManualClock) -> None:
