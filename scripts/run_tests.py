@@ -36,7 +36,8 @@ class Suite:
 
 # In the order in which a failure is cheapest to see. Files that share a JVM or time something run in one process.
 SUITES = (
-    Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2),
+    Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2, select="not kafka"),
+    Suite("golden", ("tests/golden",), select="kafka"),
     Suite("contract", ("tests/contract",)),
     Suite("crash", ("tests/crash",), workers=2),
     Suite("interop", ("tests/cli", "tests/interop")),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from spark_kafkalite.broker.listeners import Listener, parse_listeners
 from spark_kafkalite.errors import ConfigError
@@ -225,6 +225,14 @@ BROKER_SETTINGS = SettingGroup(
 )
 
 
+# Settings that the documentation of the whole system names and this version refuses: silently running alone, where a
+# cluster was asked for, would lose what replication promises.
+_NOT_BUILT: Final = {
+    "zookeeper.connect": "a cluster of brokers over ZooKeeper",
+    "registry.listener": "serving the embedded registry to other processes",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """All settings of one broker, checked.
@@ -260,6 +268,9 @@ class BrokerConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> BrokerConfig:
         """Return the settings named in ``properties``, all others at their defaults. Raises ConfigError."""
+        for name, what in _NOT_BUILT.items():
+            if name in properties:
+                raise ConfigError(f"{name}={properties[name]}: {what} is not part of this version; leave {name} out")
         given = BROKER_SETTINGS.parse(properties)
         values = BROKER_SETTINGS.defaults() | given
         log_dirs = tuple(Path(directory) for directory in values["log.dirs"])

@@ -44,3 +44,11 @@ def test_every_setting_is_documented_and_named_once() -> None:
     names = [name for setting in BROKER_SETTINGS for name in (setting.name, *setting.synonyms)]
     assert len(names) == len(set(names))
     assert all(setting.doc.endswith(".") for setting in BROKER_SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["zookeeper.connect", "registry.listener"])
+def test_a_setting_of_a_later_version_is_refused_by_name(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"^{name}=127\.0\.0\.1:2181: .* is not part of this version; leave {name} out"
+    ):
+        BrokerConfig.from_properties({name: "127.0.0.1:2181"})
