@@ -1,0 +1,216 @@
+"""The documents are true in what a program can check: names of files and functions, links, examples, settings, targets.
+
+Read with ``ast``, not imported: a page may name what needs Spark. Nothing here needs the network.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.broker.config import BROKER_SETTINGS
+from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "spark_kafkalite"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+README = ROOT / "README.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PAGES = (README, CONTRIBUTING, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
+
+SOURCE_SUFFIXES = (".py", ".pyx", ".pyi", ".pxi")
+# Folders of the repository that a page names from the top; everything else is relative to the package.
+TOP_LEVEL = ("pyspark_kafkalite/", "jobs/", "tests/", "scripts/", "bench/", "conf/", "docs/")
+
+# Written so that they do not find themselves. A path of one machine, or the host of one package registry, helps nobody
+# else, and may say more about where the project was made than it should.
+MACHINE = re.compile(
+    r"/home[/][a-z]|/wor[k]/|/roo[t]/|/User[s]/"
+    r"|pypi[.]org|pythonhosted[.]|repo1?[.]maven|maven[.](org|apache)|npmjs[.]|crates[.]io|proxy[.]golang|anaconda[.]"
+    r"|artifactor[y]|index-ur[l]"
+)
+
+
+# What the pages name -------------------------------------------------------------------------------------------------
+
+
+def code_spans(page: Path) -> list[str]:
+    """What stands in single backticks, outside code blocks."""
+    prose = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    return re.findall(r"`([^`\n]+)`", prose)
+
+
+def located(path: str) -> Path:
+    return ROOT / path if path.startswith(TOP_LEVEL) else PACKAGE / path
+
+
+@cache
+def members_of(path: Path) -> dict[str, set[str]]:
+    """Classes of a module with their members, its functions and constants without: by ``ast``, nothing is run."""
+    found: dict[str, set[str]] = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = set(_names(node.body))
+        else:
+            found.update({name: set() for name in _names([node])})
+    return found
+
+
+def _names(body: list[ast.stmt]) -> list[str]:
+    names = []
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.append(node.target.id)
+        elif isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return names
+
+
+def problem_with(span: str) -> str | None:
+    """Say what is wrong with ``path.py`` or ``path.py:name``; None when it is there, or when the span is neither."""
+    match = re.fullmatch(r"([\w./-]+(?:\.py|\.pyx|\.pyi|\.pxi))(?::([\w.]+))?", span)
+    if match is None:
+        return None
+    path, name = located(match[1]), match[2]
+    if not path.is_file():
+        return f"{match[1]} does not exist"
+    if name is None:
+        return None
+    first, _, second = name.partition(".")
+    known = members_of(path)
+    if first not in known or (second and second not in known[first]):
+        return f"{match[1]} has no {name}"
+    return None
+
+
+@cache
+def classes() -> dict[str, set[str]]:
+    """Every class of the package; classes of one name have the members of all of them."""
+    found: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name != "messages":
+            for name, members in members_of(path).items():
+                found.setdefault(name, set()).update(members)
+    return found
+
+
+def test_the_check_of_names_can_fail() -> None:
+    assert problem_with("broker/partition.py:Partition.try_append") is None
+    assert problem_with("log/no_such_module.py") == "log/no_such_module.py does not exist"
+    assert problem_with("broker/partition.py:Partition.no_such") == "broker/partition.py has no Partition.no_such"
+    assert problem_with("broker/partition.py:no_such") == "broker/partition.py has no no_such"
+    assert problem_with("linger.ms") is None
+
+
+def test_architecture_names_files_and_functions_that_exist() -> None:
+    spans = code_spans(ARCHITECTURE)
+    assert sum(":" in span and ".py" in span for span in spans) > 100
+    assert [problem for span in spans if (problem := problem_with(span))] == []
+
+
+def test_architecture_names_methods_that_exist() -> None:
+    named = [span.split(".") for span in code_spans(ARCHITECTURE) if re.fullmatch(r"_?[A-Z]\w+\.[a-z_]\w*", span)]
+    assert len(named) > 30
+    missing = [f"{name}.{member}" for name, member in named if member not in classes().get(name, set())]
+    assert missing == []
+
+
+def test_the_file_map_has_every_module_and_no_other() -> None:
+    rows = re.findall(r"(?m)^\| (`.*) \|", ARCHITECTURE.read_text().split("## File map")[1].split("\n## ")[0])
+    named = {path for row in rows for path in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
+    folders = tuple(name for name in named if name.endswith("/"))
+    assert sorted(name for name in named if not located(name).exists()) == []
+    modules = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*")
+        if path.suffix in SOURCE_SUFFIXES and (path.name != "__init__.py" or _does_something(path))
+    }
+    assert sorted(name for name in modules if name not in named and not name.startswith(folders)) == []
+
+
+def _does_something(path: Path) -> bool:
+    return any(not isinstance(node, ast.Expr | ast.ImportFrom) for node in ast.parse(path.read_text()).body)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_files_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    local = [link.partition("#")[0] for link in links if "://" not in link]
+    assert [link for link in local if link and not (page.parent / link).exists()] == []
+
+
+# Examples ------------------------------------------------------------------------------------------------------------
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```", page.read_text())
+
+
+def test_examples_compile_and_import_what_exists() -> None:
+    examples = blocks(README, "python")
+    assert len(examples) >= 2
+    for example in examples:
+        tree = ast.parse(example)
+        compile(tree, str(README), "exec")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spark_kafkalite"):
+                module = import_module(str(node.module))
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+def test_examples_use_options_that_exist() -> None:
+    declared = {setting.name for group in (READER_OPTIONS, WRITER_OPTIONS) for setting in group}
+    sparks_own = {"path", "checkpointLocation"}
+    used = [name for example in blocks(README, "python") for name in re.findall(r'\.option\("([^"]+)"', example)]
+    assert used
+    assert [name for name in used if name not in declared | sparks_own and not name.startswith("kafka.")] == []
+    overrides = re.findall(r"--override ([\w.]+)=", README.read_text())
+    assert overrides
+    BROKER_SETTINGS.parse(dict.fromkeys(overrides, "PLAINTEXT://127.0.0.1:0"))
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"(?m)^([a-z0-9-]+):", (ROOT / "Makefile").read_text()))
+    named = {
+        name
+        for page in (*PAGES, ROOT / "bench" / "README.md")
+        for name in re.findall(r"(?m)(?:`|^\$ )make ([a-z0-9-]+)", page.read_text())
+    }
+    assert {"demo", "test"} <= named
+    assert sorted(named - targets) == []
+
+
+@pytest.mark.parametrize("page", (CONTRIBUTING, README), ids=lambda page: page.name)
+def test_other_pages_name_files_that_exist(page: Path) -> None:
+    # Capitals stand for a name of the reader's own.
+    named = [span.split()[0] for span in code_spans(page) if re.match(r"[a-z_/.-]+\.(py|pyx|pxi|md|toml)$", span)]
+    assert [name for name in named if not (ROOT / name).exists() and not located(name).exists()] == []
+
+
+# Where it was made ---------------------------------------------------------------------------------------------------
+
+
+def test_no_file_names_the_machine_it_was_made_on() -> None:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
+    files = [ROOT / name for name in listing.stdout.decode().split("\0") if name]
+    assert README in files
+    found = []
+    for path in files:
+        try:
+            lines = path.read_text().splitlines()
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue  # Not text, or removed and not committed yet.
+        found += [
+            f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+            for number, line in enumerate(lines, 1)
+            if MACHINE.search(line) or str(ROOT) + "/" in line
+        ]
+    assert found == []
