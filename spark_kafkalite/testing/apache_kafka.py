@@ -59,8 +59,13 @@ def kafka_tool(
     return run_java(
         jars.class_path(directory), main_class, *arguments,
         input=input, timeout_s=timeout_s, check=check,
-        jvm_options=(*jvm_options, f"-Dlog4j2.configurationFile={_logging_file(directory)}"),
+        jvm_options=(*jvm_options, *logging_options()),
     )  # fmt: skip
+
+
+def logging_options() -> tuple[str, ...]:
+    """Return the JVM options with which Kafka's classes log to stderr, WARN and above."""
+    return (f"-Dlog4j2.configurationFile={_logging_file(jars.fetch(jars.APACHE_KAFKA))}",)
 
 
 class ApacheKafka:
