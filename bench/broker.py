@@ -11,20 +11,22 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measurement import Row, Usage, percentile, resident_bytes, warm_page_cache
 from spark_kafkalite import Admin
 from spark_kafkalite.client.cluster import ClusterClient
-from spark_kafkalite.client.config import client_config
+from spark_kafkalite.client.config import ADMIN_SETTINGS, client_config, parse_settings
 from spark_kafkalite.client.fetcher import RangeFetcher
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 RECORD_BYTES = 100
+# The default of Kafka's clients (max.partition.fetch.bytes).
+FETCH_BYTES = 1 << 20
 _PEER = "Apache Kafka 4.3.0"
 
 
@@ -145,11 +147,14 @@ def _fetch_rows(subjects: list[Subject], records: int, rounds: int) -> Iterator[
         usage = Usage(subject.pid)
         started = time.monotonic()
         fetched = 0
-        with ClusterClient(client_config({"bootstrap.servers": subject.bootstrap})) as cluster:
-            partition = TopicPartition(topics[subject.name], 0)
+        config = client_config(parse_settings(ADMIN_SETTINGS, None, {"bootstrap_servers": subject.bootstrap}))
+        partition = TopicPartition(topics[subject.name], 0)
+        with closing(ClusterClient(config)) as cluster:
             for _ in range(5):
-                with RangeFetcher(cluster, partition, 0, records) as fetcher:
-                    fetched += sum(len(buffer.data) for buffer in fetcher)
+                with RangeFetcher(cluster, partition, 0, records, max_bytes=FETCH_BYTES, check_crcs=False) as fetcher:
+                    for piece in fetcher:
+                        fetched += piece.size_bytes
+                        piece.release()
         return fetched / (time.monotonic() - started) / 1e6, usage.cpu_s / (fetched / 1e9)
 
     results = _in_turn(subjects, rounds, measure)
