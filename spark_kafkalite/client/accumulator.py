@@ -12,8 +12,10 @@ Invariants
   recognises a repetition. Sequences start over, under the next epoch, only when the broker has said that a sequence
   does not follow its log (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID) and no earlier batch is outstanding: that
   batch is then surely not in the log under its old sequence. Epochs are counted per partition; the broker keeps them so
-  too.
-  Source: KIP-360.
+  too. Source: KIP-360.
+- A broker that holds nothing of a producer takes any sequence as its first, and cannot know that an earlier batch was
+  refused. So an idempotent producer's partition has one batch in flight until one was acknowledged (``proven``), and
+  again after each failure.
 - ``reserved_bytes`` of all batches together stay within ``buffer_memory``, but for one batch that alone is larger.
 """
 
@@ -63,6 +65,7 @@ class PartitionQueue:
         "partition",
         "producer_epoch",
         "producer_id",
+        "proven",
         "restart_pending",
         "retry_at_s",
         "topic",
@@ -84,6 +87,8 @@ class PartitionQueue:
         self.producer_epoch = -1
         self.next_sequence = 0
         self.restart_pending = False
+        # Whether the broker is known to hold the sequence that the next batch follows.
+        self.proven = False
 
     def __repr__(self) -> str:
         return (
@@ -195,6 +200,8 @@ class Accumulator:
         """When the partition's first batch may leave, or None while it has to wait for an event."""
         if queue.muted or len(queue.in_flight) >= self._max_in_flight:
             return None
+        if queue.in_flight and self._idempotent and not queue.proven:
+            return None
         if queue.in_flight and queue.in_flight_node != queue.leader:
             return None
         if queue.waiting:
@@ -218,6 +225,15 @@ class Accumulator:
             elif next_s is None or due_s < next_s:
                 next_s = due_s
         return by_leader, next_s
+
+    def still_due(self, queues: Iterable[PartitionQueue], now_s: float) -> list[PartitionQueue]:
+        """Return those of ``queues`` that have another batch to send now."""
+        found = []
+        for queue in queues:
+            due_s = self._due_at(queue)
+            if due_s is not None and due_s <= now_s:
+                found.append(queue)
+        return found
 
     def drain(self, queues: Iterable[PartitionQueue], node: int, max_bytes: int) -> list[ProducerBatch]:
         """Take at most one batch of each queue for a request to ``node``, about ``max_bytes`` together, at least one.
@@ -259,6 +275,8 @@ class Accumulator:
 
     def finish(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Forget a batch that got its outcome (``batch.done``), and release its memory."""
+        if batch.error is None:
+            queue.proven = True
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
         elif batch is queue.open:
@@ -272,6 +290,7 @@ class Accumulator:
 
     def requeue(self, queue: PartitionQueue, batch: ProducerBatch, retry_at_s: float) -> None:
         """Put a batch that failed for now back to its place; a batch that expired in flight is only forgotten."""
+        queue.proven = False
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
         if not batch.done:

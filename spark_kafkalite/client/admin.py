@@ -3,7 +3,7 @@
 Every call is one request to the right broker, repeated until ``default.api.timeout.ms`` for errors that pass (a
 controller that moved, a leader being elected). Calls for several topics return what happened to each; when any failed,
 the first error is raised after all have been tried, with the others named in its text. Topics that a call has just made
-or removed may take a moment to be seen by all brokers; :meth:`Admin.create_topics` waits until they have leaders.
+or removed may take a moment to be seen by all brokers; calls wait until the broker that they ask sees it.
 
 Thread-safe.
 """
@@ -56,6 +56,8 @@ from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsReques
 
 __all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Admin", "ClusterDescription", "ConfigEntry", "NewTopic"]
 
+# A topic of the same name that somebody makes anew at once must not hold up delete_topics() for long.
+_GONE_WITHIN_MS: Final = 3_000
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 _SOURCES: Final = {
@@ -196,6 +198,20 @@ class Admin:
             )
 
         self._for_each(DELETE_TOPICS, wanted, request, lambda a: a.responses, deadline, "delete topic")
+        self._wait_until_gone(wanted, deadline)
+
+    def _wait_until_gone(self, names: list[str], deadline: Deadline) -> None:
+        """Wait a moment until brokers no longer show the topics; that some still do is no error."""
+        deadline = deadline.earlier_of(_GONE_WITHIN_MS)
+        backoff = Backoff(10, self.config.retry_backoff_max_ms)
+        while True:
+            topics = self._cluster.refresh(names, deadline).topics
+            if all(name not in topics or topics[name].error_code for name in names):
+                return
+            pause_s = backoff.next_s()
+            if deadline.left_s() <= pause_s:
+                return
+            self._cluster.pause(pause_s)
 
     def create_partitions(
         self,

@@ -63,6 +63,8 @@ MAX_RESPONSE_BYTES: Final = 1 << 30
 # Memory for an answer is taken in steps of this size, so that a wrong length costs no more than one.
 _RECEIVE_STEP_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct(">i")
+_TIMEVAL: Final = struct.Struct("@ll")
+_STAGED_BYTES: Final = 16_384
 
 Buffer = bytes | bytearray | memoryview
 
@@ -82,6 +84,10 @@ class BrokerConnection:
 
     def __init__(self, sock: socket.socket, name: str, config: ClientConfig) -> None:
         self._sock = sock
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(config.request_timeout_ms / 1000))
+        self._staged = bytearray(_STAGED_BYTES)
+        self._staged_from = self._staged_until = 0
         self.name = name
         self._config = config
         self._versions: dict[int, tuple[int, int]] = {}
@@ -177,7 +183,6 @@ class BrokerConnection:
         self._pending.append((correlation_id, api_key, version))
         length = sum(len(piece) for piece in pieces)
         with self._failing("sending to it"):
-            self._sock.settimeout(self._config.request_timeout_ms / 1000)
             _send_all(self._sock, [_LENGTH.pack(length), *pieces])
 
     def receive_frame(self, deadline: Deadline, into: bytearray | None = None) -> memoryview:
@@ -202,27 +207,52 @@ class BrokerConnection:
 
     def _receive_frame(self, deadline: Deadline, into: bytearray | None = None) -> memoryview:
         with self._failing("waiting for its answer"):
-            (length,) = _LENGTH.unpack(self._receive_exactly(4, deadline, None))
+            self._stage(4, deadline)
+            (length,) = _LENGTH.unpack_from(self._staged, self._staged_from)
             if not 4 <= length <= MAX_RESPONSE_BYTES:
                 raise FrameError(f"{self.name} announces an answer of {length} bytes: this is not a Kafka broker's")
-            return self._receive_exactly(length, deadline, into)
+            self._staged_from += 4
+            buffer = into if into is not None and len(into) >= length else bytearray(min(length, _RECEIVE_STEP_BYTES))
+            filled = min(length, self._staged_until - self._staged_from)
+            buffer[:filled] = memoryview(self._staged)[self._staged_from : self._staged_from + filled]
+            self._staged_from += filled
+            while filled < length:
+                if filled == len(buffer):
+                    buffer += bytes(min(length - filled, max(_RECEIVE_STEP_BYTES, filled)))
+                with memoryview(buffer) as view:
+                    filled += self._receive(view[filled : min(length, len(buffer))], deadline)
+            return memoryview(buffer)[:length]
 
-    def _receive_exactly(self, length: int, deadline: Deadline, into: bytearray | None) -> memoryview:
-        buffer = into if into is not None and len(into) >= length else bytearray(min(length, _RECEIVE_STEP_BYTES))
-        filled = 0
-        while filled < length:
-            if filled == len(buffer):
-                buffer += bytes(min(length - filled, max(_RECEIVE_STEP_BYTES, filled)))
-            left_s = deadline.left_s()
-            if left_s <= 0:
-                raise TimeoutError("timed out")
-            self._sock.settimeout(left_s)
-            with memoryview(buffer) as view:
-                received = self._sock.recv_into(view[filled : min(length, len(buffer))])
-            if not received:
-                raise ConnectionResetError(errno.ECONNRESET, "the broker closed the connection")
-            filled += received
-        return memoryview(buffer)[:length]
+    def _stage(self, needed: int, deadline: Deadline) -> None:
+        """Have at least ``needed`` bytes in the staging buffer.
+
+        Frames begin there, so that a small answer takes one system call and not two: every one of them gives up the
+        interpreter lock, and getting that back is what costs.
+        """
+        if self._staged_from == self._staged_until:
+            self._staged_from = self._staged_until = 0
+        while self._staged_until - self._staged_from < needed:
+            if self._staged_until == len(self._staged):
+                rest = bytes(self._staged[self._staged_from : self._staged_until])
+                self._staged[: len(rest)] = rest
+                self._staged_from, self._staged_until = 0, len(rest)
+            with memoryview(self._staged) as view:
+                self._staged_until += self._receive(view[self._staged_until :], deadline)
+
+    def _receive(self, view: memoryview, deadline: Deadline) -> int:
+        """Receive at least a byte. Raises TimeoutError at the deadline, ConnectionResetError at the stream's end."""
+        left_s = deadline.left_s()
+        if left_s <= 0:
+            raise TimeoutError
+        # The kernel's own timeout on a blocking socket: settimeout() would cost two more calls, and two locks.
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left_s))
+        try:
+            received = self._sock.recv_into(view)
+        except BlockingIOError:
+            raise TimeoutError from None
+        if not received:
+            raise ConnectionResetError(errno.ECONNRESET, "the broker closed the connection")
+        return received
 
     @contextlib.contextmanager
     def _failing(self, doing: str) -> Any:
@@ -286,6 +316,12 @@ def _connect(host: str, port: int, config: ClientConfig, deadline: Deadline) -> 
     raise BrokerUnreachable("; ".join(failures))
 
 
+def _timeval(seconds: float) -> bytes:
+    """Return a time as the socket options want it; at least a microsecond, because zero means for ever."""
+    microseconds = max(1, int(seconds * 1_000_000))
+    return _TIMEVAL.pack(microseconds // 1_000_000, microseconds % 1_000_000)
+
+
 def _send_all(sock: socket.socket, pieces: list[Buffer]) -> None:
     """Send every piece, gathered into as few system calls as possible."""
     views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
@@ -305,7 +341,8 @@ def views_after(views: list[memoryview], sent: int) -> list[memoryview]:
 
 def describe(error: BaseException) -> str:
     """Return an error's text without its number, for messages."""
-    if isinstance(error, TimeoutError):
+    # A blocking socket whose send timeout passes says EAGAIN.
+    if isinstance(error, (TimeoutError, BlockingIOError)):
         return "timed out"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror[:1].lower() + error.strerror[1:]

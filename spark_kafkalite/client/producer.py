@@ -82,6 +82,7 @@ class Producer:
         # Room for a batch as the accumulator counts it.
         self._batch_size = max(1, self.config.batch_size)
         self._linger_s = self.config.linger_ms / 1000
+        self._eager = self.config.linger_ms == 0
         self._plain_partitioner = self.config.partitioner == "default" and not self.config.ignore_keys
         self._cluster.add_listener(self._take_metadata)
         self._sender = Sender(self.config, self._cluster, self._accumulator, clock)
@@ -142,6 +143,8 @@ class Producer:
                     batch.callbacks = []
                 batch.callbacks.append((index, timestamp_ms, on_delivery))
         assert batch is not None
+        if index == 0 and self._eager:
+            self._sender.send_now()
         delivery = Delivery(batch, index, timestamp_ms)
         if self.config.sync:
             delivery.result()
@@ -184,7 +187,8 @@ class Producer:
         batch = ProducerBatch(queue.topic, queue.partition, now_s, reserve, records=records)
         # While this thread waited for memory another may have opened a batch here; it is closed, and order is kept.
         accumulator.open_batch(queue, batch)
-        self._sender.wake_by(now_s + self._linger_s if not queue.waiting else now_s)
+        if not self._eager:
+            self._sender.wake_by(now_s + self._linger_s if not queue.waiting else now_s)
         return batch, 0, timestamp_ms
 
     def _reserve(self, size_bytes: int) -> None:

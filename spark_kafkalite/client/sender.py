@@ -84,6 +84,9 @@ class Sender(threading.Thread):
         self._accumulator = accumulator
         self._clock = clock
         self._brokers: dict[int, _Broker] = {}
+        # Held by whoever touches brokers and pipelines: this thread, but while it sleeps; a producer's in send_now().
+        # Taken before the accumulator's lock, never after it.
+        self._turning = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -96,11 +99,11 @@ class Sender(threading.Thread):
         # always: it may have looked already.
         self.wakes_at_s = math.inf
         self._next_expiry_s = 0.0
+        self._next_check_s = 0.0
         self._aborted = False
         self._asking_for_id = False
         self._id_retry_at_s = 0.0
         self._id_backoff = Backoff(config.client.retry_backoff_ms, config.client.retry_backoff_max_ms)
-        self._id_error: KafkaliteError | None = None
         self._settled: list[ProducerBatch] = []
         self._last_problem: KafkaliteError | None = None
         cluster.add_listener(lambda snapshot: self._after(self._take_leaders))
@@ -120,6 +123,26 @@ class Sender(threading.Thread):
             with contextlib.suppress(OSError):
                 os.write(self._wake_write, b"w")
 
+    def send_now(self) -> None:
+        """Send what is due from the calling thread, or have the thread do it when it is awake.
+
+        Without linger a record waits for nothing but the way to the socket: going there directly saves waking a thread.
+        No lock of the accumulator may be held.
+        """
+        if not self._turning.acquire(blocking=False):
+            self.wake()
+            return
+        try:
+            now_s = self._clock.monotonic_s()
+            self._dispatch(now_s)
+            needs_thread = bool(self._settled or self._finished)
+        finally:
+            self._turning.release()
+        if needs_thread:
+            self.wake()
+        else:
+            self.wake_by(now_s + self._config.client.request_timeout_ms / 1000)
+
     def abort(self) -> None:
         """End the thread without sending what is left; that fails with ClosedError."""
         self._aborted = True
@@ -133,45 +156,52 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._aborted:
-                with self._accumulator.lock:
-                    is_done = self._accumulator.closing and not self._accumulator.has_unfinished()
-                if is_done and not self._has_unwritten():
-                    break
+            while not self._aborted and not self._is_done():
                 self._turn()
         except Exception:
             _LOG.exception("the producer's thread ended by an error; what was not acknowledged fails")
         finally:
             self._end()
 
+    def _is_done(self) -> bool:
+        accumulator = self._accumulator
+        if not accumulator.closing:
+            return False
+        with accumulator.lock:
+            return not accumulator.has_unfinished() and not self._has_unwritten()
+
     def _has_unwritten(self) -> bool:
         """Whether requests that nobody answers (acks=0) are still to be handed to a socket."""
         return any(broker.pipeline is not None and broker.pipeline.wants_write for broker in self._brokers.values())
 
     def _turn(self) -> None:
-        now_s = self._clock.monotonic_s()
-        wake_s = now_s + _MAX_SLEEP_S
-        for deadline_s in (self._expire(now_s), self._check_timeouts(now_s), self._dispatch(now_s)):
-            if deadline_s is not None:
-                wake_s = min(wake_s, deadline_s)
+        with self._turning:
+            now_s = self._clock.monotonic_s()
+            wake_s = now_s + _MAX_SLEEP_S
+            for deadline_s in (self._expire(now_s), self._check_timeouts(now_s), self._dispatch(now_s)):
+                if deadline_s is not None:
+                    wake_s = min(wake_s, deadline_s)
         self._run_callbacks()
         # Who adds a batch after _dispatch() looked has woken us (the pipe is readable), or sees this time and decides.
         self.wakes_at_s = wake_s
         timeout_s = 0.0 if self._finished else max(0.0, wake_s - self._clock.monotonic_s())
-        for key, events in self._selector.select(timeout_s):
-            if key.data is None:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_read, 4096)
-            else:
-                self._serve(key.data, events)
-        self.wakes_at_s = math.inf
-        self._woken = False
-        while self._finished:
-            self._finished.popleft()()
+        ready = self._selector.select(timeout_s)
+        with self._turning:
+            for key, events in ready:
+                if key.data is None:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake_read, 4096)
+                else:
+                    self._serve(key.data, key.fileobj, events)
+            self.wakes_at_s = math.inf
+            self._woken = False
+            while self._finished:
+                self._finished.popleft()()
 
-    def _serve(self, node: int, events: int) -> None:
+    def _serve(self, node: int, ready: object, events: int) -> None:
         pipeline = self._brokers[node].pipeline
-        if pipeline is None:
+        # A producer's thread may have lost, or replaced, the connection since select() returned.
+        if pipeline is None or pipeline is not ready:
             return
         try:
             if events & selectors.EVENT_READ:
@@ -220,11 +250,10 @@ class Sender(threading.Thread):
 
     def _send_to(self, node: int, pipeline: Pipeline, queues: list[PartitionQueue], now_s: float) -> None:
         config, accumulator = self._config, self._accumulator
-        while len(pipeline.in_flight) < config.max_in_flight and not pipeline.wants_write:
+        while queues and len(pipeline.in_flight) < config.max_in_flight and not pipeline.wants_write:
             with accumulator.lock:
-                by_leader, _ = accumulator.due(now_s)
-                queues = by_leader.get(node, [])
                 batches = accumulator.drain(queues, node, config.max_request_size)
+                queues = accumulator.still_due(queues, now_s)
             if not batches:
                 break
             by_batch = [(accumulator.queues[batch.topic, batch.partition], batch) for batch in batches]
@@ -446,8 +475,11 @@ class Sender(threading.Thread):
 
     def _check_timeouts(self, now_s: float) -> float | None:
         timeout_s = self._config.client.request_timeout_ms / 1000
+        if now_s < self._next_check_s:
+            return self._next_check_s
         idle_s = self._config.client.connections_max_idle_ms / 1000
-        next_s: float | None = None
+        # Requests from now on time out later than this.
+        next_s = now_s + timeout_s
         for node, broker in self._brokers.items():
             pipeline = broker.pipeline
             if pipeline is None:
@@ -458,10 +490,11 @@ class Sender(threading.Thread):
                 if times_out_s <= now_s:
                     name = pipeline.connection.name
                     self._lose(node, BrokerUnreachable(f"broker {name} did not answer within {timeout_s} s"))
-                elif next_s is None or times_out_s < next_s:
-                    next_s = times_out_s
+                else:
+                    next_s = min(next_s, times_out_s)
             elif idle_s >= 0 and now_s - pipeline.used_s > idle_s:
                 self._drop(broker)
+        self._next_check_s = next_s
         return next_s
 
     def _drop(self, broker: _Broker) -> None:

@@ -33,6 +33,28 @@ def batch(queue: PartitionQueue, created_s: float = 0.0, records: int = 1, reser
     return ProducerBatch(queue.topic, queue.partition, created_s, reserved, records=builder)
 
 
+def proven_queue(accumulator: Accumulator, leader: int = 1) -> PartitionQueue:
+    """Return the queue of a partition whose broker has acknowledged a batch before."""
+    queue = accumulator.queue("t", 0, leader)
+    queue.proven = True
+    return queue
+
+
+def acknowledge(accumulator: Accumulator, acknowledged: ProducerBatch) -> None:
+    acknowledged.settle(0, -1, None)
+    accumulator.finish(accumulator.queues[acknowledged.topic, acknowledged.partition], acknowledged)
+
+
+def drain_one_by_one(accumulator: Accumulator) -> list[ProducerBatch]:
+    """Drain and acknowledge until nothing is left."""
+    drained = []
+    while taken := drain(accumulator):
+        drained += taken
+        for each in taken:
+            acknowledge(accumulator, each)
+    return drained
+
+
 def close_all(accumulator: Accumulator, queue: PartitionQueue, *batches: ProducerBatch) -> None:
     for each in batches:
         assert accumulator.try_reserve(each.reserved_bytes)
@@ -49,7 +71,7 @@ def drain(accumulator: Accumulator, now_s: float = 0.0, node: int = 1) -> list[P
 
 def test_an_open_batch_leaves_when_it_has_lingered() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     accumulator.open_batch(queue, batch(queue, created_s=5.0))
     assert accumulator.due(5.0) == ({}, 5.01)
     assert due_now(accumulator, 5.01) == {1: [queue]}
@@ -58,7 +80,7 @@ def test_an_open_batch_leaves_when_it_has_lingered() -> None:
 @pytest.mark.parametrize("reason", ["flushing", "closing", "memory_waiters"])
 def test_an_open_batch_leaves_at_once_when_somebody_waits(reason: str) -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     accumulator.open_batch(queue, batch(queue))
     setattr(accumulator, reason, 1)
     assert due_now(accumulator, 0.0) == {1: [queue]}
@@ -66,7 +88,7 @@ def test_an_open_batch_leaves_at_once_when_somebody_waits(reason: str) -> None:
 
 def test_a_closed_batch_leaves_before_the_open_one() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     first, second = batch(queue), batch(queue)
     accumulator.open_batch(queue, first)
     accumulator.open_batch(queue, second)
@@ -79,6 +101,7 @@ def test_one_request_takes_a_batch_of_each_partition_up_to_its_size() -> None:
     accumulator = made()
     queues = [accumulator.queue("t", number, 1) for number in range(3)]
     for queue in queues:
+        queue.proven = True
         close_all(accumulator, queue, batch(queue), batch(queue))
     size = batch(queues[0]).size_bytes
     taken = accumulator.drain(due_now(accumulator, 0.0)[1], 1, 2 * size)
@@ -90,14 +113,14 @@ def test_one_request_takes_a_batch_of_each_partition_up_to_its_size() -> None:
 
 def test_a_batch_larger_than_the_request_goes_alone() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     close_all(accumulator, queue, batch(queue))
     assert len(accumulator.drain([queue], 1, 1)) == 1
 
 
 def test_at_most_max_in_flight_batches_of_a_partition() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     close_all(accumulator, queue, *(batch(queue) for _ in range(7)))
     taken = [drain(accumulator) for _ in range(7)]
     assert [len(each) for each in taken] == [1, 1, 1, 1, 1, 0, 0]
@@ -105,7 +128,7 @@ def test_at_most_max_in_flight_batches_of_a_partition() -> None:
 
 def test_sequences_follow_each_other_and_stay_on_retry() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     first, second = batch(queue, records=3), batch(queue, records=2)
     close_all(accumulator, queue, first, second)
     drain(accumulator), drain(accumulator)
@@ -116,9 +139,30 @@ def test_sequences_follow_each_other_and_stay_on_retry() -> None:
     assert (first.base_sequence, first.attempts) == (0, 2)
 
 
-def test_sequences_wrap_after_the_largest() -> None:
+def test_until_a_batch_is_acknowledged_there_is_one_in_flight() -> None:
+    # A broker without state takes any sequence as the first one: a second batch could overtake a first that is refused.
     accumulator = made()
     queue = accumulator.queue("t", 0, 1)
+    first, second, third = batch(queue), batch(queue), batch(queue)
+    close_all(accumulator, queue, first, second, third)
+    assert [drain(accumulator), drain(accumulator)] == [[first], []]
+    acknowledge(accumulator, first)
+    assert [drain(accumulator), drain(accumulator)] == [[second], [third]]
+    accumulator.requeue(queue, second, 0.0)
+    accumulator.requeue(queue, third, 0.0)
+    assert [drain(accumulator), drain(accumulator)] == [[second], []]
+
+
+def test_without_idempotence_nothing_has_to_be_proven() -> None:
+    accumulator = made(idempotent=False)
+    queue = accumulator.queue("t", 0, 1)
+    close_all(accumulator, queue, batch(queue), batch(queue))
+    assert len(drain(accumulator)) == len(drain(accumulator)) == 1
+
+
+def test_sequences_wrap_after_the_largest() -> None:
+    accumulator = made()
+    queue = proven_queue(accumulator)
     queue.producer_id, queue.producer_epoch, queue.next_sequence = 9, 0, 2**31 - 1
     close_all(accumulator, queue, batch(queue, records=2), batch(queue))
     assert [drain(accumulator)[0].base_sequence for _ in range(2)] == [2**31 - 1, 1]
@@ -126,7 +170,7 @@ def test_sequences_wrap_after_the_largest() -> None:
 
 def test_nothing_leaves_after_a_failure_until_all_in_flight_are_back() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     batches = [batch(queue) for _ in range(4)]
     close_all(accumulator, queue, *batches)
     for _ in range(3):
@@ -134,14 +178,13 @@ def test_nothing_leaves_after_a_failure_until_all_in_flight_are_back() -> None:
     accumulator.requeue(queue, batches[1], 0.0)
     assert drain(accumulator) == []
     accumulator.requeue(queue, batches[2], 0.0)
-    batches[0].settle(0, -1, None)
-    accumulator.finish(queue, batches[0])
-    assert [drain(accumulator)[0] for _ in range(3)] == batches[1:]
+    acknowledge(accumulator, batches[0])
+    assert drain_one_by_one(accumulator) == batches[1:]
 
 
 def test_a_retry_waits_for_its_pause() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     only = batch(queue)
     close_all(accumulator, queue, only)
     drain(accumulator)
@@ -152,7 +195,7 @@ def test_a_retry_waits_for_its_pause() -> None:
 
 def test_a_partition_moves_to_its_new_leader_only_when_nothing_is_in_flight_to_the_old() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     first, second = batch(queue), batch(queue)
     close_all(accumulator, queue, first, second)
     drain(accumulator)
@@ -165,7 +208,7 @@ def test_a_partition_moves_to_its_new_leader_only_when_nothing_is_in_flight_to_t
 
 def test_a_lost_sequence_starts_over_only_for_the_first_outstanding_batch() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     first, second = batch(queue, records=2), batch(queue)
     close_all(accumulator, queue, first, second)
     drain(accumulator), drain(accumulator)
@@ -173,13 +216,13 @@ def test_a_lost_sequence_starts_over_only_for_the_first_outstanding_batch() -> N
     assert (queue.producer_epoch, queue.restart_pending) == (0, False)
     accumulator.lose_sequence(queue, first, 0.0)
     assert queue.producer_epoch == 1
-    assert drain(accumulator) == [first] and drain(accumulator) == [second]
+    assert drain_one_by_one(accumulator) == [first, second]
     assert [(each.producer_epoch, each.base_sequence) for each in (first, second)] == [(1, 0), (1, 2)]
 
 
 def test_sequences_start_over_only_when_all_in_flight_are_back() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     first, second = batch(queue), batch(queue)
     close_all(accumulator, queue, first, second)
     drain(accumulator), drain(accumulator)
@@ -191,7 +234,7 @@ def test_sequences_start_over_only_when_all_in_flight_are_back() -> None:
 
 def test_after_the_last_epoch_another_producer_id_is_needed() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     close_all(accumulator, queue, batch(queue))
     queue.producer_id, queue.producer_epoch = 9, 2**15 - 1
     (taken,) = drain(accumulator)
@@ -201,21 +244,21 @@ def test_after_the_last_epoch_another_producer_id_is_needed() -> None:
 
 def test_parts_of_a_batch_take_its_place_and_its_sequences() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     large, later = batch(queue, records=5), batch(queue)
     close_all(accumulator, queue, large, later)
     drain(accumulator), drain(accumulator)
     parts = [batch(queue, records=2, reserved=0), batch(queue, records=3, reserved=0)]
     accumulator.replace(queue, large, parts)
     accumulator.requeue(queue, later, 0.0)
-    assert [drain(accumulator)[0] for _ in range(3)] == [*parts, later]
+    assert drain_one_by_one(accumulator) == [*parts, later]
     assert [each.base_sequence for each in (*parts, later)] == [0, 2, 5]
 
 
 def test_parts_of_parts_keep_the_order() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
-    close_all(accumulator, queue, batch(queue, records=4), batch(queue))
+    queue = proven_queue(accumulator)
+    close_all(accumulator, queue, batch(queue, records=4))
     (large,) = drain(accumulator)
     halves = [batch(queue, records=2, reserved=0) for _ in range(2)]
     accumulator.replace(queue, large, halves)
@@ -227,12 +270,12 @@ def test_parts_of_parts_keep_the_order() -> None:
     assert queue.has_earlier(second)
     accumulator.lose_sequence(queue, second, 0.0)
     assert not queue.restart_pending
-    assert [drain(accumulator)[0] for _ in range(3)] == [*quarters, second]
+    assert drain_one_by_one(accumulator) == [*quarters, second]
 
 
 def test_memory_is_bounded_but_for_one_batch() -> None:
     accumulator = made(buffer_memory=150)
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     assert accumulator.try_reserve(1_000)
     assert not accumulator.try_reserve(1)
     accumulator.release(1_000)
@@ -247,7 +290,7 @@ def test_memory_is_bounded_but_for_one_batch() -> None:
 
 def test_batches_expire_wherever_they_are() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     close_all(accumulator, queue, batch(queue, created_s=1.0), batch(queue, created_s=1.5))
     (sent,) = drain(accumulator, 2.0)
     accumulator.open_batch(queue, batch(queue, created_s=9.0))
@@ -261,7 +304,7 @@ def test_batches_expire_wherever_they_are() -> None:
 
 def test_a_batch_that_expired_in_flight_keeps_its_place_until_its_answer() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     first, second = batch(queue), batch(queue)
     close_all(accumulator, queue, first, second)
     drain(accumulator)
@@ -274,7 +317,7 @@ def test_a_batch_that_expired_in_flight_keeps_its_place_until_its_answer() -> No
 
 def test_an_encoded_batch_gets_its_sequence_in_its_bytes() -> None:
     accumulator = made()
-    queue = accumulator.queue("t", 0, 1)
+    queue = proven_queue(accumulator)
     encoded = batch(queue, records=2)
     encoded.encode(0, None)
     close_all(accumulator, queue, encoded)

@@ -1,0 +1,160 @@
+"""Fetched batches become columns: positions, limits, hidden batches, and memory that comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafkalite.client.fetch_requests import PartitionFetched
+from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from
+from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.records.kernel import ColumnBuilder, Columns, stamp
+from spark_kafkalite.testing.batches import make_batch
+
+PARTITION = TopicPartition("t", 0)
+
+
+def log(*spans: tuple[int, int], codec: str = "none") -> bytes:
+    """Batches of records whose values are their offsets; spans may leave gaps, as compaction does."""
+    data = b""
+    for first, until in spans:
+        batch = make_batch([b"%d" % offset for offset in range(first, until)], codec=codec)
+        stamp(batch, 0, first, 0)
+        data += batch
+    return data
+
+
+def fetched(data: bytes, first_offset: int = 0, **options: object) -> FetchedBatches:
+    answer = PartitionFetched(0, 100, 100, 0, None, memoryview(data) if data else None)
+    return FetchedBatches(PARTITION, answer, first_offset, **options)  # type: ignore[arg-type]
+
+
+def offsets(columns: Columns) -> list[int]:
+    assert [columns.value_at(row) for row in range(columns.count)] == [
+        b"%d" % columns.offset_at(row) for row in range(columns.count)
+    ]
+    return [columns.offset_at(row) for row in range(columns.count)]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_reading_starts_and_ends_inside_batches(codec: str) -> None:
+    piece = fetched(log((0, 10), (10, 20), codec=codec), 4, until_offset=13)
+    builder = ColumnBuilder(False)
+    piece.decode_into(builder)
+    assert offsets(builder.finish()) == list(range(4, 13))
+    assert piece.is_exhausted and piece.next_offset == piece.end_offset == 13
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_decoding_stops_when_the_columns_are_full_and_goes_on_there(codec: str) -> None:
+    piece = fetched(log((0, 10), (10, 20), codec=codec))
+    seen = []
+    while not piece.is_exhausted:
+        builder = ColumnBuilder(False, 3)
+        piece.decode_into(builder)
+        seen.append(offsets(builder.finish()))
+        assert piece.next_offset == seen[-1][-1] + 1 if seen[-1] else piece.is_exhausted
+    assert [number for part in seen for number in part] == list(range(20))
+    assert max(map(len, seen)) == 3
+
+
+def test_the_position_moves_by_the_ends_of_batches() -> None:
+    # The batch from 5 on lost its last records to compaction; from 12 on there is nothing before 20.
+    data = log((5, 8), (20, 22))
+    piece = fetched(data, 3)
+    builder = ColumnBuilder(False)
+    piece.decode_into(builder)
+    assert offsets(builder.finish()) == [5, 6, 7, 20, 21]
+    assert piece.end_offset == 22
+    assert piece.first_base_offset == 5
+
+
+def test_a_range_that_ends_in_a_gap_is_finished() -> None:
+    piece = fetched(log((0, 3), (10, 12)), until_offset=6)
+    builder = ColumnBuilder(False)
+    piece.decode_into(builder)
+    assert offsets(builder.finish()) == [0, 1, 2]
+    assert piece.next_offset == 6
+
+
+def test_a_cut_last_batch_is_left_for_the_next_fetch() -> None:
+    piece = fetched(log((0, 3), (3, 6))[:-5])
+    assert piece.end_offset == 3
+    assert fetched(log((0, 3))[:-1]).is_exhausted
+
+
+def test_a_wrong_crc_names_partition_and_offset() -> None:
+    data = bytearray(log((0, 3), (3, 6)))
+    data[-1] ^= 1
+    piece = fetched(bytes(data))
+    builder = ColumnBuilder(False)
+    with pytest.raises(CorruptMessage, match=r"t-0: the batch at offset 3 cannot be read: .*CRC"):
+        piece.decode_into(builder)
+    # What came before is there, and the cursor stands before the bad batch.
+    assert offsets(builder.finish()) == [0, 1, 2]
+    assert piece.next_offset == 3
+    piece.skip_batch()
+    assert piece.is_exhausted and piece.next_offset == 6
+
+
+def test_crcs_are_checked_only_when_asked() -> None:
+    data = bytearray(log((0, 3)))
+    data[17] ^= 1
+    builder = ColumnBuilder(False)
+    fetched(bytes(data), check_crcs=False).decode_into(builder)
+    assert builder.count == 3
+
+
+def test_garbage_is_an_error_of_the_partition() -> None:
+    data = bytearray(log((0, 3)))
+    data[16] = 9
+    with pytest.raises(CorruptMessage, match=r"t-0 from offset 0: .*magic 9"):
+        fetched(bytes(data))
+
+
+def test_small_batches_are_joined_and_large_ones_cut() -> None:
+    pieces = [fetched(log((first, first + 4))) for first in range(0, 40, 4)]
+    joined = list(columns_from(pieces, max_rows=16))
+    assert [columns.count for columns in joined] == [16, 16, 8]
+    assert [number for columns in joined for number in offsets(columns)] == list(range(40))
+    assert list(columns_from([fetched(b"")])) == []
+
+
+def test_columns_are_bounded_in_bytes() -> None:
+    sizes = [columns.count for columns in columns_from([fetched(log((0, 100)))], max_bytes=300)]
+    assert sum(sizes) == 100 and max(sizes) < 15
+
+
+def test_memory_goes_back_when_the_last_piece_is_used_up() -> None:
+    pool = BufferPool()
+    buffer = bytearray(1_000)
+    memory = AnswerMemory(pool, buffer)
+    pieces = [fetched(log((0, 2)), memory=memory), fetched(log((0, 2)), memory=memory), fetched(b"", memory=memory)]
+    builder = ColumnBuilder(False)
+    pieces[0].decode_into(builder)
+    assert pool.take() is None
+    pieces[1].release()
+    assert pool.take() is buffer
+    assert pool.take() is None
+
+
+def test_the_pool_keeps_few_and_the_largest() -> None:
+    pool = BufferPool()
+    for size in (10, 60, 30, 20, 50, 40):
+        pool.give(bytearray(size))
+    pool.give(bytearray(64 << 20))
+    sizes = []
+    while (buffer := pool.take()) is not None:
+        sizes.append(len(buffer))
+    assert sizes == [60, 50, 40, 30]
+
+
+def test_isolation_decides_about_aborted_batches() -> None:
+    batch = make_batch([b"0"], producer_id=9, producer_epoch=0, base_sequence=0)
+    batch[22] |= 0x10
+    answer = PartitionFetched(0, 1, 1, 0, [(9, 0)], memoryview(batch))
+    for isolation, count in ((IsolationLevel.READ_COMMITTED, 0), (IsolationLevel.READ_UNCOMMITTED, 1)):
+        piece = FetchedBatches(PARTITION, answer, 0, isolation=isolation, check_crcs=False)
+        builder = ColumnBuilder(False)
+        piece.decode_into(builder)
+        assert (builder.count, piece.next_offset) == (count, 1)
