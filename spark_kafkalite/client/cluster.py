@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from spark_kafkalite.client.config import ClientConfig, parse_address
 from spark_kafkalite.client.connection import LIST_OFFSETS, METADATA, BrokerConnection
 from spark_kafkalite.client.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
+from spark_kafkalite.client.pooled_connection import PooledConnection
 from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
@@ -67,7 +68,7 @@ class ClusterClient:
         self._refreshed_s: float | None = None
         self._interesting: set[str] = set()
         self._auto_create = False
-        self._pool: dict[int | str, _PooledConnection] = {}
+        self._pool: dict[int | str, PooledConnection] = {}
         self._listeners: list[Callable[[ClusterSnapshot], None]] = []
         self._refresher: threading.Thread | None = None
         self._refresh_wanted = False
@@ -289,13 +290,13 @@ class ClusterClient:
                 candidates.append((server, host, port, ""))
         return candidates
 
-    def _pooled(self, key: int | str, host: str, port: int) -> _PooledConnection:
+    def _pooled(self, key: int | str, host: str, port: int) -> PooledConnection:
         with self._lock:
             pooled = self._pool.get(key)
             if pooled is None or (pooled.host, pooled.port) != (host, port):
                 if pooled is not None:
                     pooled.close()
-                pooled = self._pool[key] = _PooledConnection(host, port, self.config, self._clock)
+                pooled = self._pool[key] = PooledConnection(host, port, self.config, self._clock)
             return pooled
 
     # Offsets --------------------------------------------------------------------------------------------------------
@@ -437,60 +438,3 @@ def _why(code: int, allow_auto_create: bool) -> str:
     if code in (0, LeaderNotAvailable.code):
         return "it has no leader yet"
     return "the broker refuses it"
-
-
-class _PooledConnection:
-    """A connection that opens when needed and is used by one thread at a time."""
-
-    def __init__(self, host: str, port: int, config: ClientConfig, clock: Clock) -> None:
-        self.host = host
-        self.port = port
-        self._config = config
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._connection: BrokerConnection | None = None
-        self._used_s = 0.0
-        self._closed = False
-
-    def request(self, api_key: int, message: Any, deadline: Deadline) -> Any:
-        """Send one request; a connection that broke while idle is replaced once."""
-        if not self._lock.acquire(timeout=max(0.001, deadline.left_s())):
-            raise BrokerUnreachable(f"{self.host}:{self.port}: other requests to it took all of the time")
-        try:
-            reused = self._connection is not None and not self._connection.closed and not self._is_stale()
-            try:
-                return self._open(deadline).request(api_key, message, deadline)
-            except BrokerUnreachable:
-                if not reused or deadline.passed() or self._closed:
-                    raise
-                return self._open(deadline).request(api_key, message, deadline)
-        finally:
-            self._used_s = self._clock.monotonic_s()
-            self._lock.release()
-
-    def _is_closed(self) -> bool:
-        return self._closed
-
-    def _is_stale(self) -> bool:
-        idle_ms = self._config.connections_max_idle_ms
-        return idle_ms >= 0 and (self._clock.monotonic_s() - self._used_s) * 1000 > idle_ms
-
-    def _open(self, deadline: Deadline) -> BrokerConnection:
-        connection = self._connection
-        if connection is not None and not connection.closed and self._is_stale():
-            connection.close()
-        if connection is None or connection.closed:
-            if self._closed:
-                raise BrokerUnreachable(f"{self.host}:{self.port}: the client has been closed")
-            connection = self._connection = BrokerConnection.open(self.host, self.port, self._config, deadline)
-            # close() may have run while the connection was being opened.
-            if self._is_closed():
-                connection.close()
-        return connection
-
-    def close(self) -> None:
-        """Close it for good, from any thread."""
-        self._closed = True
-        connection = self._connection
-        if connection is not None:
-            connection.close()

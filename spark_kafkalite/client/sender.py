@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import selectors
 import threading
 from collections import deque
@@ -29,12 +28,14 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_kafkalite.client.accumulator import NO_LEADER, Accumulator, PartitionQueue, expiry_error
+from spark_kafkalite.client.broker_link import BrokerLink, WakeUp
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ProducerConfig
-from spark_kafkalite.client.connection import INIT_PRODUCER_ID, BrokerConnection, Buffer
+from spark_kafkalite.client.connection import BrokerConnection, Buffer
 from spark_kafkalite.client.delivery import ProducerBatch
 from spark_kafkalite.client.pipeline import InFlight, Pipeline
 from spark_kafkalite.client.produce_requests import ProduceOutcome, encode_produce, read_produce_answer
+from spark_kafkalite.client.producer_ids import ProducerIds
 from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.client.splitting import split_batch
 from spark_kafkalite.clock import Clock
@@ -52,7 +53,6 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.records.compression import CODECS
 from spark_kafkalite.wire.error_codes import error_for
-from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -60,18 +60,6 @@ _LOG = logging.getLogger("spark_kafkalite.client")
 _MAX_SLEEP_S: Final = 1.0
 _LOST_SEQUENCE: Final = frozenset({OutOfOrderSequenceNumber.code, UnknownProducerId.code})
 _TOO_LARGE: Final = frozenset({MessageTooLarge.code, RecordListTooLarge.code})
-
-
-class _Broker:
-    """What the sender knows of one broker: its pipeline, or when to try for one."""
-
-    __slots__ = ("backoff", "connecting", "pipeline", "retry_at_s")
-
-    def __init__(self, backoff: Backoff) -> None:
-        self.backoff = backoff
-        self.pipeline: Pipeline | None = None
-        self.connecting = False
-        self.retry_at_s = 0.0
 
 
 class Sender(threading.Thread):
@@ -83,27 +71,25 @@ class Sender(threading.Thread):
         self._cluster = cluster
         self._accumulator = accumulator
         self._clock = clock
-        self._brokers: dict[int, _Broker] = {}
+        self._brokers: dict[int, BrokerLink] = {}
         # Held by whoever touches brokers and pipelines: this thread, but while it sleeps; a producer's in send_now().
         # Taken before the accumulator's lock, never after it.
         self._turning = threading.Lock()
         self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._wake_up = WakeUp()
+        self._selector.register(self._wake_up, selectors.EVENT_READ, None)
         # Results of the short-lived threads, run on this one.
         self._finished: deque[Callable[[], None]] = deque()
-        self._woken = False
         # When the thread will look again by itself; producers wake it only for something earlier. While it is awake,
         # always: it may have looked already.
         self.wakes_at_s = math.inf
         self._next_expiry_s = 0.0
         self._next_check_s = 0.0
         self._aborted = False
-        self._asking_for_id = False
-        self._id_retry_at_s = 0.0
-        self._id_backoff = Backoff(config.client.retry_backoff_ms, config.client.retry_backoff_max_ms)
+        self._ended = False
+        self._producer_ids = ProducerIds(
+            cluster, clock, lambda result: self._after(lambda: self._got_producer_id(result))
+        )
         self._settled: list[ProducerBatch] = []
         self._last_problem: KafkaliteError | None = None
         cluster.add_listener(lambda snapshot: self._after(self._take_leaders))
@@ -117,11 +103,7 @@ class Sender(threading.Thread):
 
     def wake(self) -> None:
         """Have the thread look at the accumulator now."""
-        if not self._woken:
-            self._woken = True
-            # Full pipe: it is awake anyway. Closed: it has ended.
-            with contextlib.suppress(OSError):
-                os.write(self._wake_write, b"w")
+        self._wake_up.signal()
 
     def send_now(self) -> None:
         """Send what is due from the calling thread, or have the thread do it when it is awake.
@@ -133,6 +115,8 @@ class Sender(threading.Thread):
             self.wake()
             return
         try:
+            if self._ended:
+                return
             now_s = self._clock.monotonic_s()
             self._dispatch(now_s)
             needs_thread = bool(self._settled or self._finished)
@@ -149,8 +133,17 @@ class Sender(threading.Thread):
         self.wake()
 
     def _after(self, action: Callable[[], None]) -> None:
+        """Have the thread do something next; once it has ended, do it here."""
         self._finished.append(action)
         self.wake()
+        if self._ended:
+            self._run_finished()
+
+    def _run_finished(self) -> None:
+        # Two threads may come here at the end: popleft() gives each action to one of them.
+        while self._finished:
+            with contextlib.suppress(IndexError):
+                self._finished.popleft()()
 
     # The thread -----------------------------------------------------------------------------------------------------
 
@@ -189,14 +182,12 @@ class Sender(threading.Thread):
         with self._turning:
             for key, events in ready:
                 if key.data is None:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._wake_read, 4096)
+                    self._wake_up.drain()
                 else:
                     self._serve(key.data, key.fileobj, events)
             self.wakes_at_s = math.inf
-            self._woken = False
-            while self._finished:
-                self._finished.popleft()()
+            self._wake_up.rearm()
+            self._run_finished()
 
     def _serve(self, node: int, ready: object, events: int) -> None:
         pipeline = self._brokers[node].pipeline
@@ -228,7 +219,8 @@ class Sender(threading.Thread):
         if not by_leader:
             return next_s
         if self._config.idempotent and accumulator.producer_id < 0:
-            return self._ask_for_producer_id(now_s, next_s)
+            again_s = self._producer_ids.ask(now_s)
+            return next_s if again_s is None else min(again_s, next_s or again_s)
         for node, queues in by_leader.items():
             if node == NO_LEADER or node not in self._cluster.snapshot.nodes:
                 self._last_problem = LeaderNotAvailable(f"{queues[0].topic}-{queues[0].partition} has no live leader")
@@ -287,33 +279,27 @@ class Sender(threading.Thread):
         for queue, batch in request.batches:
             self._settle(queue, batch, -1, -1, None)
 
-    def _broker(self, node: int) -> _Broker:
+    def _broker(self, node: int) -> BrokerLink:
         broker = self._brokers.get(node)
         if broker is None:
             client = self._config.client
-            broker = self._brokers[node] = _Broker(
+            broker = self._brokers[node] = BrokerLink(
                 Backoff(client.reconnect_backoff_ms, client.reconnect_backoff_max_ms)
             )
         return broker
 
-    def _connect(self, node: int, broker: _Broker) -> None:
-        broker.connecting = True
-
-        def connect() -> None:
-            try:
-                deadline = Deadline.after_ms(self._config.client.request_timeout_ms, self._clock)
-                opened: BrokerConnection | KafkaliteError = self._cluster.connect(node, deadline)
-            except KafkaliteError as error:
-                opened = error
-            self._after(lambda: self._connected(node, opened))
-
-        threading.Thread(target=connect, name="kafkalite-producer-connect", daemon=True).start()
+    def _connect(self, node: int, broker: BrokerLink) -> None:
+        timeout_ms = self._config.client.request_timeout_ms
+        broker.connect(
+            lambda: self._cluster.connect(node, Deadline.after_ms(timeout_ms, self._clock)),
+            lambda opened: self._after(lambda: self._connected(node, opened)),
+        )
 
     def _connected(self, node: int, opened: BrokerConnection | KafkaliteError) -> None:
         broker = self._brokers[node]
         broker.connecting = False
         if isinstance(opened, BrokerConnection):
-            if self._aborted:
+            if self._ended:
                 opened.close()
                 return
             try:
@@ -330,43 +316,15 @@ class Sender(threading.Thread):
         broker.retry_at_s = self._clock.monotonic_s() + broker.backoff.next_s()
         self._cluster.request_refresh()
 
-    def _ask_for_producer_id(self, now_s: float, next_s: float | None) -> float | None:
-        if self._asking_for_id:
-            return next_s
-        if now_s < self._id_retry_at_s:
-            return self._id_retry_at_s if next_s is None else min(next_s, self._id_retry_at_s)
-        self._asking_for_id = True
-
-        def ask() -> None:
-            try:
-                answer = self._cluster.request_any(
-                    INIT_PRODUCER_ID,
-                    InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1),
-                    Deadline.after_ms(self._config.client.request_timeout_ms, self._clock),
-                )
-                if answer.error_code:
-                    raise error_for(answer.error_code, "the broker gives no producer id")
-                result: tuple[int, int] | KafkaliteError = (answer.producer_id, answer.producer_epoch)
-            except KafkaliteError as error:
-                result = error
-            self._after(lambda: self._got_producer_id(result))
-
-        threading.Thread(target=ask, name="kafkalite-producer-id", daemon=True).start()
-        return next_s
-
     def _got_producer_id(self, result: tuple[int, int] | KafkaliteError) -> None:
-        self._asking_for_id = False
         if isinstance(result, tuple):
             with self._accumulator.lock:
                 self._accumulator.producer_id, self._accumulator.producer_epoch = result
-            self._id_backoff.reset()
             return
         self._last_problem = result
-        if is_retriable(result) or isinstance(result, ClosedError):
-            self._id_retry_at_s = self._clock.monotonic_s() + self._id_backoff.next_s()
-            return
-        # The broker will never give one: waiting for the delivery timeout would only hide the reason.
-        self._fail_all(result)
+        if not is_retriable(result) and not isinstance(result, ClosedError):
+            # The broker will never give one: waiting for the delivery timeout would only hide the reason.
+            self._fail_all(result)
 
     # Answers --------------------------------------------------------------------------------------------------------
 
@@ -497,7 +455,7 @@ class Sender(threading.Thread):
         self._next_check_s = next_s
         return next_s
 
-    def _drop(self, broker: _Broker) -> None:
+    def _drop(self, broker: BrokerLink) -> None:
         assert broker.pipeline is not None
         self._selector.unregister(broker.pipeline)
         broker.pipeline.close()
@@ -540,16 +498,17 @@ class Sender(threading.Thread):
         with self._accumulator.lock:
             self._accumulator.closing = True
             self._accumulator.memory_freed.notify_all()
-        for broker in self._brokers.values():
-            if broker.pipeline is not None:
-                broker.pipeline.close()
-                broker.pipeline = None
+        with self._turning:
+            self._ended = True
+            for broker in self._brokers.values():
+                if broker.pipeline is not None:
+                    broker.pipeline.close()
+                    broker.pipeline = None
+            self._run_finished()
+            self._selector.close()
+            self._wake_up.close()
         self._run_callbacks()
         self._fail_all(ClosedError("the producer was closed before the record was acknowledged"))
-        self._selector.close()
-        wake_write, self._wake_write = self._wake_write, -1
-        os.close(self._wake_read)
-        os.close(wake_write)
 
 
 def _report_callback(error: Exception) -> None:
