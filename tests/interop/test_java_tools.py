@@ -1,0 +1,113 @@
+"""Apache Kafka's own command-line tools, unmodified, against the broker; consumers name their partition."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafkalite import Admin, Producer
+from spark_kafkalite.testing import apache_kafka
+from spark_kafkalite.testing.apache_kafka import kafka_tool
+from spark_kafkalite.testing.cluster import BrokerProcess
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+
+TOOLS = "org.apache.kafka.tools."
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    if (reason := apache_kafka.available()) is not None:
+        pytest.skip(reason)
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as running:
+        yield running
+
+
+def tool(broker: BrokerProcess, name: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    name = name if name.startswith("kafka.") else TOOLS + name
+    return kafka_tool(name, "--bootstrap-server", broker.bootstrap, *arguments, **options)  # type: ignore[arg-type]
+
+
+def test_topics_from_creation_to_deletion(broker: BrokerProcess) -> None:
+    made = "made-by-tool"
+    tool(broker, "TopicCommand", "--create", "--topic", made, "--partitions", "2", "--config", "retention.ms=60000000")
+    assert made in tool(broker, "TopicCommand", "--list").stdout.split()
+    tool(broker, "TopicCommand", "--alter", "--topic", made, "--partitions", "3")
+    described = tool(broker, "TopicCommand", "--describe", "--topic", made).stdout
+    assert re.search(r"PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: retention.ms=60000000", described)
+    assert re.findall(r"Partition: (\d)\s+Leader: (\d)\s+Replicas: (\d)\s+Isr: (\d)", described) == [
+        (str(number), "1", "1", "1") for number in range(3)
+    ]
+    again = tool(broker, "TopicCommand", "--create", "--topic", made, check=False)
+    assert again.returncode != 0
+    assert "TopicExistsException" in again.stdout + again.stderr
+    fewer = tool(broker, "TopicCommand", "--alter", "--topic", made, "--partitions", "1", check=False)
+    assert "InvalidPartitionsException" in fewer.stdout + fewer.stderr
+    tool(broker, "TopicCommand", "--delete", "--topic", made)
+    assert made not in tool(broker, "TopicCommand", "--list").stdout.split()
+
+
+def test_console_producer_and_consumer(broker: BrokerProcess) -> None:
+    lines = [f"k{number % 3}:line {number} with ünïcode" for number in range(100)]
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic("console", 1, 1)
+    tool(
+        broker, "ConsoleProducer", "--topic", "console", "--compression-codec", "zstd",
+        "--reader-property", "parse.key=true", "--reader-property", "key.separator=:", input="\n".join(lines) + "\n",
+    )  # fmt: skip
+    read = ("--topic", "console", "--partition", "0", "--timeout-ms", "15000")
+    show = ("--formatter-property", "print.key=true", "--formatter-property", "key.separator=:")
+    whole = tool(
+        broker, "consumer.ConsoleConsumer", *read, *show, "--offset", "earliest", "--max-messages", str(len(lines))
+    )
+    assert whole.stdout.splitlines() == lines
+    from_offset = tool(broker, "consumer.ConsoleConsumer", *read, *show, "--offset", "97", "--max-messages", "3")
+    assert from_offset.stdout.splitlines() == lines[97:]
+
+
+def test_offsets_configs_and_versions(broker: BrokerProcess) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic("looked-at", 2, 1, configs={"retention.ms": "60000000"})
+    base_ms = time.time_ns() // 1_000_000
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(5):
+            producer.send("looked-at", b"%d" % number, partition=1, timestamp_ms=base_ms - 5000 + 1000 * number)
+    for at, wanted in (("-1", "5"), (str(base_ms - 3500), "2"), ("-3", "4")):
+        found = tool(broker, "GetOffsetShell", "--topic", "looked-at", "--time", at).stdout.split()
+        assert f"looked-at:1:{wanted}" in found, f"--time {at}"
+    of_topic = ("--describe", "--entity-type", "topics", "--entity-name", "looked-at")
+    own = tool(broker, "kafka.admin.ConfigCommand", *of_topic).stdout
+    assert "retention.ms=60000000" in own and "segment.bytes" not in own
+    everything = tool(broker, "kafka.admin.ConfigCommand", *of_topic, "--all").stdout
+    assert (
+        "segment.bytes=1073741824 sensitive=false synonyms={DEFAULT_CONFIG:log.segment.bytes=1073741824}" in everything
+    )
+    versions = tool(broker, "BrokerApiVersionsCommand").stdout
+    assert re.search(r"Produce\(0\): 0 to 9", versions) and re.search(r"Fetch\(1\): 4 to 12", versions)
+    assert "OffsetCommit(8): UNSUPPORTED" in versions
+
+
+def test_producer_performance(broker: BrokerProcess) -> None:
+    done = tool(
+        broker, "ProducerPerformance", "--topic", "load", "--num-records", "50000", "--record-size", "200",
+        "--throughput", "-1",
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1].startswith("50000 records sent")
+    assert "load:0:50000" in tool(broker, "GetOffsetShell", "--topic", "load").stdout.split()
+    # The segment files are Kafka's: its own tool reads them, checks them, and finds all records.
+    broker.stop()
+    segments = sorted((broker.data_dir / "load-0").glob("*.log"))
+    dumped = kafka_tool(TOOLS + "DumpLogSegments", "--files", ",".join(str(each) for each in segments))
+    counts = [int(count) for count in re.findall(r"^baseOffset.* count: (\d+) .* isvalid: true$", dumped.stdout, re.M)]
+    assert sum(counts) == 50_000
+    assert "isvalid: false" not in dumped.stdout
+    indexes = sorted((broker.data_dir / "load-0").glob("*index"))
+    checked = kafka_tool(
+        TOOLS + "DumpLogSegments", "--index-sanity-check", "--files", ",".join(str(each) for each in indexes)
+    )
+    assert len(indexes) == 2 and checked.stdout.count("passed sanity check") == 2
+    broker.start()
