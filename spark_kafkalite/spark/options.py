@@ -82,6 +82,11 @@ _UNSUPPORTED: Final = {
     "commitoffsets": ("commitOffsets", "committing consumed offsets comes with consumer groups; leave it out"),
     "groupid": ("groupId", "committing consumed offsets comes with consumer groups; leave it out"),
     "committedfallback": ("committedFallback", "starting from committed offsets comes with consumer groups"),
+    # Spark's catalog makes this of CREATE TABLE, and forgets the other options when the table is used.
+    "provider": (
+        "provider",
+        "Spark's catalog does not keep the options of a Python source's table; use CREATE TEMPORARY VIEW ... USING",
+    ),
     "exactlyonce": ("exactlyOnce", "transactional writes come with transactions; leave it out"),
 }
 # Spark's connector knows them; here they change nothing.

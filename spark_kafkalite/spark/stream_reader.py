@@ -50,7 +50,7 @@ _LOG = logging.getLogger("spark_kafkalite.spark")
 # waits for each in turn, so that the longest wait is also what an idle source may delay a busy one.
 _FIRST_WAIT_S: Final = 0.01
 _LONGEST_WAIT_S: Final = 0.2
-_LOOK_AGAIN_S: Final = 0.02
+_LOOKS: Final = 4
 
 _ZERO_ID: Final = bytes(16)
 
@@ -156,8 +156,9 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._idle_wait_s = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, self._idle_wait_s * 2))
         until_s = time.monotonic() + self._idle_wait_s
         while True:
-            time.sleep(min(_LOOK_AGAIN_S, max(0.001, until_s - time.monotonic())))
-            latest = self._latest_now(start_offsets)
+            time.sleep(self._idle_wait_s / _LOOKS)
+            # New partitions are looked for once in a call of latestOffset, new records more often.
+            latest = self._lookup.latest(start_offsets, start_offsets)
             if latest != start_offsets or time.monotonic() >= until_s:
                 return latest
 

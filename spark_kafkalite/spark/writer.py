@@ -143,7 +143,10 @@ class _Sink:
     def _explained(self, error: KafkaliteError) -> SparkConditionError:
         where = "the topics of the column topic" if self._topic is None else f"topic={self._topic}"
         if isinstance(error, UnknownTopicOrPartition):
-            return SparkConditionError(TOPIC_NOT_FOUND, f"{where}: {error}; create the topic, or mend its name")
+            advice = "create the topic, or mend its name"
+            if "partition" in self._columns:
+                advice += "; the column partition says where rows go: leave it out to have keys decide"
+            return SparkConditionError(TOPIC_NOT_FOUND, f"{where}: {error}; {advice}")
         if isinstance(error, (MessageTooLarge, SerializationError)):
             return SparkConditionError(WRITE_FAILED, f"{where}: {error}")
         return SparkConditionError(

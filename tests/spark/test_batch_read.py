@@ -149,14 +149,15 @@ def test_a_record_without_a_timestamp_is_the_instant_before_the_epoch(topics):
     assert row.timestamp.astimezone(datetime.UTC) == datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, datetime.UTC)
 
 
-def test_sql(topics, spark):
+def test_sql_views_and_why_no_tables(topics, spark):
     topic = topics.new()
-    topics.fill(topic, ["x", "y"])
-    spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW records USING kafkalite OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', "  # noqa: E501
-        f"subscribe '{topic}')"
-    )
-    assert spark.sql("SELECT count(*) FROM records").first()[0] == 2
+    options = f"OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', subscribe '{topic}', topic '{topic}')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW a_view USING kafkalite {options}")
+    spark.sql(f"INSERT INTO a_view SELECT null, X'01', '{topic}', 0, 0L, current_timestamp(), 0")
+    assert spark.sql("SELECT count(*) FROM a_view").first()[0] == 1
+    # The catalog would forget the options, and every use of the table would fail.
+    with pytest.raises(Exception, match=r"\[KAFKALITE_UNSUPPORTED_OPTION\] provider=kafkalite: .*TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE a_table USING kafkalite {options}")
 
 
 def test_records_that_retention_took_are_data_loss(topics):
