@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register"]
+__all__ = ["read_published", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -19,3 +19,10 @@ def register(spark: SparkSession) -> None:
     from spark_kafkalite.spark import registration
 
     registration.register(spark)
+
+
+def read_published(spark: SparkSession, path: str) -> DataFrame:
+    """Return what load jobs have published under a path; see :func:`spark_kafkalite.spark.published.read_published`."""
+    from spark_kafkalite.spark import published
+
+    return published.read_published(spark, path)

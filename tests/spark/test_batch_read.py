@@ -182,3 +182,37 @@ def test_records_that_retention_took_are_data_loss(topics):
     assert caught.value.condition == "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
     assert f"{topic}-0[7, 9)" in str(caught.value)
     assert rows("false") == 0
+
+
+@pytest.mark.kafka
+def test_aborted_transactions_are_hidden_when_asked(apache_kafka, spark):
+    from confluent_kafka import Producer as Confluent
+
+    from .topics import Topics
+
+    with Topics(apache_kafka.bootstrap, spark, "transactions") as topics:
+        topic = topics.new()
+        confluent = Confluent({"bootstrap.servers": topics.bootstrap, "transactional.id": "spark-tests"})
+        confluent.init_transactions(30)
+        for value, ends in (
+            ("a", confluent.commit_transaction),
+            ("b", confluent.abort_transaction),
+            ("c", confluent.commit_transaction),
+        ):
+            confluent.begin_transaction()
+            confluent.produce(topic, value, partition=0)
+            confluent.flush(30)
+            ends(30)
+        assert topics.values(topic) == ["a", "b", "c"]
+        assert topics.values(topic, **{"kafka.isolation.level": "read_committed"}) == ["a", "c"]
+        # Markers have offsets of their own, and the last one ends the range.
+        committed = topics.read(topic, **{"kafka.isolation.level": "read_committed"})
+        assert [row.offset for row in committed.orderBy("offset").collect()] == [0, 4]
+        # "latest" is the last stable offset: an open transaction holds it back.
+        confluent.begin_transaction()
+        confluent.produce(topic, "open", partition=0)
+        confluent.flush(30)
+        topics.fill(topic, ["behind"])
+        assert topics.values(topic)[-2:] == ["open", "behind"]
+        assert topics.values(topic, **{"kafka.isolation.level": "read_committed"}) == ["a", "c"]
+        confluent.abort_transaction(30)
