@@ -9,7 +9,7 @@ VENV := .venv
 VENV42 := .venv-spark42
 PY := $(VENV)/bin/python
 PYTHON_FOUND = $(shell scripts/check_prerequisites.sh --python)
-KERNEL_SOURCES := $(wildcard spark_kafkalite/records/*.pyx)
+KERNEL_SOURCES := $(wildcard spark_kafkalite/records/*.pyx spark_kafkalite/records/*.pxi)
 BUILD_INPUTS := pyproject.toml setup.py
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 

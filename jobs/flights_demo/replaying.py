@@ -54,6 +54,7 @@ def run(
         target = f"{destination}/replay-{number}"
         job = JobRun(
             "replay", "--bootstrap-server", bootstrap, "--topic", "flights", *arguments, "--destination", target,
+            "--partition-by", "none",
             log=logs / f"replay-{number}.log",
         )  # fmt: skip
         summary = job.result()

@@ -45,6 +45,7 @@ def test_a_file_is_never_replaced(files: Files) -> None:
     files.write_new("a/b", "first")
     with pytest.raises(FileExists):
         files.write_new("a/b", "second")
+    assert files.names("a") == ["b"]
     files.write_new("a/c", "third")
     with pytest.raises(FileExists):
         files.rename_new("a/c", "a/b")

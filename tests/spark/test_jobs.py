@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
 from spark_kafkalite.spark.jobs.files import LocalFiles
-from spark_kafkalite.spark.published import read_published
 
 from .topics import Topics
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from spark_kafkalite.errors import KafkaliteError
 
@@ -103,12 +104,16 @@ class LocalFiles:
     def write_new(self, path: str, text: str) -> None:
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        self._link(temporary, target)
+        try:
+            self._link(temporary, target)
+        except FileExists:
+            temporary.unlink()
+            raise
 
     def rename_new(self, source: str, target: str) -> None:
         destination = self._root / target
@@ -180,14 +185,20 @@ class HadoopFiles:
 
     def write_new(self, path: str, text: str) -> None:
         directory, _, name = path.rpartition("/")
-        temporary = f"{directory}/.{name}.tmp" if directory else f".{name}.tmp"
-        stream = self._fs.create(self._path(temporary), True)
+        # A name of its own: two runs may write the same manifest at the same time, and only one may win.
+        unique = f".{name}.{uuid4().hex}.tmp"
+        temporary = f"{directory}/{unique}" if directory else unique
+        stream = self._fs.create(self._path(temporary), False)
         try:
             stream.write(bytearray(text, "utf-8"))
             stream.hsync()
         finally:
             stream.close()
-        self.rename_new(temporary, path)
+        try:
+            self.rename_new(temporary, path)
+        except FileExists:
+            self.delete(temporary)
+            raise
 
     def rename_new(self, source: str, target: str) -> None:
         directory = target.rpartition("/")[0]

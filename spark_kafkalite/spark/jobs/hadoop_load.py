@@ -19,6 +19,7 @@ from spark_kafkalite.spark.jobs import planning, publish, staging
 from spark_kafkalite.spark.jobs.files import files_for
 from spark_kafkalite.spark.jobs.session import (
     JobFailed,
+    client_option,
     log_bounds,
     open_admin,
     parse_client_options,
@@ -46,9 +47,7 @@ from spark_kafkalite.spark.jobs.session import (
     help="When records were deleted before they were loaded: fail, or go on from what is left and say how many.",
 )
 @click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
-@click.option(
-    "--option", "client_options", multiple=True, metavar="NAME=VALUE", help="Client setting, by Kafka's name."
-)
+@client_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def main(
     bootstrap_server: str,

@@ -6,7 +6,8 @@ After it, the staging directory is the sign that moves are still to be done: :fu
 idempotent) and runs at the start of every load. A staging directory that no manifest names belongs to a run that died
 before its commit and is deleted.
 
-One load at a time per destination: a second one that commits the same number finds the manifest there and fails.
+One load at a time per destination. A second one takes the first one's staging directory for that of a dead run and
+deletes it, so the first fails; two that commit the same number cannot both: the later one finds the manifest there.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import cast
 
 import click
 
@@ -22,6 +23,7 @@ from spark_kafkalite.spark.jobs.files import files_for
 from spark_kafkalite.spark.jobs.planning import LogBounds, Plan, PlanError
 from spark_kafkalite.spark.jobs.session import (
     JobFailed,
+    client_option,
     log_bounds,
     open_admin,
     parse_client_options,
@@ -70,8 +72,13 @@ class PartitionOffsets(click.ParamType[dict[int, int]]):
 @click.option("--to-topic", help="Topic to write the records to; it must exist.")
 @click.option("--destination", help="Directory to write the records to; it must hold no manifest yet.")
 @click.option(
-    "--option", "client_options", multiple=True, metavar="NAME=VALUE", help="Client setting, by Kafka's name."
+    "--partition-by",
+    type=click.Choice(["day", "hour", "none"]),
+    default="day",
+    show_default=True,
+    help="Directories by record timestamp, in UTC.",
 )
+@client_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def main(
     bootstrap_server: str,
@@ -82,6 +89,7 @@ def main(
     to_offsets: dict[int, int] | None,
     to_topic: str | None,
     destination: str | None,
+    partition_by: str,
     client_options: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -111,6 +119,7 @@ def main(
             to_topic,
             same_partitions,
             destination,
+            cast(staging.PartitionBy, partition_by),
             options,
         )
     except KafkaliteError as error:
@@ -145,6 +154,7 @@ def _run(
     to_topic: str | None,
     same_partitions: bool,
     destination: str | None,
+    partition_by: staging.PartitionBy,
     options: dict[str, str],
 ) -> dict[str, object]:
     started = time.monotonic()
@@ -167,7 +177,7 @@ def _run(
         if plan.ranges:
             run = publish.new_run()
             publish.write_plan(files, run, plan)
-            staged = staging.stage(spark, files, run, plan, source, "day")
+            staged = staging.stage(spark, files, run, plan, source, partition_by)
             records = publish.commit(files, run, plan, staged, None).records
     return {
         "target": to_topic or destination,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from spark_kafkalite.spark.jobs.session import JobFailed, parse_client_options, start_session
+from spark_kafkalite.spark.jobs.session import JobFailed, client_option, parse_client_options, start_session
 
 
 @click.command(name="stream", context_settings={"help_option_names": ["-h", "--help"]})
@@ -20,9 +20,7 @@ from spark_kafkalite.spark.jobs.session import JobFailed, parse_client_options, 
 @click.option("--trigger", default="available-now", show_default=True, help="available-now, once, or '10 seconds'.")
 @click.option("--starting-offsets", default="earliest", show_default=True, help="For a new checkpoint.")
 @click.option("--max-offsets-per-trigger", type=click.IntRange(min=1), help="Bound of one micro-batch.")
-@click.option(
-    "--option", "client_options", multiple=True, metavar="NAME=VALUE", help="Client setting, by Kafka's name."
-)
+@client_option
 def main(
     bootstrap_server: str,
     topic: str,
