@@ -1,4 +1,4 @@
-"""A Spark source that reads nothing: ready Arrow batches in the columns of the Kafka source, as fast as Spark takes them.
+"""A Spark source that reads nothing: ready Arrow batches, as fast as Spark takes them.
 
 What it reaches is the ceiling of any Python source in the same run on the same machine.
 """

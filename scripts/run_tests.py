@@ -40,7 +40,7 @@ SUITES = (
     Suite("golden", ("tests/golden",), select="kafka"),
     Suite("contract", ("tests/contract",)),
     Suite("crash", ("tests/crash",), workers=2),
-    Suite("interop", ("tests/cli", "tests/interop")),
+    Suite("interop", ("tests/cli", "tests/interop", "tests/network")),
     Suite("spark", ("tests/spark",)),
     Suite("spark42", ("tests/spark",), environment=".venv-spark42", select="not hdfs"),
     Suite("jobs", ("tests/jobs",)),
