@@ -20,13 +20,15 @@ from spark_kafkalite.errors import KafkaliteError
 class BrokerLink:
     """What the sender knows of one broker: its pipeline, or when to try for one."""
 
-    __slots__ = ("backoff", "connecting", "pipeline", "retry_at_s")
+    __slots__ = ("backoff", "connecting", "pipeline", "reported", "retry_at_s")
 
     def __init__(self, backoff: Backoff) -> None:
         self.backoff = backoff
         self.pipeline: Pipeline | None = None
         self.connecting = False
         self.retry_at_s = 0.0
+        # The problem of this outage that the log has already: every try meets it again.
+        self.reported = ""
 
     def connect(
         self,

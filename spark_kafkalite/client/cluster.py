@@ -150,10 +150,11 @@ class ClusterClient:
         return refreshed_s is None or (self._clock.monotonic_s() - refreshed_s > self.config.metadata_max_age_ms / 1000)
 
     def watch_topics(self, topics: Iterable[str], *, auto_create: bool = False) -> None:
-        """Include topics in every background refresh."""
+        """Have topics refreshed in the background, when ``metadata.max.age.ms`` has passed and when asked for."""
         with self._lock:
             self._interesting.update(topics)
             self._auto_create = self._auto_create or auto_create
+            self._start_refresher()
 
     def request_refresh(self) -> None:
         """Have the metadata refreshed soon, in the background; returns at once."""
@@ -161,15 +162,20 @@ class ClusterClient:
             if self._closed:
                 return
             self._refresh_wanted = True
-            if self._refresher is None:
-                self._refresher = threading.Thread(
-                    target=self._refresh_forever, name="kafkalite-client-metadata", daemon=True
-                )
-                self._refresher.start()
+            self._start_refresher()
             self._changed.notify_all()
+
+    def _start_refresher(self) -> None:
+        """Start the thread that refreshes in the background, unless it runs. The caller holds the lock."""
+        if self._refresher is None and not self._closed:
+            self._refresher = threading.Thread(
+                target=self._refresh_forever, name="kafkalite-client-metadata", daemon=True
+            )
+            self._refresher.start()
 
     def _refresh_forever(self) -> None:
         backoff = self._backoff()
+        reported = ""
         while True:
             with self._lock:
                 while not self._closed and not self._refresh_wanted:
@@ -182,13 +188,17 @@ class ClusterClient:
                 topics, auto_create = set(self._interesting), self._auto_create
             try:
                 self.refresh(topics, self._deadline(), allow_auto_create=auto_create)
+                reported = ""
                 # Even without errors: who reports stale metadata on every answer must not make us ask on every answer.
                 if backoff.attempts and self._all_have_leaders(topics):
                     backoff.reset()
             except KafkaliteError as error:
                 if self._is_closed():
                     return
-                _LOG.warning("metadata could not be refreshed: %s", error)
+                if reported != str(error):
+                    # Once for each outage, not once for each try.
+                    reported = str(error)
+                    _LOG.warning("metadata could not be refreshed, trying on: %s", error)
                 with self._lock:
                     self._refresh_wanted = True
             try:

@@ -282,6 +282,7 @@ class Producer:
                 if anew:
                     self._cluster.refresh([topic], Deadline.after_ms(self.config.max_block_ms, self._clock))
                 info = self.partitions_for(topic)
+                self._cluster.watch_topics([topic], auto_create=True)
                 with self._lock:
                     state = self._update_topic(topic, info)
             return state

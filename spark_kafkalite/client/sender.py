@@ -309,9 +309,12 @@ class Sender(threading.Thread):
                 opened = error
             else:
                 broker.backoff.reset()
+                broker.reported = ""
                 self._selector.register(broker.pipeline, selectors.EVENT_READ, node)
                 return
-        _LOG.warning("producer: %s", opened)
+        if broker.reported != str(opened):
+            broker.reported = str(opened)
+            _LOG.warning("producer: %s; trying on", opened)
         self._last_problem = opened
         broker.retry_at_s = self._clock.monotonic_s() + broker.backoff.next_s()
         self._cluster.request_refresh()

@@ -278,6 +278,16 @@ def test_partitions_added_later_are_used(bootstrap: str, topic: str, admin: Admi
         assert producer.send(topic, b"y", partition=5).result(30).partition == 5
 
 
+def test_partitions_added_later_are_found_without_any_error(bootstrap: str, topic: str, admin: Admin) -> None:
+    """By the age of the metadata alone: every record goes to a partition that is where it was."""
+    deadline = time.monotonic() + 30
+    with Producer(bootstrap_servers=bootstrap, metadata_max_age_ms=200, partitioner="round_robin") as producer:
+        producer.send(topic, b"before").result(10)
+        admin.create_partitions({topic: 5})
+        while producer.send(topic, b"after").result(10).partition != 4:
+            assert time.monotonic() < deadline, "the fifth partition was never used"
+
+
 def test_many_threads_share_a_producer(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap, linger_ms=1) as producer:
 
