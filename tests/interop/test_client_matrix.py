@@ -57,8 +57,8 @@ def new_topic(broker: BrokerProcess, **configs: str) -> str:
     return name
 
 
-# librdkafka, also the newest, compresses with LZ4 only for brokers that serve FindCoordinator: it takes that for the sign
-# of a broker that knows the frame format. It comes with consumer groups; then this set is empty.
+# librdkafka, also the newest, compresses with LZ4 only for brokers that serve FindCoordinator: it takes that for the
+# sign of a broker that knows the frame format. It comes with consumer groups; then this set is empty.
 SENDS_UNCOMPRESSED = {("confluent", "lz4")}
 
 
