@@ -1,0 +1,55 @@
+import pickle
+
+import pytest
+
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.spark.conditions import SparkConditionError, option_error, shown_value
+from spark_kafkalite.spark.connections import _as_condition, reading_config, writing_config
+
+
+def test_the_last_line_is_the_condition():
+    error = option_error("SOME_CONDITION", "option", "a\nb", "is\nwrong; do this")
+    assert str(error).splitlines()[-1] == "[SOME_CONDITION] option=a b: is wrong; do this"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        ("kafka.sasl.jaas.config", "anything", True),
+        ("kafka.ssl.truststore.password", "x", True),
+        ("kafka.ssl.keystore.key", "x", True),
+        ("subscribe", "x password=y", True),
+        ("topic", "-----BEGIN PRIVATE KEY-----", True),
+        ("subscribe", "keys", False),
+        ("kafka.key.serializer", "x.StringSerializer", False),
+    ],
+)
+def test_secrets(name, value, hidden):
+    assert (shown_value(name, value) == "*********(redacted)") == hidden
+
+
+def test_long_values_are_cut():
+    assert len(shown_value("assign", "x" * 10_000)) < 400
+
+
+@pytest.mark.parametrize(
+    ("check", "settings", "expected"),
+    [
+        (reading_config, {"fetch.min.bytes": "x"}, "[KAFKALITE_INVALID_OPTION] kafka.fetch.min.bytes=x: not a valid int; "),  # noqa: E501
+        (reading_config, {"fetch.min.bytes": "-1"}, "[KAFKALITE_INVALID_OPTION] kafka.fetch.min.bytes=-1: must be at least 0; "),  # noqa: E501
+        (reading_config, {"isolation.level": "x"}, "[KAFKALITE_INVALID_OPTION] kafka.isolation.level=x: must be one of "),  # noqa: E501
+        (reading_config, {"bootstrap.servers": "h"}, "[KAFKALITE_INVALID_OPTION] kafka.bootstrap.servers=h: "),
+        (writing_config, {"acks": "2"}, "[KAFKALITE_INVALID_OPTION] kafka.acks=2: must be one of "),
+        (writing_config, {"acks": "1", "enable.idempotence": "true"}, "[KAFKALITE_INVALID_OPTION] kafka.enable.idempotence=true: "),  # noqa: E501
+        (writing_config, {"transactional.id": "x"}, "[KAFKALITE_INVALID_OPTION] kafka.transactional.id=x: "),
+    ],
+)  # fmt: skip
+def test_complaints_of_the_client_name_the_option(check, settings, expected):
+    with pytest.raises(SparkConditionError) as caught:
+        check({"bootstrap.servers": "h:1", **settings})
+    assert str(caught.value).splitlines()[-1].startswith(expected)
+
+
+def test_a_complaint_that_names_no_setting_still_has_a_condition():
+    assert "[KAFKALITE_INVALID_OPTION] kafka.*: " in str(_as_condition(ConfigError("something odd"), {}))
