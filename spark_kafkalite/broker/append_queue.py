@@ -66,6 +66,16 @@ def check_in_thread(
     return Checked(memoryview(assembled), layout.BatchHeader(*layout.HEADER_STRUCT.unpack_from(assembled)))
 
 
+def _without_frames(error: KafkaError) -> KafkaError:
+    """Make a value of an error that was raised.
+
+    The frames in its traceback hold the batch and all that it unpacked to; one of them would hold the error as well, so
+    that tens of megabytes for each refused batch waited for the garbage collector.
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
+
+
 class _Queued:
     """A batch in the queue."""
 
@@ -144,7 +154,7 @@ class AppendQueue:
                 header = queued.header
                 outcome = self._appender.try_append(queued.batch, queued.produce_version) if header is None else header
             except KafkaError as error:
-                outcome = error
+                outcome = _without_frames(error)
             if isinstance(outcome, BatchHeader):
                 self._start_thread(queued, outcome)
                 return
@@ -163,14 +173,15 @@ class AppendQueue:
         if not self._queue or self._queue[0] is not queued:
             return  # Answered meanwhile with an error, by fail().
         outcome: AppendOutcome
-        try:
-            if isinstance(checked, KafkaError):
-                raise checked
-            if isinstance(checked, BaseException):
-                raise KafkaError(f"the batch could not be checked: {checked!r}") from checked
-            outcome = self._appender.append_checked(checked)
-        except KafkaError as error:
-            outcome = error
+        if isinstance(checked, KafkaError):
+            outcome = _without_frames(checked)
+        elif isinstance(checked, BaseException):
+            outcome = KafkaError(f"the batch could not be checked: {checked!r}")
+        else:
+            try:
+                outcome = self._appender.append_checked(checked)
+            except KafkaError as error:
+                outcome = _without_frames(error)
         self._head_done(outcome)
         self._work_off()
 
