@@ -16,26 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_kafkalite.client.arrow import READ_SCHEMA, TIMESTAMP_TYPE
 from spark_kafkalite.records.columns import Columns
 from spark_kafkalite.spark.conditions import INVALID_SCHEMA, SparkConditionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+# With the name that Spark gives a list's items.
 HEADERS_TYPE: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
-
-READ_SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", TIMESTAMP_TYPE),
-        ("timestampType", pa.int32()),
-    ]
-)
 READ_SCHEMA_WITH_HEADERS: Final = READ_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 
 # What milliseconds may be without leaving int64 as microseconds; a hostile producer may send any int64.
