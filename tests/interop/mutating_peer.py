@@ -295,8 +295,13 @@ class Lane:
             data += struct.pack(">i", len(probe)) + probe
         self.sent_s = time.monotonic()
         try:
-            if self.socket.send(data) != len(data):
-                raise AssertionError("a small request did not fit into the socket's buffer")
+            sent = self.socket.send(data)
+            if sent < len(
+                data
+            ):  # the kernel is short of buffers; a broker that does not read is seen as a TimeoutError
+                self.socket.settimeout(_HANG_S)
+                self.socket.sendall(data[sent:])
+                self.socket.setblocking(False)
             if self._at_its_end:
                 self.socket.shutdown(socket.SHUT_WR)
         except ConnectionError:

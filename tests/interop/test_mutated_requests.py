@@ -72,6 +72,13 @@ class WellBehaved:
         self._client.close()
 
 
+@pytest.fixture
+def good(broker: BrokerProcess) -> Iterator[WellBehaved]:
+    client = WellBehaved(broker.bootstrap)
+    yield client
+    client.close()
+
+
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
@@ -106,9 +113,8 @@ def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[bytes | 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000 if SOAK else 240)
-def test_damaged_requests_harm_nobody(broker: BrokerProcess) -> None:
+def test_damaged_requests_harm_nobody(broker: BrokerProcess, good: WellBehaved) -> None:
     print(f"seed {SEED}: KAFKALITE_MUTATION_SEED={SEED} repeats this run")
-    good = WellBehaved(broker.bootstrap)
     for _ in range(200):
         good.turn_s()
     before_s: list[float] = []
@@ -140,7 +146,6 @@ def test_damaged_requests_harm_nobody(broker: BrokerProcess) -> None:
     outcome = json.loads(output)
     for _ in range(50):
         good.turn_s()
-    good.close()
     p99_before, p99_during = percentile(before_s, 0.99), percentile(during_s, 0.99)
     grown = most_resident - resident_before
     print(
