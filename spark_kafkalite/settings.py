@@ -10,7 +10,6 @@ warning (clients).
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -161,6 +160,8 @@ class SettingGroup:
 
     def hint(self, name: str) -> str:
         """Return '; did you mean ...?' for the nearest known name, or an empty text when none is near."""
+        import difflib  # for mistakes only: a broker starts without it
+
         near = difflib.get_close_matches(name, self._by_name, n=1)
         return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -87,6 +87,7 @@ class Broker:
             # What exists by now lives as long as the broker: the collector need not look at it again.
             gc.collect()
             gc.freeze()
+            gc.enable()
             await self._stop_wanted.wait()
             logger.info("broker %d stops", self.config.broker_id)
         return self._exit_code
