@@ -15,6 +15,7 @@ import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bench.measurement import Row
 
@@ -34,7 +35,6 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.one:
         return _run_here(arguments.one, arguments.quick)
-    RESULTS.mkdir(exist_ok=True)
     failed = [name for name in arguments.names or NAMES if not _run_apart(name, arguments.quick)]
     (ROOT / "bench" / "RESULTS.md").write_text(_page(), encoding="utf-8")
     print(f"\nwritten: {ROOT / 'bench' / 'RESULTS.md'}")
@@ -51,20 +51,21 @@ def _run_apart(name: str, quick: bool) -> bool:
 
 
 def _run_here(name: str, quick: bool) -> int:
-    measured: list[Row] = []
-    for row in importlib.import_module(f"bench.{name}").rows(quick):
-        measured.append(row)
-        print(_line(row), flush=True)
-    document = {
+    RESULTS.mkdir(exist_ok=True)
+    document: dict[str, Any] = {
         "bench": name,
         "quick": quick,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, Linux {platform.release().split('-')[0]}, "
         f"Python {platform.python_version()}",
-        "rows": [asdict(row) for row in measured],
+        "rows": [],
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    for row in importlib.import_module(f"bench.{name}").rows(quick):
+        print(_line(row), flush=True)
+        document["rows"].append(asdict(row))
+        # After every row: a run that is cut short keeps what it has measured.
+        (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
