@@ -337,11 +337,6 @@ class LogManager:
         """Return the checkpointed high watermark, None when there is none; the caller bounds it by the log's ends."""
         return self._high_watermarks.get(topic_partition)
 
-    @property
-    def failed_logs(self) -> list[PartitionLog]:
-        """Logs whose disk has failed."""
-        return [log for log in self.logs.values() if log.failure is not None]
-
     # Ticks ----------------------------------------------------------------------------------------------------------
 
     def due_flushes(self, now_s: float | None = None) -> list[PartitionLog]:
@@ -358,11 +353,6 @@ class LogManager:
                 due.append(log)
         self.dirty.difference_update(clean)
         return due
-
-    def next_flush_deadline_s(self) -> float | None:
-        """Return the earliest monotonic time at which ``flush.ms`` asks for a flush; None when none does."""
-        deadlines = [log.flush_deadline_s() for log in self.dirty if not log.flush_in_progress and not log.failure]
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Write the checkpoints of recovery points and log start offsets, and of high watermarks.

@@ -9,23 +9,16 @@ Offsets, and what each of them promises::
 
 The high watermark is not the log's: the partition of the broker knows it and passes it to reads as ``until_offset``.
 
-One thread owns a log and calls everything here; only ``FlushJob.run`` may be called elsewhere. Nothing waits. An append
-is one ``pwrite`` at a position that only this object advances, so a reader's slice, which ends at a batch that is
-already written, can never run into one that is being written.
-
-The first failed write, sync, roll or truncation ends the log's life as far as writing goes: ``failure`` is set, and
-every later append raises KafkaStorageError. Going on could put a batch behind a hole (KAFKA-10778). Reads go on.
+Bytes, flushes and failures are ``local_log``'s; this adds what records mean: offsets, producers, leader epochs, times.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import NamedTuple
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
-    ClosedError,
     CorruptMessage,
     KafkaStorageError,
     OffsetOutOfRange,
@@ -40,14 +33,13 @@ from spark_kafkalite.log.checkpoint import (
     topic_id_text,
 )
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.flush import FlushJob, Unsynced
 from spark_kafkalite.log.fs import replace_file
+from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState
-from spark_kafkalite.log.reader import Reader, TimestampOffset
+from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.recovery import LoadedLog, load_log, rebuild_producers
 from spark_kafkalite.log.segment import LogSlice
-from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.model import Offset, TimestampType, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
@@ -63,7 +55,7 @@ class AppendResult(NamedTuple):
     duplicate: bool
 
 
-class PartitionLog:
+class PartitionLog(LocalLog):
     """The log of one partition. Made by ``PartitionLog.open`` and ``PartitionLog.create``, held by the LogManager."""
 
     def __init__(
@@ -78,34 +70,26 @@ class PartitionLog:
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
     ) -> None:
-        self.topic_partition = topic_partition
+        super().__init__(
+            files,
+            directory,
+            topic_partition,
+            config,
+            clock,
+            loaded.segments,
+            loaded.log_end_offset,
+            loaded.recovery_point,
+            (lambda: on_dirty(self)) if on_dirty is not None else _nothing,
+            on_recovery_point_lowered if on_recovery_point_lowered is not None else _nothing,
+        )
         self.topic_id = topic_id
-        self.config = config
-        self.directory = directory
         self.log_start_offset = Offset(loaded.log_start_offset)
-        self.log_end_offset = Offset(loaded.log_end_offset)
-        self.recovery_point = Offset(loaded.recovery_point)
-        self.segments: Segments = loaded.segments
         self.epochs = loaded.epochs
         self.producers: ProducerState = loaded.producers
-        # What went wrong with the disk; None while the log can be written.
-        self.failure: str | None = None
-        self.closed = False
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
-        self._files = files
-        self._clock = clock
         self._last_append_time_ms = loaded.last_append_time_ms
-        self._reader = Reader(loaded.segments)
-        self._on_dirty = on_dirty
-        self._on_recovery_point_lowered = on_recovery_point_lowered
-        # Monotonic time since when something is unflushed; None when nothing is.
-        self._dirty_since_s: float | None = None
-        self._flushing = False
-        self._generation = 0
-        self._unsynced = Unsynced()
-        self._set_jitter()
 
     @classmethod
     def open(
@@ -188,35 +172,6 @@ class PartitionLog:
             f"recovery_point={self.recovery_point}, log_end_offset={self.log_end_offset}, "
             f"segments={len(self.segments)}{failed})"
         )
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all segments."""
-        return self.segments.size_bytes
-
-    @property
-    def flushed_offset(self) -> Offset:
-        """The first offset that is not known to be on the disk: the bound of ``visibility.policy=flushed``."""
-        return self.recovery_point
-
-    @property
-    def unflushed_records(self) -> int:
-        """How many offsets are not known to be on the disk."""
-        return self.log_end_offset - self.recovery_point
-
-    @property
-    def latest_epoch(self) -> int:
-        """The latest leader epoch, -1 when there is none."""
-        return self.epochs.latest
-
-    def update_config(self, config: TopicConfig) -> None:
-        """Take up changed topic settings; they hold from the next append on."""
-        self.config = config
-        self._set_jitter()
-
-    def _set_jitter(self) -> None:
-        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        self.segments.active.roll_jitter_ms = random.randrange(jitter_ms) if jitter_ms else 0
 
     # Append ---------------------------------------------------------------------------------------------------------
 
@@ -311,26 +266,6 @@ class PartitionLog:
             position += header.size_bytes
         return AppendResult(headers[0].base_offset, headers[-1].last_offset, -1, False)
 
-    def _write(
-        self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
-    ) -> None:
-        active = self.segments.active
-        config = self.config
-        if active.must_roll(len(batch), last_offset, max_timestamp, config, self._clock):
-            self.roll(base_offset)
-            active = self.segments.active
-        position = active.size_bytes
-        try:
-            active.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
-        except OSError as error:
-            raise self._fail("append to", error) from error
-        self._reader.remember(base_offset, position)
-        self.log_end_offset = Offset(last_offset + 1)
-        if self._dirty_since_s is None:
-            self._dirty_since_s = self._clock.monotonic_s()
-            if self._on_dirty is not None:
-                self._on_dirty(self)
-
     def assign_leader_epoch(self, leader_epoch: int, start_offset: int | None = None, *, sync: bool = True) -> None:
         """Note that ``leader_epoch`` begins at the log end (or ``start_offset``). With ``sync`` it is on the disk when
         this returns, which a leader with followers needs before it acts; without, after the next flush."""
@@ -344,37 +279,15 @@ class PartitionLog:
             self._unsynced.add_path(f"{self.directory}/{LEADER_EPOCH_FILE}")
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Begin a new segment. The old one is synced by the next flush."""
-        base = int(self.log_end_offset) if base_offset is None else base_offset
-        old = self.segments.active
-        old_file = old.file
+        """Begin a new segment, with a snapshot of the producers. What is new is synced by the next flush."""
+        super().roll(base_offset)
         try:
-            sealed = self.segments.roll(base, self._clock.wall_ms())
-            self.producers.map_end_offset = base
+            self.producers.map_end_offset = self.segments.active.base_offset
             snapshot = self.producers.write_snapshot(self._files.fs, self.directory)
         except OSError as error:
-            raise self._fail("roll a segment of", error) from error
-        self._unsynced.files.append(old_file)
-        for path in (sealed.offset_index.path, sealed.time_index.path, snapshot):
-            if path is not None:
-                self._unsynced.add_path(path)
-        self._reader.forget_positions()
-        self._set_jitter()
-
-    def _fail(self, doing: str, error: OSError) -> KafkaStorageError:
-        """Mark the log failed, and cut off what a failed append may have left."""
-        self.failure = f"cannot {doing} {self.topic_partition} in {self.directory}: {error.strerror or error}"
-        try:
-            self.segments.active.cut_back()
-        except OSError as again:
-            # Recovery cuts it at the next start.
-            self.failure += f"; cutting the segment back failed too: {again.strerror or again}"
-        return KafkaStorageError(self.failure)
-
-    def _unusable(self) -> KafkaStorageError | ClosedError:
-        if self.failure is not None:
-            return KafkaStorageError(self.failure)
-        return ClosedError(f"the log of {self.topic_partition} is closed")
+            raise self._fail("write a producer snapshot of", error) from error
+        if snapshot is not None:
+            self._unsynced.add_path(snapshot)
 
     # Read -----------------------------------------------------------------------------------------------------------
 
@@ -397,12 +310,7 @@ class PartitionLog:
         until_offset = min(until_offset, end_offset)
         if start_offset >= until_offset:
             return None
-        try:
-            return self._reader.slice(start_offset, max_bytes, until_offset, end_offset, at_least_one)
-        except OSError as error:
-            raise KafkaStorageError(
-                f"cannot read {self.topic_partition} in {self.directory}: {error.strerror or error}"
-            ) from error
+        return self.slice(start_offset, max_bytes, until_offset, at_least_one=at_least_one)
 
     def offset_for_timestamp(self, timestamp_ms: int, until_offset: int) -> TimestampOffset | None:
         """Return the first record at or after ``timestamp_ms`` and below ``until_offset``; None when there is none."""
@@ -423,66 +331,6 @@ class PartitionLog:
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (the largest known epoch at or below ``leader_epoch``, its end offset); (-1, -1) when unknown."""
         return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
-
-    # Flush ----------------------------------------------------------------------------------------------------------
-
-    def start_flush(self) -> FlushJob | None:
-        """Return what to sync for everything appended so far; None when it is synced, or a flush is under way.
-
-        The caller runs the job, in any thread, and then calls ``finish_flush`` in its own.
-        """
-        if self._flushing or self.failure is not None or self.closed:
-            return None
-        unsynced = self._unsynced
-        if self.recovery_point >= self.log_end_offset and not unsynced.files and not unsynced.paths:
-            return None
-        self._flushing = True
-        self._unsynced = Unsynced()
-        unsynced.files.append(self.segments.active.file)
-        return FlushJob(self._files.fs, unsynced, self.log_end_offset, self._generation, self._clock.monotonic_s())
-
-    def finish_flush(self, job: FlushJob) -> None:
-        """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""
-        self._flushing = False
-        if job.error is not None:
-            raise self._fail("flush", job.error) from job.error
-        if job.generation != self._generation:
-            # Truncated meanwhile: what the job synced may have been replaced by other records at the same offsets.
-            return
-        self.recovery_point = Offset(max(self.recovery_point, min(job.end_offset, self.log_end_offset)))
-        if self.recovery_point >= self.log_end_offset:
-            self._dirty_since_s = None
-        else:
-            self._dirty_since_s = job.started_s
-
-    @property
-    def flush_in_progress(self) -> bool:
-        """Whether a flush has been started and not finished."""
-        return self._flushing
-
-    def flush_due(self, now_s: float) -> bool:
-        """Return whether ``flush.messages`` or ``flush.ms`` asks for a flush at this monotonic time."""
-        if self._dirty_since_s is None or self._flushing or self.failure is not None:
-            return False
-        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
-            return True
-        return (now_s - self._dirty_since_s) * 1000 >= self.config.flush_ms
-
-    def flush_deadline_s(self) -> float | None:
-        """Return the monotonic time at which ``flush.ms`` asks for a flush; None when nothing is unflushed."""
-        return None if self._dirty_since_s is None else self._dirty_since_s + self.config.flush_ms / 1000
-
-    @property
-    def has_sealed_unflushed(self) -> bool:
-        """Whether a segment has rolled and is not synced yet."""
-        return bool(self._unsynced.files)
-
-    def flush(self) -> None:
-        """Flush now, in this thread. KafkaStorageError when it fails."""
-        job = self.start_flush()
-        if job is not None:
-            job.run()
-            self.finish_flush(job)
 
     # Ends -----------------------------------------------------------------------------------------------------------
 
@@ -520,20 +368,6 @@ class PartitionLog:
             self._cut_state(start_offset)
         except OSError as error:
             raise self._fail("truncate", error) from error
-
-    def _before_truncation(self, offset: int) -> None:
-        """Take the recovery point back, on the disk too, before anything above it changes.
-
-        A crash would otherwise trust what lies below the old one: old segments whose removal was not synced beside new
-        records at the same offsets.
-        """
-        self._generation += 1
-        self._reader.forget_positions()
-        self._unsynced.directories.append(self.directory)
-        if offset < self.recovery_point:
-            self.recovery_point = Offset(offset)
-            if self._on_recovery_point_lowered is not None:
-                self._on_recovery_point_lowered()
 
     def _cut_state(self, end: int) -> None:
         self.log_end_offset = Offset(end)
@@ -593,3 +427,7 @@ class PartitionLog:
                 self._unsynced.add_path(snapshot)
         except OSError as error:
             raise self._fail("write the indexes of", error) from error
+
+
+def _nothing() -> None:
+    pass

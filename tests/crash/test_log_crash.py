@@ -131,7 +131,7 @@ class Run:
             self.append(key)
         job.run()
         log.finish_flush(job)
-        self.models[key].flushed = max(self.models[key].flushed, log.flushed_offset)
+        self.models[key].flushed = max(self.models[key].flushed, log.recovery_point)
 
     def checkpoint(self, key: TopicPartition) -> None:
         starts = {each: model.start for each, model in self.models.items()}
@@ -263,9 +263,9 @@ def take_up_again(log: PartitionLog, model: Model) -> None:
         repeated = make_batch(
             count, producer_id=5, producer_epoch=log.producers.producers[5].producer_epoch, base_sequence=sequence
         )
-        assert log.append_as_leader(repeated, header_of(repeated), log.latest_epoch).duplicate
+        assert log.append_as_leader(repeated, header_of(repeated), log.epochs.latest).duplicate
     batch = make_batch([b"after the crash"])
-    result = log.append_as_leader(batch, header_of(batch), log.latest_epoch + 1)
+    result = log.append_as_leader(batch, header_of(batch), log.epochs.latest + 1)
     assert result.base_offset == end
     piece = log.read(end, 1, end + 1)
     assert piece is not None

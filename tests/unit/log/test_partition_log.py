@@ -470,9 +470,9 @@ def test_flush_moves_the_recovery_point_to_what_was_written_before_it(open_log: 
     append(log, 2)
     assert log.start_flush() is None, "one flush at a time"
     job.run()
-    assert log.flushed_offset == 0
+    assert log.recovery_point == 0
     log.finish_flush(job)
-    assert (log.flushed_offset, log.unflushed_records) == (3, 2)
+    assert (log.recovery_point, log.unflushed_records) == (3, 2)
     log.flush()
     assert log.unflushed_records == 0
     assert log.start_flush() is None
@@ -487,7 +487,7 @@ def test_failed_flush_is_not_tried_again(open_log: LogOpener, fs: MemoryFs) -> N
     job.run()
     with pytest.raises(KafkaStorageError, match="flush"):
         log.finish_flush(job)
-    assert log.flushed_offset == 0
+    assert log.recovery_point == 0
     assert log.start_flush() is None
     with pytest.raises(KafkaStorageError):
         append(log)
@@ -499,7 +499,7 @@ def test_flush_covers_segments_that_rolled(open_log: LogOpener, fs: MemoryFs) ->
         append(log)
     assert log.has_sealed_unflushed
     log.flush()
-    assert (log.flushed_offset, log.has_sealed_unflushed) == (4, False)
+    assert (log.recovery_point, log.has_sealed_unflushed) == (4, False)
 
 
 def test_flush_that_a_truncation_overtook_says_nothing(open_log: LogOpener) -> None:
@@ -511,7 +511,7 @@ def test_flush_that_a_truncation_overtook_says_nothing(open_log: LogOpener) -> N
     append(log, 5)
     job.run()
     log.finish_flush(job)
-    assert log.flushed_offset == 0
+    assert log.recovery_point == 0
 
 
 def test_flush_is_due_by_records(open_log: LogOpener, clock: ManualClock) -> None:
@@ -607,7 +607,7 @@ def test_epochs_follow_appends(open_log: LogOpener) -> None:
     log = open_log()
     append(log, 2, epoch=0)
     append(log, 2, epoch=4)
-    assert log.latest_epoch == 4
+    assert log.epochs.latest == 4
     assert log.end_offset_for_epoch(0) == (0, 2)
     assert log.end_offset_for_epoch(3) == (0, 2)
     assert log.end_offset_for_epoch(4) == (4, 4)

@@ -1,0 +1,224 @@
+"""The files of one log: bytes in, bytes out, and what of them is on the disk.
+
+Knows segments and positions, the log end, the recovery point and the first failure; nothing of producers, leader epochs
+or log start offsets, which ``PartitionLog`` adds on top. The split is Kafka's, of LocalLog and UnifiedLog.
+
+One thread owns a log and calls everything here; only ``FlushJob.run`` may be called elsewhere. Nothing waits. An append
+is one ``pwrite`` at a position that only this object advances, so a reader's slice, which ends at a batch that is
+already written, can never run into one that is being written.
+
+The first failed write, sync, roll or truncation ends the log's life as far as writing goes: ``failure`` is set, and
+every later append raises KafkaStorageError. Going on could put a batch behind a hole (KAFKA-10778). Reads go on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import ClosedError, KafkaStorageError
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.flush import FlushJob, Unsynced
+from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.reader import Reader
+from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.model import Offset, TopicPartition
+
+
+class LocalLog:
+    """Segments on a disk, appended to at the end."""
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: TopicConfig,
+        clock: Clock,
+        segments: Segments,
+        log_end_offset: int,
+        recovery_point: int,
+        on_dirty: Callable[[], None],
+        on_recovery_point_lowered: Callable[[], None],
+    ) -> None:
+        """``on_dirty`` is called when the first unflushed record is appended, ``on_recovery_point_lowered`` when the
+        checkpoint of recovery points must be written before anything else happens."""
+        self.topic_partition = topic_partition
+        self.config = config
+        self.directory = directory
+        self.segments = segments
+        self.log_end_offset = Offset(log_end_offset)
+        self.recovery_point = Offset(recovery_point)
+        # What went wrong with the disk; None while the log can be written.
+        self.failure: str | None = None
+        self.closed = False
+        self._files = files
+        self._clock = clock
+        self._reader = Reader(segments)
+        self._on_dirty = on_dirty
+        self._on_recovery_point_lowered = on_recovery_point_lowered
+        # Monotonic time since when something is unflushed; None when nothing is.
+        self._dirty_since_s: float | None = None
+        self._flushing = False
+        # How often the log has been truncated.
+        self._generation = 0
+        self._unsynced = Unsynced()
+        self._set_jitter()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return self.segments.size_bytes
+
+    @property
+    def unflushed_records(self) -> int:
+        """How many offsets are not known to be on the disk."""
+        return self.log_end_offset - self.recovery_point
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Take up changed topic settings; they hold from the next append on."""
+        self.config = config
+        self._set_jitter()
+
+    def _set_jitter(self) -> None:
+        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        self.segments.active.roll_jitter_ms = random.randrange(jitter_ms) if jitter_ms else 0
+
+    # Write ----------------------------------------------------------------------------------------------------------
+
+    def _write(
+        self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
+    ) -> None:
+        active = self.segments.active
+        config = self.config
+        if active.must_roll(len(batch), last_offset, max_timestamp, config, self._clock):
+            self.roll(base_offset)
+            active = self.segments.active
+        position = active.size_bytes
+        try:
+            active.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
+        except OSError as error:
+            raise self._fail("append to", error) from error
+        self._reader.remember(base_offset, position)
+        self.log_end_offset = Offset(last_offset + 1)
+        if self._dirty_since_s is None:
+            self._dirty_since_s = self._clock.monotonic_s()
+            self._on_dirty()
+
+    def roll(self, base_offset: int | None = None) -> None:
+        """Begin a new segment. The old one is synced by the next flush."""
+        base = int(self.log_end_offset) if base_offset is None else base_offset
+        old_file = self.segments.active.file
+        try:
+            sealed = self.segments.roll(base, self._clock.wall_ms())
+        except OSError as error:
+            raise self._fail("roll a segment of", error) from error
+        self._unsynced.files.append(old_file)
+        self._unsynced.add_path(sealed.offset_index.path)
+        self._unsynced.add_path(sealed.time_index.path)
+        self._reader.forget_positions()
+        self._set_jitter()
+
+    def _fail(self, doing: str, error: OSError) -> KafkaStorageError:
+        """Mark the log failed, and cut off what a failed append may have left."""
+        self.failure = f"cannot {doing} {self.topic_partition} in {self.directory}: {error.strerror or error}"
+        try:
+            self.segments.active.cut_back()
+        except OSError as again:
+            # Recovery cuts it at the next start.
+            self.failure += f"; cutting the segment back failed too: {again.strerror or again}"
+        return KafkaStorageError(self.failure)
+
+    def _unusable(self) -> KafkaStorageError | ClosedError:
+        if self.failure is not None:
+            return KafkaStorageError(self.failure)
+        return ClosedError(f"the log of {self.topic_partition} is closed")
+
+    # Read -----------------------------------------------------------------------------------------------------------
+
+    def slice(self, start_offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool) -> LogSlice | None:
+        """Return whole batches from the one that holds ``start_offset``; see ``PartitionLog.read``, which has checked
+        the offsets. Raises CorruptMessage (2), KafkaStorageError (56)."""
+        try:
+            return self._reader.slice(start_offset, max_bytes, until_offset, self.log_end_offset, at_least_one)
+        except OSError as error:
+            raise KafkaStorageError(
+                f"cannot read {self.topic_partition} in {self.directory}: {error.strerror or error}"
+            ) from error
+
+    # Flush ----------------------------------------------------------------------------------------------------------
+
+    def start_flush(self) -> FlushJob | None:
+        """Return what to sync for everything appended so far; None when it is synced, or a flush is under way.
+
+        The caller runs the job, in any thread, and then calls ``finish_flush`` in its own.
+        """
+        if self._flushing or self.failure is not None or self.closed:
+            return None
+        unsynced = self._unsynced
+        if self.recovery_point >= self.log_end_offset and not unsynced.files and not unsynced.paths:
+            return None
+        self._flushing = True
+        self._unsynced = Unsynced()
+        unsynced.files.append(self.segments.active.file)
+        return FlushJob(self._files.fs, unsynced, self.log_end_offset, self._generation, self._clock.monotonic_s())
+
+    def finish_flush(self, job: FlushJob) -> None:
+        """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""
+        self._flushing = False
+        if job.error is not None:
+            raise self._fail("flush", job.error) from job.error
+        if job.generation != self._generation:
+            # Truncated meanwhile: what the job synced may have been replaced by other records at the same offsets.
+            return
+        self.recovery_point = Offset(max(self.recovery_point, min(job.end_offset, self.log_end_offset)))
+        if self.recovery_point >= self.log_end_offset:
+            self._dirty_since_s = None
+        else:
+            self._dirty_since_s = job.started_s
+
+    @property
+    def flush_in_progress(self) -> bool:
+        """Whether a flush has been started and not finished."""
+        return self._flushing
+
+    def flush_due(self, now_s: float) -> bool:
+        """Return whether ``flush.messages`` or ``flush.ms`` asks for a flush at this monotonic time."""
+        if self._dirty_since_s is None or self._flushing or self.failure is not None:
+            return False
+        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            return True
+        return (now_s - self._dirty_since_s) * 1000 >= self.config.flush_ms
+
+    def flush_deadline_s(self) -> float | None:
+        """Return the monotonic time at which ``flush.ms`` asks for a flush; None when nothing is unflushed."""
+        return None if self._dirty_since_s is None else self._dirty_since_s + self.config.flush_ms / 1000
+
+    @property
+    def has_sealed_unflushed(self) -> bool:
+        """Whether a segment has rolled and is not synced yet."""
+        return bool(self._unsynced.files)
+
+    def flush(self) -> None:
+        """Flush now, in this thread. KafkaStorageError when it fails."""
+        job = self.start_flush()
+        if job is not None:
+            job.run()
+            self.finish_flush(job)
+
+    # Truncate -------------------------------------------------------------------------------------------------------
+
+    def _before_truncation(self, offset: int) -> None:
+        """Take the recovery point back, on the disk too, before anything above it changes.
+
+        A crash would otherwise trust what lies below the old one: old segments whose removal was not synced beside new
+        records at the same offsets.
+        """
+        self._generation += 1
+        self._reader.forget_positions()
+        self._unsynced.directories.append(self.directory)
+        if offset < self.recovery_point:
+            self.recovery_point = Offset(offset)
+            self._on_recovery_point_lowered()
