@@ -39,6 +39,7 @@ from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.recovery import LoadedLog, load_log, rebuild_producers
+from spark_kafkalite.log.scan import OnBytes
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import Offset, TimestampType, TopicPartition
 from spark_kafkalite.records import kernel
@@ -103,10 +104,11 @@ class PartitionLog(LocalLog):
         clean: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        cleaned_until_offset: int = 0,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
         sync: bool = True,
-        on_segment: Callable[[str], None] | None = None,
+        on_bytes: OnBytes | None = None,
     ) -> PartitionLog:
         """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails."""
         try:
@@ -122,8 +124,9 @@ class PartitionLog(LocalLog):
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             now_ms=clock.wall_ms(),
+            cleaned_until_offset=cleaned_until_offset,
             sync=sync,
-            on_segment=on_segment,
+            on_bytes=on_bytes,
         )
         return cls(
             files, directory, topic_partition, topic_id, config, clock, loaded, on_dirty, on_recovery_point_lowered

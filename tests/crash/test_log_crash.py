@@ -21,7 +21,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log import recovery
+from spark_kafkalite.log import scan
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.manager import LogManager
@@ -308,7 +308,7 @@ def _skip_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _believe_every_crc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery.kernel, "check_crc", lambda buffer, position, size: None)
+    monkeypatch.setattr(scan.kernel, "check_crc", lambda buffer, position, size: None)
 
 
 def _count_appends_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +339,8 @@ def _keep_a_torn_tail(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(buffer) < position + size:
             raise CorruptMessage("cut")
 
-    monkeypatch.setattr(recovery._Scan, "_fault", take_all)
-    monkeypatch.setattr(recovery.kernel, "check_crc", no_check)
+    monkeypatch.setattr(scan.Scan, "_fault", take_all)
+    monkeypatch.setattr(scan.kernel, "check_crc", no_check)
 
 
 def _keep_later_segments_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,13 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
     """Opens the log at DIRECTORY, making it when it is missing: ``open_log(clean=True, on=fs, **topic settings)``."""
 
     def opener(
-        *, clean: bool = True, recovery_point: int = 0, start: int = 0, on: MemoryFs | None = None, **settings: object
+        *,
+        clean: bool = True,
+        recovery_point: int = 0,
+        start: int = 0,
+        cleaned_until_offset: int = 0,
+        on: MemoryFs | None = None,
+        **settings: object,
     ) -> PartitionLog:
         files = OpenFiles(on or fs)
         config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
@@ -51,6 +57,7 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=start,
+            cleaned_until_offset=cleaned_until_offset,
         )
 
     return opener

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.errors import OutOfOrderSequenceNumber
-from spark_kafkalite.log import recovery
+from spark_kafkalite.log import scan
 from spark_kafkalite.log.fs import read_whole, replace_file, write_whole
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
@@ -265,11 +265,20 @@ def test_gap_is_damage_unless_the_topic_is_compacted(open_log: LogOpener) -> Non
     assert open_log(clean=False).log_end_offset == 1
 
 
+def test_gap_is_allowed_where_the_cleaner_has_been(open_log: LogOpener) -> None:
+    log = open_log(segment_bytes=100)
+    log.append_as_follower(make_stored_batch(0, 0) + make_stored_batch(5, 0) + make_stored_batch(7, 0))
+    assert len(log.segments) == 3
+    assert offsets(open_log(clean=False, cleaned_until_offset=8, segment_bytes=100)) == [0, 5, 7]
+    assert offsets(open_log(clean=False, cleaned_until_offset=5, segment_bytes=100)) == [0, 5]
+    assert offsets(open_log(clean=False, segment_bytes=100)) == [0]
+
+
 def test_large_batches_are_checked_in_pieces(
     open_log: LogOpener, fs: MemoryFs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_READ_BYTES", 1000)
-    monkeypatch.setattr(recovery, "_WHOLE_BATCH_BYTES", 4000)
+    monkeypatch.setattr(scan, "READ_BYTES", 1000)
+    monkeypatch.setattr(scan, "_WHOLE_BATCH_BYTES", 4000)
     log = open_log()
     sizes = [10, 900, 2500, 3900, 4100, 30_000, 7]
     for size in sizes:
@@ -284,11 +293,18 @@ def test_progress_is_told(fs: MemoryFs, open_log: LogOpener) -> None:
     log = open_log(segment_bytes=100)
     append(log)
     append(log)
-    seen: list[str] = []
+    seen: list[tuple[str, int]] = []
     PartitionLog.open(
-        log._files, log.directory, log.topic_partition, log.config, log._clock, clean=False, on_segment=seen.append
+        log._files,
+        log.directory,
+        log.topic_partition,
+        log.config,
+        log._clock,
+        clean=False,
+        on_bytes=lambda path, count: seen.append((path, count)),
     )
-    assert seen == [FIRST + ".log", "/data/t-0/00000000000000000001.log"]
+    size = len(make_batch(1))
+    assert seen == [(FIRST + ".log", size), ("/data/t-0/00000000000000000001.log", size)]
 
 
 # Torn tails ---------------------------------------------------------------------------------------------------------

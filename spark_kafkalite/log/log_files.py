@@ -1,0 +1,85 @@
+"""What lies in the directory of one log, by kind, and the removal of what interrupted work has left there.
+
+Names that are ours begin with a base offset in 20 digits::
+
+    00000000000000000000.log .index .timeindex   a segment and its indexes; see ``segment``
+    00000000000000000042.snapshot                the producers as of offset 42; see ``producer_state``
+    *.cleaned *.tmp                              not finished when the broker stopped: removed
+    *.deleted                                    retired, waiting for file.delete.delay.ms: removed
+    an index without its segment                 removed
+
+Anything else is somebody else's and stays, as a ``.txnindex`` of Kafka's does.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.offset_index import OffsetIndex
+from spark_kafkalite.log.producer_state import SNAPSHOT_SUFFIX, snapshot_path
+from spark_kafkalite.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from spark_kafkalite.log.time_index import TimeIndex
+
+BASE_OFFSET_DIGITS: Final = 20
+_LEFTOVER_SUFFIXES: Final = (".cleaned", ".deleted", ".tmp")
+
+
+class LogFiles(NamedTuple):
+    """The files of one log: size by base offset, and the offsets of snapshots."""
+
+    logs: dict[int, int]
+    indexes: dict[int, int]
+    time_indexes: dict[int, int]
+    snapshots: list[int]
+
+    @property
+    def base_offsets(self) -> list[int]:
+        """The base offsets of the segments, ascending."""
+        return sorted(self.logs)
+
+    def has_whole_indexes(self, base_offset: int) -> bool:
+        """Return whether both indexes of a segment are there with whole entries."""
+        return not (
+            self.indexes.get(base_offset, 1) % OffsetIndex.ENTRY.size
+            or self.time_indexes.get(base_offset, 1) % TimeIndex.ENTRY.size
+        )
+
+
+def list_log_files(fs: Fs, directory: str) -> LogFiles:
+    """List a log's directory and remove what interrupted work has left in it."""
+    found = LogFiles({}, {}, {}, [])
+    by_suffix = {LOG_SUFFIX: found.logs, INDEX_SUFFIX: found.indexes, TIME_INDEX_SUFFIX: found.time_indexes}
+    for name, is_directory, size_bytes in fs.entries(directory):
+        if is_directory:
+            continue
+        stem, dot, kind = name.rpartition(".")
+        suffix = dot + kind
+        if suffix in _LEFTOVER_SUFFIXES:
+            fs.unlink(f"{directory}/{name}")
+        elif len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal():
+            if suffix in by_suffix:
+                by_suffix[suffix][int(stem)] = size_bytes
+            elif suffix == SNAPSHOT_SUFFIX:
+                found.snapshots.append(int(stem))
+    for sizes, suffix in ((found.indexes, INDEX_SUFFIX), (found.time_indexes, TIME_INDEX_SUFFIX)):
+        for base_offset in sizes.keys() - found.logs.keys():
+            fs.unlink(f"{directory}/{base_offset:0{BASE_OFFSET_DIGITS}d}{suffix}")
+            del sizes[base_offset]
+    return found
+
+
+def snapshot_offsets(fs: Fs, directory: str) -> list[int]:
+    """Return the offsets of the producer snapshots in a directory, in no order."""
+    return [
+        int(entry.name[:BASE_OFFSET_DIGITS])
+        for entry in fs.entries(directory)
+        if entry.name.endswith(SNAPSHOT_SUFFIX) and entry.name[:BASE_OFFSET_DIGITS].isdecimal()
+    ]
+
+
+def drop_snapshots(fs: Fs, directory: str, base_offsets: list[int], newest: int, end_offset: int) -> None:
+    """Remove the snapshots of what is gone, and those of clean stops but the newest."""
+    for offset in snapshot_offsets(fs, directory):
+        if offset > end_offset or (offset < newest and offset not in base_offsets):
+            fs.unlink(snapshot_path(directory, offset))
