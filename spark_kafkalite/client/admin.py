@@ -10,28 +10,22 @@ Thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from spark_kafkalite.client.cluster import EARLIEST, LATEST, MAX_TIMESTAMP, ClusterClient, OffsetAndTimestamp
-from spark_kafkalite.client.config import admin_config
+from spark_kafkalite.client.admin_configs import ConfigAdmin, ConfigEntry
+from spark_kafkalite.client.cluster import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTimestamp
 from spark_kafkalite.client.connection import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
     DESCRIBE_CLUSTER,
-    DESCRIBE_CONFIGS,
 )
 from spark_kafkalite.client.metadata import Node, TopicInfo
-from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
-from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.client.retry import Backoff, Deadline
 from spark_kafkalite.errors import (
     ConfigError,
-    KafkaError,
-    KafkaliteError,
     RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -52,22 +46,11 @@ from spark_kafkalite.wire.messages.create_topics import (
 )
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
-from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
 __all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Admin", "ClusterDescription", "ConfigEntry", "NewTopic"]
 
 # A topic of the same name that somebody makes anew at once must not hold up delete_topics() for long.
 _GONE_WITHIN_MS: Final = 3_000
-TOPIC_RESOURCE: Final = 2
-BROKER_RESOURCE: Final = 4
-_SOURCES: Final = {
-    1: "topic",
-    2: "dynamic broker",
-    3: "dynamic default broker",
-    4: "static broker",
-    5: "default",
-    6: "group",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +65,6 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One setting of a topic or broker. ``source`` says where the value comes from; ``value`` is None when secret."""
-
-    name: str
-    value: str | None
-    source: str
-    read_only: bool
-    is_sensitive: bool
-    documentation: str | None = None
-
-    @property
-    def is_default(self) -> bool:
-        return self.source == "default"
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The live brokers, which of them is the controller (-1: not known), and the cluster's id."""
 
@@ -106,24 +73,8 @@ class ClusterDescription:
     brokers: tuple[Node, ...]
 
 
-class Admin:
+class Admin(ConfigAdmin):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
-
-    def __init__(
-        self, settings: Mapping[str, object] | None = None, *, clock: Clock = SYSTEM_CLOCK, **keywords: object
-    ) -> None:
-        """``settings`` have Kafka's names; ``keywords`` are the same in snake case (``bootstrap_servers=...``)."""
-        self.config = admin_config(settings, keywords)
-        self._clock = clock
-        self._cluster = ClusterClient(self.config, clock)
-
-    def __repr__(self) -> str:
-        return f"Admin({self._cluster!r})"
-
-    @property
-    def cluster(self) -> ClusterClient:
-        """The underlying view of the cluster, for other parts of this package."""
-        return self._cluster
 
     # Topics ---------------------------------------------------------------------------------------------------------
 
@@ -278,41 +229,7 @@ class Admin:
                 raise error_for(code, f"topic {name} cannot be described")
         return {name: found[name] for name in wanted}
 
-    # Settings, offsets, cluster -------------------------------------------------------------------------------------
-
-    def describe_configs(
-        self, *, topic: str | None = None, broker_id: int | None = None, timeout_ms: int | None = None
-    ) -> dict[str, ConfigEntry]:
-        """Return all settings of a topic, or of a broker, under their names."""
-        if (topic is None) == (broker_id is None):
-            raise ConfigError("describe_configs: give either topic or broker_id")
-        deadline = self._deadline(timeout_ms)
-        is_topic = topic is not None
-        request = DescribeConfigsRequest(
-            resources=[
-                DescribeConfigsResource(
-                    resource_type=TOPIC_RESOURCE if is_topic else BROKER_RESOURCE,
-                    resource_name=topic if topic is not None else str(broker_id),
-                    configuration_keys=None,
-                )
-            ],
-            include_synonyms=False,
-            include_documentation=True,
-        )
-
-        def ask() -> dict[str, ConfigEntry]:
-            if broker_id is None:
-                answer = self._cluster.request_any(DESCRIBE_CONFIGS, request, deadline)
-            else:
-                self._cluster.refresh([], deadline)
-                answer = self._cluster.request_to(broker_id, DESCRIBE_CONFIGS, request, deadline)
-            result = answer.results[0]
-            if result.error_code:
-                what = f"topic {topic}" if is_topic else f"broker {broker_id}"
-                raise error_for(result.error_code, result.error_message or f"settings of {what} cannot be described")
-            return {each.name: _config_entry(each) for each in result.configs}
-
-        return self._retried(ask, deadline)  # type: ignore[no-any-return]
+    # Offsets, cluster ------------------------------------------------------------------------------------------------
 
     def list_offsets(
         self,
@@ -342,95 +259,6 @@ class Admin:
             tuple(Node(each.broker_id, each.host, each.port, each.rack) for each in brokers),
         )
 
-    # How a request is made ------------------------------------------------------------------------------------------
-
-    def _for_each(
-        self,
-        api_key: int,
-        names: list[str],
-        request: Callable[[list[str]], Any],
-        results_of: Callable[[Any], Iterable[Any]],
-        deadline: Deadline,
-        doing: str,
-        ignored: tuple[int, ...] = (),
-    ) -> None:
-        """Have the controller do something with each name; names whose error passes are tried again.
-
-        Raises the first error; the text names all of them.
-        """
-        left = list(names)
-        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
-        failed: dict[str, KafkaError] = {}
-        while left:
-            passing: dict[str, KafkaError] = {}
-            answer = self._retried(partial(self._ask_controller, api_key, request, left, deadline), deadline)
-            for result in results_of(answer):
-                if not result.error_code or result.error_code in ignored:
-                    continue
-                error = error_for(
-                    result.error_code, f"cannot {doing} {result.name}: {result.error_message or 'refused'}"
-                )
-                if error.retriable and result.error_code not in _FINAL_FOR_TOPICS:
-                    passing[result.name] = error
-                else:
-                    failed[result.name] = error
-            pause_s = backoff.next_s()
-            if passing and deadline.left_s() <= pause_s:
-                failed.update(passing)
-                break
-            left = list(passing)
-            if left:
-                self._cluster.pause(pause_s)
-                self._cluster.refresh([], deadline)
-        if failed:
-            first, *others = failed.values()
-            if others:
-                raise type(first)("; ".join(str(error) for error in (first, *others)))
-            raise first
-
-    def _ask_controller(
-        self, api_key: int, request: Callable[[list[str]], Any], names: list[str], deadline: Deadline
-    ) -> Any:
-        return self._cluster.request_controller(api_key, request(names), deadline)
-
-    def _retried(self, ask: Callable[[], Any], deadline: Deadline) -> Any:
-        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
-        while True:
-            try:
-                return ask()
-            except KafkaliteError as error:
-                pause_s = backoff.next_s()
-                final = isinstance(error, UnknownTopicOrPartition) or not is_retriable(error)
-                if final or deadline.left_s() <= pause_s:
-                    raise
-                self._cluster.pause(pause_s)
-                if needs_refresh(error):
-                    self._cluster.refresh([], deadline)
-
-    def _deadline(self, timeout_ms: int | None) -> Deadline:
-        return Deadline.after_ms(self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms, self._clock)
-
-    def _broker_timeout_ms(self, deadline: Deadline) -> int:
-        """How long the broker may take: its answer must come before the request times out here."""
-        return max(1, int(min(deadline.left_s() * 1000, self.config.request_timeout_ms) * 0.9))
-
-    def close(self) -> None:
-        """Close all connections. May be called more than once, and from any thread."""
-        self._cluster.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-# Retriable for a producer that has just seen the topic; here it means that there is none, and a timeout that the work
-# goes on inside the broker, so that a second try would only find it done.
-_FINAL_FOR_TOPICS: Final = frozenset({UnknownTopicOrPartition.code, RequestTimedOut.code})
-
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
     problem = topic_name_problem(topic.name)
@@ -451,14 +279,3 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 
 def _assignments(brokers: Sequence[Sequence[int]] | None) -> list[CreatePartitionsAssignment] | None:
     return None if brokers is None else [CreatePartitionsAssignment(broker_ids=list(each)) for each in brokers]
-
-
-def _config_entry(received: Any) -> ConfigEntry:
-    return ConfigEntry(
-        received.name,
-        received.value,
-        _SOURCES.get(received.config_source, f"source {received.config_source}"),
-        received.read_only,
-        received.is_sensitive,
-        received.documentation,
-    )
