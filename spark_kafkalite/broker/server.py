@@ -157,7 +157,7 @@ class Broker:
 
         await self._register(store, controller, replicas, watcher, context)
         self._undo.push_async_callback(self._quiesce, acceptor, dispatcher, replicas, io)
-        upkeep = Upkeep(loop, config, logs, replicas)
+        upkeep = Upkeep(loop, config, io, logs, replicas)
         upkeep.start()
         self._undo.callback(upkeep.stop)
         acceptor.start()

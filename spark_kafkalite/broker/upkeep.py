@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.manager import LogManager
@@ -18,6 +19,7 @@ from spark_kafkalite.log.manager import LogManager
 logger = logging.getLogger(__name__)
 
 _FLUSH_LOOK_S = 1.0
+_DELETIONS_LOOK_S = 1.0
 _TICK_S = 60.0
 
 
@@ -25,9 +27,15 @@ class Upkeep:
     """Repeating work of one broker's loop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, config: BrokerConfig, logs: LogManager, replicas: Replicas
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        io: IoThreads,
+        logs: LogManager,
+        replicas: Replicas,
     ) -> None:
         self._loop = loop
+        self._io = io
         self._logs = logs
         self._replicas = replicas
         self._checkpoint_s = config["log.flush.offset.checkpoint.interval.ms"] / 1000
@@ -38,6 +46,7 @@ class Upkeep:
         """Begin."""
         self._repeat("flush", _FLUSH_LOOK_S, self._look_at_flushes)
         self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
+        self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
         self._repeat("tick", _TICK_S, self._logs.tick)
 
     def stop(self) -> None:
@@ -60,6 +69,11 @@ class Upkeep:
             partition = self._replicas.find(log.topic_partition)
             if partition is not None:
                 partition.request_flush()
+
+    def _look_at_deletions(self) -> None:
+        job = self._logs.due_deletions()
+        if job is not None:
+            self._io.submit(job.run, lambda _: None, lambda error: logger.error("removing files failed: %s", error))
 
     def _checkpoint(self) -> None:
         offsets: dict[object, tuple[int, int]] = {

@@ -14,7 +14,7 @@ every later append raises KafkaStorageError. Going on could put a batch behind a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
@@ -22,7 +22,7 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.flush import FlushJob, Unsynced
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.reader import Reader
-from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.log.segment import LogSlice, Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.model import Offset, TopicPartition
 
@@ -207,6 +207,26 @@ class LocalLog:
         if job is not None:
             job.run()
             self.finish_flush(job)
+
+    # Remove ---------------------------------------------------------------------------------------------------------
+
+    def retire(self, segments: Sequence[Segment]) -> list[str]:
+        """Rename the files of segments that are already out of ``segments``, and return the new names, which all end in
+        ``.deleted``; the manager unlinks them later (``LogManager.delete_files``).
+
+        Slices that are out stay readable. Whatever makes the segments' records unneeded (a log start offset beyond
+        them, other segments in their place) is on the disk before this is called: the renames may be all that
+        survives a power loss. KafkaStorageError when the disk fails.
+        """
+        try:
+            retired = self._rename_out_of_use(segments)
+        except OSError as error:
+            raise self._fail("remove segments of", error) from error
+        self._reader.forget_positions()
+        return retired
+
+    def _rename_out_of_use(self, segments: Sequence[Segment]) -> list[str]:
+        return [path for segment in segments for path in segment.retire()]
 
     # Truncate -------------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.producer_state import SNAPSHOT_SUFFIX, snapshot_path
-from spark_kafkalite.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from spark_kafkalite.log.segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from spark_kafkalite.log.time_index import TimeIndex
 
 BASE_OFFSET_DIGITS: Final = 20
-_LEFTOVER_SUFFIXES: Final = (".cleaned", ".deleted", ".tmp")
+_LEFTOVER_SUFFIXES: Final = (".cleaned", DELETED_SUFFIX, ".tmp")
 
 
 class LogFiles(NamedTuple):

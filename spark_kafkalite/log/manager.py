@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError, UnknownTopicOrPartition
@@ -41,6 +41,7 @@ from spark_kafkalite.log.checkpoint import (
     write_offsets,
 )
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.deletions import DeletionJob, Deletions
 from spark_kafkalite.log.fs import Fs, Lock, remove_tree, replace_file
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -91,8 +92,7 @@ class LogManager:
         self._high_watermarks: dict[TopicPartition, int] = {}
         # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
         self._stale_checkpoints: set[TopicPartition] = set()
-        # Directories to remove, with the monotonic time at which that may happen.
-        self._deletions: list[tuple[float, str]] = []
+        self._deletions = Deletions(fs)
         self._closed = False
 
     # Start ----------------------------------------------------------------------------------------------------------
@@ -295,12 +295,16 @@ class LogManager:
         return min(self.log_dirs, key=counts.__getitem__)
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Take a log out of use and rename its directory; ``tick`` removes it after ``file.delete.delay.ms``.
+        """Take a log out of use and rename its directory, which goes after ``file.delete.delay.ms``.
 
         UnknownTopicOrPartition (3) when there is none, KafkaStorageError (56) when it cannot be renamed.
         """
-        log = self._retire(topic_partition, "delete")
-        self._deletions.append((self._clock.monotonic_s() + log[0].config.file_delete_delay_ms / 1000, log[1]))
+        log, path = self._retire(topic_partition, "delete")
+        self._deletions.add_directory(self._clock.monotonic_s() + log.config.file_delete_delay_ms / 1000, path)
+
+    def delete_files(self, log: PartitionLog, paths: Sequence[str]) -> None:
+        """Have files that ``LocalLog.retire`` has renamed removed after the topic's ``file.delete.delay.ms``."""
+        self._deletions.add_files(self._clock.monotonic_s() + log.config.file_delete_delay_ms / 1000, paths)
 
     def set_aside(self, topic_partition: TopicPartition) -> str:
         """Take a log out of use and keep its files, under a name that ends in ``-stray``; return that directory.
@@ -391,16 +395,15 @@ class LogManager:
             by_directory[log.directory.rpartition("/")[0]][key] = log
         return by_directory
 
+    def due_deletions(self) -> DeletionJob | None:
+        """Take out what ``delete`` and ``delete_files`` left and whose time has come; None when there is nothing.
+
+        The caller runs the job in a thread. Cheap; about once a second.
+        """
+        return self._deletions.due(self._clock.monotonic_s())
+
     def tick(self) -> None:
-        """Remove what ``delete`` left once its time has come; forget silent producers. Cheap; about once a minute."""
-        now_s = self._clock.monotonic_s()
-        due = [directory for at_s, directory in self._deletions if at_s <= now_s]
-        self._deletions = [item for item in self._deletions if item[0] > now_s]
-        for directory in due:
-            try:
-                remove_tree(self.fs, directory)
-            except OSError as error:
-                logger.warning("cannot remove %s: %s; the next start tries again", directory, error.strerror or error)
+        """Forget silent producers. Cheap; about once a minute."""
         for log in self.logs.values():
             log.expire_producers(self._producer_id_expiration_ms)
 

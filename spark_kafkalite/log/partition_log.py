@@ -14,7 +14,7 @@ Bytes, flushes and failures are ``local_log``'s; this adds what records mean: of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from spark_kafkalite.clock import Clock
@@ -36,11 +36,11 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.fs import replace_file
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState
+from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState, snapshot_path
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.recovery import LoadedLog, load_log, rebuild_producers
 from spark_kafkalite.log.scan import OnBytes
-from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.log.segment import DELETED_SUFFIX, LogSlice, Segment
 from spark_kafkalite.model import Offset, TimestampType, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
@@ -392,6 +392,19 @@ class PartitionLog(LocalLog):
         self.log_start_offset = Offset(offset)
         self.epochs.truncate_from_start(offset)
         return True
+
+    def _rename_out_of_use(self, segments: Sequence[Segment]) -> list[str]:
+        """Rename the producer snapshots besides, but for the newest and those where a segment (still) begins."""
+        retired = super()._rename_out_of_use(segments)
+        fs = self._files.fs
+        for segment in segments:
+            base = segment.base_offset
+            path = snapshot_path(self.directory, base)
+            replaced = self.segments.floor(base).base_offset == base
+            if not replaced and base != self.producers.snapshot_offset and fs.exists(path):
+                fs.rename(path, path + DELETED_SUFFIX)
+                retired.append(path + DELETED_SUFFIX)
+        return retired
 
     def expire_producers(self, expiration_ms: int) -> int:
         """Forget producers that have been silent for ``producer.id.expiration.ms``; return how many."""

@@ -29,6 +29,8 @@ from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
+# Behind the whole name of a file that is out of use and will be removed.
+DELETED_SUFFIX: Final = ".deleted"
 
 # One index interval and a header more: what a look-up inside an index gap has to read when batches are small.
 _LOOK_UP_BYTES: Final = 4096 + HEADER_BYTES
@@ -159,6 +161,18 @@ class Segment:
             self.files.forget(path)
             if self.files.fs.exists(path):
                 self.files.fs.unlink(path)
+
+    def retire(self) -> list[str]:
+        """Rename the segment's files out of use and return their new names. Slices that are out stay readable."""
+        retired = []
+        # The records first: an index without its log is removed by the next start, a log without its index is scanned.
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = self._path + suffix
+            self.files.forget(path)
+            if self.files.fs.exists(path):
+                self.files.fs.rename(path, path + DELETED_SUFFIX)
+                retired.append(path + DELETED_SUFFIX)
+        return retired
 
     def forget_files(self) -> None:
         """Let go of the open files."""

@@ -108,6 +108,18 @@ class Segments:
             self.active.load_tail()
         return offset
 
+    def drop_oldest(self, count: int) -> list[Segment]:
+        """Take the ``count`` oldest segments out of the list and return them; their files are the caller's to remove.
+
+        The active segment cannot be among them: ``roll`` first.
+        """
+        if not 0 <= count <= len(self._sealed):
+            raise ValueError(f"cannot drop {count} of {len(self._sealed)} sealed segments in {self._directory}")
+        dropped = self._sealed[:count]
+        del self._sealed[:count]
+        del self._bases[:count]
+        return dropped
+
     def start_anew(self, base_offset: int, created_ms: int) -> None:
         """Remove every segment and begin an empty one at ``base_offset``."""
         for segment in reversed(list(self)):

@@ -182,16 +182,59 @@ def test_deleted_log_goes_after_its_delay(start: Starter, fs: MemoryFs, clock: M
     assert names[0].startswith("t-0.")
     assert names[0].endswith("-delete")
     manager.create(T0, bytes(16))
-    manager.tick()
+    assert manager.due_deletions() is None
     assert fs.exists(f"/data/{names[0]}")
     clock.advance(ms=1000)
-    manager.tick()
+    job = manager.due_deletions()
+    assert job is not None
+    job.run()
+    assert manager.due_deletions() is None
     assert not fs.exists(f"/data/{names[0]}")
     assert fs.exists("/data/t-0")
     assert piece is not None
     assert len(piece.read()) == len(make_batch(1))
     with pytest.raises(UnknownTopicOrPartition):
         manager.delete(TopicPartition("t", 5))
+
+
+def test_retired_segments_go_after_their_delay(start: Starter, fs: MemoryFs, clock: ManualClock) -> None:
+    manager = start(file_delete_delay_ms=1000, segment_bytes=100)
+    log = manager.create(T0, ID)
+    for _ in range(3):
+        append(log)
+    piece = log.read(0, 100, 1)
+    retired = log.retire(log.segments.drop_oldest(2))
+    manager.delete_files(log, retired)
+    assert {path for path in fs.files() if path.endswith(".deleted")} == set(retired)
+    assert manager.due_deletions() is None
+    clock.advance(ms=1000)
+    job = manager.due_deletions()
+    assert job is not None
+    fs.unlink(retired[0])
+    job.run()
+    assert not [path for path in fs.files() if path.endswith(".deleted")]
+    assert piece is not None
+    assert len(piece.read()) == len(make_batch(1))
+
+
+def test_removal_that_fails_leaves_the_rest_to_be_removed(
+    start: Starter, fs: MemoryFs, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = start(file_delete_delay_ms=0, segment_bytes=100)
+    log = manager.create(T0, ID)
+    for _ in range(3):
+        append(log)
+    retired = log.retire(log.segments.drop_oldest(2))
+    manager.delete_files(log, retired)
+    fs.fail("unlink", path_part=retired[0])
+    job = manager.due_deletions()
+    assert job is not None
+    job.run()
+    assert [path for path in fs.files() if path.endswith(".deleted")] == retired[:1]
+    assert retired[0] in caplog.text
+    manager.abandon()
+    start()
+    assert not fs.exists(retired[0])
 
 
 def test_new_log_of_an_old_name_reads_its_own_files(start: Starter) -> None:

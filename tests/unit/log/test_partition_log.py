@@ -645,3 +645,58 @@ def test_representation_shows_the_state(open_log: LogOpener) -> None:
     log = open_log()
     append(log, 4)
     assert repr(log) == ("PartitionLog(t-0, log_start_offset=0, recovery_point=0, log_end_offset=4, segments=1)")
+
+
+# Remove
+
+
+def test_retired_segments_leave_their_readers_alone(open_log: LogOpener, fs: MemoryFs) -> None:
+    log = open_log(segment_bytes=100, index_interval_bytes=1)
+    for number in range(5):
+        append(log, producer_id=7, base_sequence=number)
+    early = log.read(0, 1000, 5)
+    dropped = log.segments.drop_oldest(2)
+    assert [segment.base_offset for segment in dropped] == [0, 1]
+    assert [segment.base_offset for segment in log.segments] == [2, 3, 4]
+    retired = log.retire(dropped)
+    assert all(path.endswith(".deleted") and fs.exists(path) for path in retired)
+    names = {path.rpartition("/")[2] for path in retired}
+    assert names >= {f"{0:020d}.log.deleted", f"{1:020d}.log.deleted", f"{1:020d}.snapshot.deleted"}
+    left = [path for path in fs.files() if f"{0:020d}." in path or f"{1:020d}." in path]
+    assert all(path.endswith(".deleted") for path in left)
+    assert early is not None
+    assert header_of(early.read()).base_offset == 0
+    assert log.advance_log_start(2)
+    assert [offset for offset, _ in all_values(log)] == [2, 3, 4]
+    # A retry of the last batch is still recognised.
+    assert append(log, producer_id=7, base_sequence=4).duplicate
+
+
+def test_newest_snapshot_stays(open_log: LogOpener, fs: MemoryFs) -> None:
+    log = open_log(segment_bytes=100)
+    for number in range(3):
+        append(log, producer_id=7, base_sequence=number)
+    log.roll()
+    first, second, third = log.segments.drop_oldest(3)
+    assert not [path for path in log.retire([first, second, third]) if path.endswith(f"{3:020d}.snapshot.deleted")]
+    assert fs.exists(f"/data/t-0/{3:020d}.snapshot")
+
+
+def test_active_segment_is_never_dropped(open_log: LogOpener) -> None:
+    log = open_log(segment_bytes=100)
+    append(log)
+    append(log)
+    with pytest.raises(ValueError, match="cannot drop 2 of 1 sealed segments"):
+        log.segments.drop_oldest(2)
+    assert len(log.segments) == 2
+
+
+def test_segments_that_cannot_be_renamed_fail_the_log(open_log: LogOpener, fs: MemoryFs) -> None:
+    log = open_log(segment_bytes=100)
+    append(log)
+    append(log)
+    fs.fail("rename", path_part=".deleted")
+    with pytest.raises(KafkaStorageError, match="cannot remove segments of t-0"):
+        log.retire(log.segments.drop_oldest(1))
+    assert log.failure is not None
+    assert log.read(1, 1000, 2) is not None
