@@ -19,11 +19,12 @@ from typing import NamedTuple
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.records import layout
 from spark_kafkalite.records.admission import AdmissionRules, walk
 from spark_kafkalite.records.assemble import SectionFacts, assemble
-from spark_kafkalite.records.compression import decompress
+from spark_kafkalite.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD, decompress
 from spark_kafkalite.records.layout import BatchHeader
 
 AppendOutcome = AppendResult | KafkaError
@@ -41,6 +42,23 @@ class Checked(NamedTuple):
 
     batch: memoryview
     header: BatchHeader
+
+
+def recompression_of(config: TopicConfig) -> Recompression | None:
+    """Return the codec that the topic's settings ask for, None to keep batches as they come."""
+    if config.compression_type == "producer":
+        return None
+    if config.compression_type == "uncompressed":
+        return Recompression(NONE, None)
+    codec = CODECS[config.compression_type]
+    levels = {
+        GZIP: config.compression_gzip_level,
+        LZ4: config.compression_lz4_level,
+        ZSTD: config.compression_zstd_level,
+    }
+    level = levels.get(codec)
+    # -1 is "the library's own" for gzip; a real level of zstd may be negative.
+    return Recompression(codec, None if codec == GZIP and level == -1 else level)
 
 
 def check_in_thread(

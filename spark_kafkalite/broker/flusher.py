@@ -1,8 +1,9 @@
 """When one partition's log is flushed, and what comes of it.
 
 A flush is asked for after every append that waits for one (``flush.before.ack``, ``flush.messages=1``), after
-``flush.messages`` records, after ``flush.ms``, and when a segment has rolled. It begins after the present pass of the
-loop and runs in a thread; one runs at a time, and what is appended meanwhile gets the next one: group commit.
+``flush.messages`` records, after ``flush.ms``, when a segment has rolled, and when changed settings ask for it. It
+begins after the present pass of the loop and runs in a thread; one runs at a time, and what is appended meanwhile gets
+the next one: group commit.
 
 The flushed end offset is the log's end as the flush began, never what fsync may have caught besides. An fsync that
 failed is not tried again: the kernel has forgotten by then which pages did not reach the disk.
@@ -32,9 +33,10 @@ _WRITEBACK_BYTES = 32 * 1024 * 1024
 
 
 class Flusher:
-    """Flushes one log. ``flushed_end_offset``: everything below it is on the disk."""
+    """Flushes one log and tells its partition."""
 
     __slots__ = (
+        "_announced_end_offset",
         "_clock",
         "_closed",
         "_io",
@@ -46,7 +48,6 @@ class Flusher:
         "_timer",
         "_unwritten_bytes",
         "_wanted",
-        "flushed_end_offset",
     )
 
     def __init__(
@@ -70,7 +71,12 @@ class Flusher:
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._unwritten_bytes = 0
-        self.flushed_end_offset: int = log.recovery_point
+        self._announced_end_offset: int = log.recovery_point
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """Everything below it is on the disk."""
+        return self._log.recovery_point
 
     def appended(self, size_bytes: int, waits_for_flush: bool) -> None:
         """Do what an append of ``size_bytes`` asks for."""
@@ -90,6 +96,17 @@ class Flusher:
             self._running = True
             # After this pass of the loop, so that all its appends share the flush.
             self._purgatory.call_after_pass(self._start)
+
+    def config_changed(self, waits_for_flush: bool) -> None:
+        """Flush when the log's new settings say so; ``waits_for_flush``: what is unflushed has to wait for it now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        log = self._log
+        if log.unflushed_records and (waits_for_flush or log.unflushed_records >= log.config.flush_messages):
+            self.request()
+        if log.config.flush_ms < _LONGEST_TIMER_MS:
+            self._start_timer()
 
     def close(self) -> None:
         """Begin no further flush."""
@@ -129,8 +146,8 @@ class Flusher:
         except KafkaStorageError as error:
             self._on_failed(error)
             return
-        if self._log.recovery_point > self.flushed_end_offset:
-            self.flushed_end_offset = self._log.recovery_point
+        if self._log.recovery_point != self._announced_end_offset:
+            self._announced_end_offset = self._log.recovery_point
             self._on_flushed()
         if self._wanted:
             self.request()

@@ -5,7 +5,11 @@ Two bounds, both exclusive, neither ever going back while this broker leads:
 - ``high_watermark``: everything below it is in the log of every in-sync replica.
 - ``visible_end_offset``: everything below it is shown to consumers, through every API. It is the high watermark, and
   with ``visibility.policy=flushed`` not more than what this leader has flushed (the flushed offset is taken before
-  fsync is called, so nothing that fsync may have missed is counted).
+  fsync is called, so nothing that fsync may have missed is counted). What had been shown before the policy became
+  ``flushed`` stays shown: a bound that went back would look like lost data to whoever remembers the old one.
+
+``flushed`` without a rule for when to flush (neither ``flush.messages`` nor ``flush.ms`` set) would hide records until
+the segment rolls; every append asks for a flush then, and many share one.
 
 A produce is acknowledged at :meth:`Partition.acknowledged_end_offset`: ``acks=all`` waits for the high watermark, and
 with ``flush.before.ack`` (or ``flush.messages=1``) every acknowledgement waits for the flush. One flush runs at a
@@ -23,7 +27,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from spark_kafkalite.broker.append_queue import Appender, AppendOutcome, AppendQueue, Checked, Recompression
+from spark_kafkalite.broker.append_queue import (
+    Appender,
+    AppendOutcome,
+    AppendQueue,
+    Checked,
+    Recompression,
+    recompression_of,
+)
 from spark_kafkalite.broker.flusher import Flusher
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
@@ -43,8 +54,7 @@ from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.admission import AdmissionRules, admit
-from spark_kafkalite.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD
-from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +95,14 @@ class Partition(Appender):
         "_ack_waiters",
         "_fetch_waiters",
         "_flusher",
+        "_flushes_each",
         "_high_watermark",
         "_queue",
         "_recompression",
         "_rules",
         "_services",
+        "_shown_end_offset",
+        "_shows_flushed",
         "config",
         "flushes_before_ack",
         "is_leader",
@@ -132,14 +145,30 @@ class Partition(Appender):
         self._queue = AppendQueue(self, services.io, services.memory)
         self._fetch_waiters: dict[DelayedOperation, None] = {}
         self._ack_waiters: dict[DelayedOperation, None] = {}
-        self.apply_config(log.config)
+        # Where the visible end was when visibility.policy became ``flushed``.
+        self._shown_end_offset = 0
+        self._take_up(log.config)
 
     # State ----------------------------------------------------------------------------------------------------------
 
     def apply_config(self, config: TopicConfig) -> None:
-        """Obey changed topic settings from now on."""
+        """Obey changed topic settings from now on; the log has got them already.
+
+        What is unflushed and has to wait for a flush under the new settings gets one; who waits for what the new
+        settings do not ask for any more is answered.
+        """
+        shown_end_offset = self.visible_end_offset
+        self._take_up(config)
+        self._shown_end_offset = shown_end_offset if self._shows_flushed else 0
+        self._flusher.config_changed(self.flushes_before_ack or self._shows_flushed)
+        self._wake_all()
+
+    def _take_up(self, config: TopicConfig) -> None:
         self.config = config
+        self._shows_flushed = config.visibility_policy == "flushed"
+        never_flushes = config.flush_messages == MAX_INT64 and config.flush_ms == MAX_INT64
         self.flushes_before_ack = config.flush_before_ack or config.flush_messages == 1
+        self._flushes_each = self.flushes_before_ack or (self._shows_flushed and never_flushes)
         self._rules = AdmissionRules(
             max_message_bytes=config.max_message_bytes,
             timestamp_type=config.timestamp_type,
@@ -148,7 +177,7 @@ class Partition(Appender):
             keys_required=config.is_compacted,
             max_decompressed_bytes=self._services.max_decompressed_bytes,
         )
-        self._recompression = _recompression(config)
+        self._recompression = recompression_of(config)
 
     def become_leader(
         self, leader_epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...], state_version: int
@@ -187,6 +216,8 @@ class Partition(Appender):
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.is_leader = False
+        # What this broker has shown says nothing about the records that another leader puts there.
+        self._shown_end_offset = 0
         self._queue.fail(NotLeaderOrFollower(f"{self.topic_partition} is led by broker {leader} now"))
         self._wake_all()
 
@@ -238,8 +269,8 @@ class Partition(Appender):
     @property
     def visible_end_offset(self) -> int:
         """The first offset that consumers may not see; also what they are told as high watermark."""
-        if self.config.visibility_policy == "flushed":
-            return min(self._high_watermark, self._flusher.flushed_end_offset)
+        if self._shows_flushed:
+            return min(self._high_watermark, max(self._flusher.flushed_end_offset, self._shown_end_offset))
         return self._high_watermark
 
     @property
@@ -329,8 +360,8 @@ class Partition(Appender):
             self._storage_failed(error)
             raise
         if not result.duplicate:
-            self._flusher.appended(len(batch), self.flushes_before_ack)
-            if self._maybe_advance_high_watermark() and self._fetch_waiters:
+            self._flusher.appended(len(batch), self._flushes_each)
+            if self._maybe_advance_high_watermark() and self._fetch_waiters and not self._shows_flushed:
                 self._services.purgatory.wake(self._fetch_waiters)
         return result
 
@@ -344,7 +375,7 @@ class Partition(Appender):
         """Wake whoever waits for what has been flushed."""
         if self._ack_waiters:
             self._services.purgatory.wake(self._ack_waiters)
-        if self._fetch_waiters and self.config.visibility_policy == "flushed":
+        if self._fetch_waiters and self._shows_flushed:
             self._services.purgatory.wake(self._fetch_waiters)
 
     # Reading --------------------------------------------------------------------------------------------------------
@@ -419,20 +450,3 @@ class Partition(Appender):
             f"<Partition {self.topic_partition} leader={self.leader} epoch={self.leader_epoch} "
             f"start={self.log_start_offset} high_watermark={self._high_watermark} end={self.log.log_end_offset}>"
         )
-
-
-def _recompression(config: TopicConfig) -> Recompression | None:
-    """Return the codec that the topic's settings ask for, None to keep batches as they come."""
-    if config.compression_type == "producer":
-        return None
-    if config.compression_type == "uncompressed":
-        return Recompression(NONE, None)
-    codec = CODECS[config.compression_type]
-    levels = {
-        GZIP: config.compression_gzip_level,
-        LZ4: config.compression_lz4_level,
-        ZSTD: config.compression_zstd_level,
-    }
-    level = levels.get(codec)
-    # -1 is "the library's own" for gzip; a real level of zstd may be negative.
-    return Recompression(codec, None if codec == GZIP and level == -1 else level)

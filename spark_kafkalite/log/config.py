@@ -188,7 +188,7 @@ TOPIC_SETTINGS = SettingGroup(
         Setting(
             "visibility.policy", "string", "committed",
             "When consumers see a record: 'committed', when all in-sync replicas have it; 'flushed', when it is on "
-            "the leader's disk besides.",
+            "the leader's disk besides (after flush.messages or flush.ms; with neither set, after a flush at once).",
             choices=("committed", "flushed"),
         ),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +29,7 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.memory_fs import MemoryFs
+from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
 TP = TopicPartition("t", 0)
 LARGE = [b"%06d" % number * 100 for number in range(3000)]
@@ -89,6 +90,7 @@ class Harness:
     def partition(self, *, lead: bool = True, isr: tuple[int, ...] = (1,), **settings: object) -> Partition:
         config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
         self.fs.make_directories("/logs")
+        self.fs.sync_directory("/")
         log = PartitionLog.create(OpenFiles(self.fs), "/logs/t-0", TP, b"i" * 16, config, self.clock)
         partition = Partition(TP, b"i" * 16, log, self.services)
         if lead:
@@ -208,6 +210,126 @@ def test_flushed_visibility_follows_the_flush(harness: Harness) -> None:
     assert partition.visible_end_offset == 5
     harness.run_loop()
     assert waiter.checks > checks
+
+
+def change_config(partition: Partition, **settings: object) -> None:
+    config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
+    partition.log.update_config(config)
+    partition.apply_config(config)
+
+
+def test_a_visible_end_does_not_go_back_when_the_policy_becomes_flushed(harness: Harness) -> None:
+    partition = harness.partition()
+    harness.append(partition, 3)
+    change_config(partition, visibility_policy="flushed", flush_messages=100)
+    # Shown already: it stays so, and is flushed at once. Nothing unflushed comes on top.
+    harness.append(partition, 2)
+    assert (partition.visible_end_offset, partition.last_stable_offset) == (3, 3)
+    harness.run_loop()
+    harness.append(partition, 2)
+    harness.io.run_one()
+    assert (partition.visible_end_offset, partition.log.log_end_offset) == (5, 7)
+    change_config(partition)
+    assert partition.visible_end_offset == 7
+
+
+def test_waiting_fetches_are_woken_when_the_policy_becomes_committed(harness: Harness) -> None:
+    partition = harness.partition(visibility_policy="flushed", flush_messages=100)
+    waiter = Waiter()
+    partition.add_fetch_waiter(waiter)
+    harness.append(partition)
+    harness.run_loop()
+    checks = waiter.checks
+    change_config(partition)
+    harness.run_loop()
+    assert (waiter.checks, partition.visible_end_offset) == (checks + 1, 1)
+
+
+def test_flush_before_ack_turned_on_flushes_what_is_unflushed_and_off_answers_who_waits(harness: Harness) -> None:
+    partition = harness.partition()
+    harness.append(partition)
+    change_config(partition, flush_before_ack=True)
+    assert partition.acknowledged_end_offset(1) == 0
+    harness.run_loop()
+    harness.io.run_one()
+    assert partition.acknowledged_end_offset(1) == 1
+    harness.append(partition)
+    waiter = Waiter()
+    partition.add_ack_waiter(waiter)
+    change_config(partition)
+    harness.run_loop()
+    assert (waiter.checks, partition.acknowledged_end_offset(1)) == (1, 2)
+
+
+@pytest.mark.parametrize("settings", [{"flush_messages": 2}, {"flush_ms": 0}])
+def test_flush_settings_hold_for_what_is_unflushed_already(harness: Harness, settings: dict[str, object]) -> None:
+    partition = harness.partition(flush_messages=10, flush_ms=86_400_000)
+    harness.append(partition, 3)
+    harness.run_loop()
+    assert harness.io.work == []
+    change_config(partition, **settings)
+    harness.run_loop()
+    harness.io.run_one()
+    assert partition.log.recovery_point == 3
+
+
+def test_flushed_visibility_without_flush_settings_flushes_each_append(harness: Harness) -> None:
+    partition = harness.partition(visibility_policy="flushed")
+    for _ in range(5):
+        harness.append(partition)
+    assert (partition.visible_end_offset, partition.acknowledged_end_offset(-1)) == (0, 5)
+    harness.run_loop()
+    assert len(harness.io.work) == 1
+    harness.io.run_one()
+    assert partition.visible_end_offset == 5
+
+
+def test_waiting_fetches_are_not_woken_by_appends_that_they_may_not_see(harness: Harness) -> None:
+    partition = harness.partition(visibility_policy="flushed", flush_messages=100)
+    waiter = Waiter()
+    partition.add_fetch_waiter(waiter)
+    harness.append(partition)
+    harness.run_loop()
+    assert waiter.checks == 0
+
+
+@pytest.mark.parametrize("mode", [CrashMode.POWER, CrashMode.POWER_TORN])
+def test_what_was_visible_survives_a_power_loss_at_any_moment(mode: CrashMode) -> None:
+    """Random appends, flushes that have begun or ended, settings that change: never more is shown than is on disk."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    shown_at_some_time = 0
+    for _ in range(40):
+        loop = asyncio.new_event_loop()
+        harness = Harness(loop)
+        flushes = {"flush_messages": chance.choice([2, 5, 2**63 - 1])}
+        partition = harness.partition(visibility_policy="flushed", segment_bytes=600, **flushes)
+        shown = 0
+        for _ in range(25):
+            step = chance.random()
+            if step < 0.5:
+                harness.append(partition, chance.randint(1, 3))
+            elif step < 0.7:
+                harness.run_loop()
+            elif step < 0.9 and harness.io.work:
+                harness.io.run_one()
+            elif step < 0.95:
+                change_config(
+                    partition, visibility_policy="flushed", segment_bytes=600, flush_messages=chance.choice([1, 3, 100])
+                )
+            assert partition.visible_end_offset >= shown
+            shown = partition.visible_end_offset
+            assert partition.offset_of_max_timestamp() is None or partition.offset_of_max_timestamp().offset < shown  # type: ignore[union-attr]
+            if shown:
+                left = harness.fs.crash(mode, chance)
+                log = PartitionLog.open(
+                    OpenFiles(left), "/logs/t-0", TP, partition.config, harness.clock, clean=False, recovery_point=0
+                )
+                assert log.log_end_offset >= shown
+        shown_at_some_time += shown > 0
+        loop.close()
+    assert shown_at_some_time > 20
 
 
 def test_a_failed_flush_takes_the_partition_offline_and_is_not_repeated(harness: Harness) -> None:
