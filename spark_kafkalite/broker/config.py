@@ -213,6 +213,14 @@ BROKER_SETTINGS = SettingGroup(
         ),
         # Log upkeep
         Setting(
+            "num.recovery.threads.per.data.dir",
+            "int",
+            1,
+            "Threads for each log directory that recover its logs at a start after a crash.",
+            minimum=1,
+            maximum=64,
+        ),
+        Setting(
             "log.flush.offset.checkpoint.interval.ms",
             "int",
             60_000,

@@ -22,6 +22,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from spark_kafkalite.broker import handlers
 from spark_kafkalite.broker.acceptor import Acceptor
@@ -41,6 +42,7 @@ from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.fs import Fs, OsFs
+from spark_kafkalite.log.loading import LoadInterrupted
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session
@@ -82,7 +84,11 @@ class Broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         async with self._undo:
-            await self._start(loop)
+            try:
+                await self._start(loop)
+            except LoadInterrupted as error:
+                logger.info("broker %d stops: %s; the next start recovers its logs again", self.config.broker_id, error)
+                return self._exit_code
             on_ready(f"kafkalite broker {self.config.broker_id} ready on {self.address}")
             # What exists by now lives as long as the broker: the collector need not look at it again.
             gc.collect()
@@ -139,7 +145,7 @@ class Broker:
         await watcher.start(cluster_id)
         self._undo.callback(watcher.close)
 
-        logs.load(_report_progress)
+        await self._load(loop, logs)
         loaded = True
         replicas.set_strays_aside()
         self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
@@ -161,6 +167,17 @@ class Broker:
         upkeep.start()
         self._undo.callback(upkeep.stop)
         acceptor.start()
+
+    async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager) -> None:
+        """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard."""
+        with ThreadPoolExecutor(1, thread_name_prefix="kafkalite-load") as executor:
+            loading = loop.run_in_executor(executor, logs.load, self.config["num.recovery.threads.per.data.dir"])
+            stopping = loop.create_task(self._stop_wanted.wait())
+            await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not loading.done():
+                logs.interrupt_load()
+            await loading
 
     def _open_registry(self, loop: asyncio.AbstractEventLoop) -> Store:
         store = open_embedded(self.config.registry_dir, clock=self._clock)
@@ -248,12 +265,6 @@ async def _deregister(controller: Controller, store: Store, broker_id: int) -> N
     with contextlib.suppress(RegistryError):
         await controller.close()
         await session.deregister_broker(store, broker_id)
-
-
-def _report_progress(done: int, total: int) -> None:
-    # Recovery of many logs may take minutes; silence would look like a hang.
-    if done == total or done % 500 == 0:
-        logger.info("loaded %d of %d logs", done, total)
 
 
 def run_broker(config: BrokerConfig) -> int:

@@ -3,8 +3,8 @@
 All are text, in Kafka's formats:
 
 * offset checkpoints (``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint``,
-  ``replication-offset-checkpoint``) of a log directory: line 1 the version ``0``, line 2 the number of entries, then
-  one line ``topic partition offset`` each;
+  ``replication-offset-checkpoint``, ``cleaner-offset-checkpoint``) of a log directory: line 1 the version ``0``, line 2
+  the number of entries, then one line ``topic partition offset`` each;
 * ``leader-epoch-checkpoint`` of a partition: the same head, then lines ``epoch start_offset``;
 * ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe base64>``;
 * ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``.
@@ -25,6 +25,7 @@ from spark_kafkalite.model import TopicPartition
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
+CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"

@@ -21,9 +21,9 @@ a broker can run it in a thread and listen meanwhile. Afterwards one thread owns
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError, UnknownTopicOrPartition
@@ -36,28 +36,25 @@ from spark_kafkalite.log.checkpoint import (
     RECOVERY_POINT_FILE,
     CheckpointError,
     read_meta,
-    read_offsets,
     write_meta,
     write_offsets,
 )
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.deletions import DeletionJob, Deletions
-from spark_kafkalite.log.fs import Fs, Lock, remove_tree, replace_file
+from spark_kafkalite.log.fs import Fs, Lock, replace_file
+from spark_kafkalite.log.loading import FoundLog, Loading, survey
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
 
-_PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
-_DELETED_DIRECTORY = re.compile(r".+-delete")
 _MAX_NAME_BYTES = 255
 # With more logs to sync than this, the whole file system is synced at once: a sync of each of a thousand logs takes ten
 # seconds, while syncing everything also waits for what others have written.
 _SYNCED_ONE_BY_ONE = 32
 
 ConfigOf = Callable[[str], TopicConfig]
-Progress = Callable[[int, int], None]
 
 
 class LogManager:
@@ -81,8 +78,8 @@ class LogManager:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         # Logs with records that are not synced; the only ones that flushing has to look at.
         self.dirty: set[PartitionLog] = set()
-        # Whether the directories were left by an orderly stop; set by load.
-        self.was_clean = False
+        # Whether all directories were left by an orderly stop; known after load.
+        self.was_clean = True
         self._clock = clock
         self._config_of = config_of
         self._producer_id_expiration_ms = producer_id_expiration_ms
@@ -93,6 +90,7 @@ class LogManager:
         # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
         self._stale_checkpoints: set[TopicPartition] = set()
         self._deletions = Deletions(fs)
+        self._loading = Loading(clock)
         self._closed = False
 
     # Start ----------------------------------------------------------------------------------------------------------
@@ -151,74 +149,68 @@ class LogManager:
                     f"{cluster_id}: name another directory in log.dirs, or connect to the other cluster's registry"
                 )
 
-    def load(self, progress: Progress | None = None) -> None:
-        """Open every log, recovering those that a crash left. ``progress`` is told (logs opened, logs in all).
+    def load(self, threads_per_dir: int = 1) -> None:
+        """Open every log, recovering those that a crash left, in up to ``threads_per_dir`` threads a directory.
 
-        May run in a thread of its own before anything else of the manager is used. Raises KafkaStorageError naming the
-        directory when the disk fails, ConfigError when two directories hold the same partition.
+        May run in a thread of its own before anything else of the manager is used; ``interrupt_load`` ends it early
+        with LoadInterrupted, after which only ``abandon`` may follow. Raises KafkaStorageError naming the directory
+        when the disk fails, ConfigError when two directories hold the same partition.
         """
-        work: list[tuple[str, str, TopicPartition, bool, int, int]] = []
-        self.was_clean = True
-        for directory in self.log_dirs:
+        found: list[FoundLog] = []
+        for log_dir in self.log_dirs:
             try:
-                clean = self._take_clean_marker(directory)
-                self.was_clean &= clean
-                recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_FILE)
-                start_offsets = self._read_checkpoint(directory, LOG_START_OFFSET_FILE)
-                self._high_watermarks.update(self._read_checkpoint(directory, HIGH_WATERMARK_FILE))
-                for entry in self.fs.entries(directory):
-                    if not entry.is_directory:
-                        continue
-                    if _DELETED_DIRECTORY.fullmatch(entry.name):
-                        remove_tree(self.fs, f"{directory}/{entry.name}")
-                        continue
-                    key = _topic_partition(entry.name)
-                    if key is None:
-                        continue
-                    work.append(
-                        (directory, entry.name, key, clean, recovery_points.get(key, 0), start_offsets.get(key, 0))
-                    )
+                here = survey(self.fs, log_dir)
             except OSError as error:
-                raise KafkaStorageError(f"log directory {directory}: {error.strerror or error}") from error
-        work.sort(key=lambda item: item[2])
-        unclean = {directory for directory, _, _, clean, _, _ in work if not clean}
-        sync_each = sum(not clean for _, _, _, clean, _, _ in work) <= _SYNCED_ONE_BY_ONE
-        for number, (directory, name, key, clean, recovery_point, start_offset) in enumerate(work):
-            if key in self.logs:
-                raise ConfigError(
-                    f"partition {key} lies in {self.logs[key].directory} and in {directory}/{name}: move one away"
-                )
-            try:
-                log = PartitionLog.open(
-                    self._files,
-                    f"{directory}/{name}",
-                    key,
-                    self._config_of(key.topic),
-                    self._clock,
-                    clean=clean,
-                    recovery_point=recovery_point,
-                    log_start_offset=start_offset,
-                    on_dirty=self.dirty.add,
-                    on_recovery_point_lowered=self._write_recovery_points,
-                    sync=sync_each,
-                )
-            except OSError as error:
-                raise KafkaStorageError(f"cannot open the log {directory}/{name}: {error.strerror or error}") from error
-            self.logs[key] = log
-            if progress is not None:
-                progress(number + 1, len(work))
+                raise KafkaStorageError(f"log directory {log_dir}: {error.strerror or error}") from error
+            found += here.logs
+            self.was_clean &= here.clean
+            self._high_watermarks.update(here.high_watermarks)
+            for path in here.deleted:
+                self._deletions.add_directory(self._clock.monotonic_s(), path)
+        found.sort(key=lambda each: each.key)
+        for one, other in pairwise(found):
+            if one.key == other.key:
+                raise ConfigError(f"partition {one.key} lies in {one.path} and in {other.path}: move one away")
+        # With many logs to recover, all are synced at once in the end.
+        unclean = {each.log_dir for each in found if not each.clean}
+        sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
+        self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
         if unclean:
             if not sync_each:
                 self._sync_everything(unclean)
-            segments = sum(log.recovered_segments for log in self.logs.values())
-            cut_bytes = sum(log.cut_bytes for log in self.logs.values())
             logger.info(
-                "the last stop was not clean: %d segments of %d logs scanned, %d bytes cut",
-                segments,
-                len(work),
-                cut_bytes,
+                "the last stop was not clean: %s; %d segments recovered, %d bytes cut",
+                self._loading.describe(),
+                sum(log.recovered_segments for log in self.logs.values()),
+                sum(log.cut_bytes for log in self.logs.values()),
             )
             self.checkpoint()
+        elif found:
+            logger.info("loaded %s", self._loading.describe())
+
+    def interrupt_load(self) -> None:
+        """Have ``load`` end soon. May be called from any thread, before ``load`` too."""
+        self._loading.interrupt()
+
+    def _open_found(self, found: FoundLog, *, sync: bool) -> None:
+        try:
+            self.logs[found.key] = PartitionLog.open(
+                self._files,
+                found.path,
+                found.key,
+                self._config_of(found.key.topic),
+                self._clock,
+                clean=found.clean,
+                recovery_point=found.recovery_point,
+                log_start_offset=found.log_start_offset,
+                cleaned_until_offset=found.cleaned_until_offset,
+                on_dirty=self.dirty.add,
+                on_recovery_point_lowered=self._write_recovery_points,
+                sync=sync,
+                on_bytes=self._loading.on_bytes,
+            )
+        except OSError as error:
+            raise KafkaStorageError(f"cannot open the log {found.path}: {error.strerror or error}") from error
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for directory in directories:
@@ -226,23 +218,6 @@ class LogManager:
                 self.fs.sync_everything(directory)
             except OSError as error:
                 raise KafkaStorageError(f"cannot sync {directory}: {error.strerror or error}") from error
-
-    def _take_clean_marker(self, directory: str) -> bool:
-        path = f"{directory}/{CLEAN_SHUTDOWN_FILE}"
-        if not self.fs.exists(path):
-            # A new directory has nothing to recover; one with logs was left by a crash.
-            return not any(_topic_partition(entry.name) for entry in self.fs.entries(directory) if entry.is_directory)
-        self.fs.unlink(path)
-        self.fs.sync_directory(directory)
-        return True
-
-    def _read_checkpoint(self, directory: str, name: str) -> dict[TopicPartition, int]:
-        """Read an offset checkpoint; a damaged one counts as missing: more is scanned, nothing is lost."""
-        try:
-            return read_offsets(self.fs, f"{directory}/{name}")
-        except CheckpointError as error:
-            logger.warning("%s; going on without it", error)
-            return {}
 
     # Logs -----------------------------------------------------------------------------------------------------------
 
@@ -458,12 +433,3 @@ class LogManager:
         for lock in self._locks:
             lock.release()
         self._locks.clear()
-
-
-def _topic_partition(name: str) -> TopicPartition | None:
-    """Return what a directory's name says, None when it is not that of a log."""
-    match = _PARTITION_DIRECTORY.fullmatch(name)
-    if match is None or topic_name_problem(match[1]) is not None:
-        return None
-    # Kafka writes no leading zeros; a directory that has them is somebody else's.
-    return TopicPartition(match[1], int(match[2])) if match[2] == str(int(match[2])) else None

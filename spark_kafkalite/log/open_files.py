@@ -30,7 +30,11 @@ class OpenFiles:
             if len(self._files) > self._capacity:
                 self._files.popitem(last=False)
         else:
-            self._files.move_to_end(path)
+            try:
+                self._files.move_to_end(path)
+            except KeyError:
+                # Several threads recover logs; another one has pushed it out by now.
+                pass
         return file
 
     def forget(self, path: str) -> None:

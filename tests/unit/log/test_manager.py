@@ -258,7 +258,9 @@ def test_deleted_logs_are_removed_at_the_next_start(start: Starter, fs: MemoryFs
     manager.create(T0, ID)
     manager.delete(T0)
     manager.shutdown()
-    start()
+    job = start().due_deletions()
+    assert job is not None
+    job.run()
     assert not [entry for entry in fs.entries("/data") if entry.is_directory]
 
 
@@ -355,18 +357,6 @@ def test_disk_errors_name_the_directory(start: Starter, fs: MemoryFs) -> None:
     fs.fail("entries", path_part="t-0")
     with pytest.raises(KafkaStorageError, match="/data/t-0"):
         start()
-
-
-def test_load_tells_its_progress(start: Starter, fs: MemoryFs, clock: ManualClock) -> None:
-    manager = start()
-    for number in range(3):
-        manager.create(TopicPartition("t", number), ID)
-    manager.shutdown()
-    seen: list[tuple[int, int]] = []
-    again = LogManager(fs, ["/data/"], clock, config_of=lambda topic: TopicConfig.from_properties())
-    again.open()
-    again.load(lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_changed_settings_reach_every_log(fs: MemoryFs, clock: ManualClock) -> None:

@@ -1,0 +1,183 @@
+"""Loading the logs of some log directories at a start: what lies there, progress, interruption, threads.
+
+``survey`` reads what a directory says of itself and names its logs; it deletes the clean-shutdown marker first, so that
+a crash while loading is seen as a crash (KAFKA-10471). ``Loading`` then opens the logs, after a crash in several
+threads, says in the log every few seconds how far it is, and stops soon after ``interrupt``. An interrupted load has
+changed nothing that the next one could miss: the marker is gone and the checkpoints are the old ones, so the next start
+scans all of it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.log.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    CheckpointError,
+    read_offsets,
+)
+from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.model import TopicPartition, topic_name_problem
+
+logger = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 5.0
+_PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
+_DELETED_SUFFIX = "-delete"
+
+
+class LoadInterrupted(KafkaliteError):
+    """The broker was told to stop while its logs were loading."""
+
+
+class FoundLog(NamedTuple):
+    """One log as its directory and the checkpoints beside it describe it."""
+
+    key: TopicPartition
+    log_dir: str
+    name: str
+    clean: bool
+    recovery_point: int
+    log_start_offset: int
+    cleaned_until_offset: int
+
+    @property
+    def path(self) -> str:
+        """The log's own directory."""
+        return f"{self.log_dir}/{self.name}"
+
+
+class Survey(NamedTuple):
+    """What one log directory holds."""
+
+    clean: bool
+    logs: list[FoundLog]
+    high_watermarks: dict[TopicPartition, int]
+    # Directories of deleted topics, to be removed.
+    deleted: list[str]
+
+
+def survey(fs: Fs, log_dir: str) -> Survey:
+    """Take the clean-shutdown marker, read the checkpoints and find the logs. OSError when the disk fails."""
+    entries = fs.entries(log_dir)
+    directories = [entry.name for entry in entries if entry.is_directory]
+    keys = {name: key for name in directories if (key := topic_partition_of(name)) is not None}
+    marked = any(entry.name == CLEAN_SHUTDOWN_FILE for entry in entries)
+    if marked:
+        fs.unlink(f"{log_dir}/{CLEAN_SHUTDOWN_FILE}")
+        fs.sync_directory(log_dir)
+    # A new directory has nothing to recover; one with logs and without a marker was left by a crash.
+    clean = marked or not keys
+    recovery_points = _read_checkpoint(fs, log_dir, RECOVERY_POINT_FILE)
+    start_offsets = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE)
+    cleaned = _read_checkpoint(fs, log_dir, CLEANER_OFFSET_FILE)
+    logs = [
+        FoundLog(key, log_dir, name, clean, recovery_points.get(key, 0), start_offsets.get(key, 0), cleaned.get(key, 0))
+        for name, key in keys.items()
+    ]
+    deleted = [f"{log_dir}/{name}" for name in directories if name.endswith(_DELETED_SUFFIX)]
+    return Survey(clean, logs, _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE), deleted)
+
+
+def topic_partition_of(name: str) -> TopicPartition | None:
+    """Return what a directory's name says, None when it is not that of a log (``-delete`` and ``-stray`` are not)."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or topic_name_problem(match[1]) is not None:
+        return None
+    # Kafka writes no leading zeros; a directory that has them is somebody else's.
+    return TopicPartition(match[1], int(match[2])) if match[2] == str(int(match[2])) else None
+
+
+def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, int]:
+    """Read an offset checkpoint; a damaged one counts as missing: more is scanned, nothing is lost."""
+    try:
+        return read_offsets(fs, f"{log_dir}/{name}")
+    except CheckpointError as error:
+        logger.warning("%s; going on without it", error)
+        return {}
+
+
+class Loading:
+    """The opening of all logs, with its progress. ``interrupt`` may be called from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._interrupted = threading.Event()
+        self._lock = threading.Lock()
+        self._began_s = self._reported_s = clock.monotonic_s()
+        self._total = self._opened = self._scanned_bytes = 0
+
+    def interrupt(self) -> None:
+        """Have ``open_all`` end soon, with LoadInterrupted."""
+        self._interrupted.set()
+
+    def open_all(self, found: Sequence[FoundLog], open_log: Callable[[FoundLog], None], threads_per_dir: int) -> None:
+        """Call ``open_log`` for each log. Those to recover are spread over ``threads_per_dir`` threads for each log
+        directory: scanning waits for the disk and for checksums, both outside of the interpreter's lock."""
+        self._total = len(found)
+        log_dirs = {each.log_dir for each in found}
+        threads = len(log_dirs) * threads_per_dir
+        if threads == 1 or all(each.clean for each in found):
+            for each in found:
+                self._open(each, open_log)
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="kafkalite-recovery") as executor:
+            # Each directory's disk gets its own threads, and none takes the logs of another.
+            lanes: list[list[FoundLog]] = []
+            for log_dir in sorted(log_dirs):
+                here = [each for each in found if each.log_dir == log_dir]
+                lanes += [here[number::threads_per_dir] for number in range(threads_per_dir)]
+            futures = [executor.submit(self._open_lane, lane, open_log) for lane in lanes]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [error for each in done if (error := each.exception()) is not None]
+            if failed:
+                self._interrupted.set()
+                raise failed[0]
+
+    def _open_lane(self, found: Sequence[FoundLog], open_log: Callable[[FoundLog], None]) -> None:
+        for each in found:
+            self._open(each, open_log)
+
+    def _open(self, found: FoundLog, open_log: Callable[[FoundLog], None]) -> None:
+        if self._interrupted.is_set():
+            raise LoadInterrupted("interrupted while loading logs")
+        open_log(found)
+        with self._lock:
+            self._opened += 1
+        self._maybe_report(found.path)
+
+    def on_bytes(self, path: str, count: int) -> None:
+        """Note that a part of a segment has been scanned. Raises LoadInterrupted after ``interrupt``."""
+        if self._interrupted.is_set():
+            raise LoadInterrupted(f"interrupted while recovering {path}")
+        with self._lock:
+            self._scanned_bytes += count
+        self._maybe_report(path)
+
+    def _maybe_report(self, path: str) -> None:
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            if now_s - self._reported_s < REPORT_EVERY_S:
+                return
+            self._reported_s = now_s
+        logger.info("loading logs: %s; now at %s", self.describe(), path)
+
+    def describe(self) -> str:
+        """Return how far the loading is: logs, and what was scanned at which rate."""
+        text = f"{self._opened} of {self._total} logs"
+        if self._scanned_bytes:
+            seconds = max(self._clock.monotonic_s() - self._began_s, 0.001)
+            rate = self._scanned_bytes / 1e6 / seconds
+            text += f", {self._scanned_bytes / 1e6:.1f} MB scanned in {seconds:.1f} s ({rate:.0f} MB/s)"
+        return text
