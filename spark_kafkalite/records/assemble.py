@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 from spark_kafkalite.records import layout
 from spark_kafkalite.records.compression import NONE, compress
+from spark_kafkalite.records.layout import BatchHeader
 
 
 class SectionFacts(NamedTuple):
@@ -21,6 +22,18 @@ class SectionFacts(NamedTuple):
     record_count: int
     base_timestamp: int
     max_timestamp: int
+
+
+class RetainedRecords(NamedTuple):
+    """What compaction leaves of a batch's records: how many, how many of them tombstones, their largest timestamp (-1
+    without records), whether they are written for a new delete horizon; and HEADER_BYTES free bytes with the records
+    behind them, None when not a byte has changed."""
+
+    record_count: int
+    tombstone_count: int
+    max_timestamp: int
+    has_new_horizon: bool
+    buffer: bytearray | None
 
 
 def assemble(
@@ -59,6 +72,47 @@ def assemble(
         producer_epoch,
         base_sequence,
         facts.record_count,
+    )
+    _set_crc(buffer)
+    return buffer
+
+
+def reassemble(header: BatchHeader, retained: RetainedRecords, delete_horizon_ms: int = -1) -> bytearray:
+    """Return the batch of ``header`` with only the records that compaction retains, which must be fewer or rewritten.
+
+    Everything that readers, followers and producers rely on stays: base offset, last offset delta, leader epoch, codec,
+    timestamp type, producer id, epoch and sequence. With a new horizon ``delete_horizon_ms`` is the base timestamp.
+    Source: MemoryRecords.buildRetainedRecordsInto and DefaultRecordBatch.writeEmptyHeader.
+    """
+    buffer = retained.buffer
+    if buffer is None:
+        raise ValueError("a batch that stays as it is must be copied")
+    attributes, base_timestamp, max_timestamp = header.attributes, header.base_timestamp, header.max_timestamp
+    if retained.has_new_horizon:
+        attributes |= layout.DELETE_HORIZON_BIT
+        base_timestamp = delete_horizon_ms
+    if not retained.record_count:
+        # There is nothing to compress, and no tombstone that a horizon could be for.
+        attributes &= ~(layout.CODEC_MASK | layout.DELETE_HORIZON_BIT)
+        base_timestamp = -1
+    elif not attributes & layout.LOG_APPEND_TIME_BIT:
+        max_timestamp = retained.max_timestamp
+    codec = attributes & layout.CODEC_MASK
+    if codec != NONE:
+        with memoryview(buffer) as view:
+            section = compress(codec, view[layout.HEADER_BYTES :])
+        buffer = bytearray(layout.HEADER_BYTES)
+        buffer += section
+    layout.HEADER_STRUCT.pack_into(
+        buffer,
+        0,
+        *header._replace(
+            batch_length=len(buffer) - layout.LOG_OVERHEAD,
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            record_count=retained.record_count,
+        ),
     )
     _set_crc(buffer)
     return buffer

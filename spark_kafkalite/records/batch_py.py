@@ -1,7 +1,8 @@
 """The kernel in Python: the reference that the native twin is held to, and what runs where no compiler was.
 
 Owns everything that touches the bytes of a record batch: reading and checking headers, walking records, decoding them
-to columns, encoding them one by one or from columns, stamping what a broker owns, and Kafka's key hash.
+to columns, encoding them one by one or from columns, stamping what a broker owns, Kafka's key hash, and what compaction
+keeps of a batch.
 ``_kernel.pyx`` has the same names, signatures, results, exceptions and texts; tests/twins holds the two together.
 Import through ``records.kernel``, which picks one.
 
@@ -13,6 +14,7 @@ do not justify. Layout: see ``layout``. Columns: see ``buffers``.
 from __future__ import annotations
 
 from spark_kafkalite.records.columns_py import Columns
+from spark_kafkalite.records.compact_py import KeyMap
 from spark_kafkalite.records.decode_py import ColumnBuilder
 from spark_kafkalite.records.encode_py import OpenBatch, encode_columns
 from spark_kafkalite.records.header_py import check_crc, read_header, scan_headers, stamp
@@ -25,6 +27,7 @@ __all__ = [
     "IS_NATIVE",
     "ColumnBuilder",
     "Columns",
+    "KeyMap",
     "OpenBatch",
     "check_crc",
     "encode_columns",

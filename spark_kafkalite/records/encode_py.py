@@ -22,7 +22,7 @@ def _varint_size(number: int) -> int:
     return max(1, (_zigzag(number).bit_length() + 6) // 7)
 
 
-def _put_varint(out: bytearray, number: int) -> None:
+def put_varint(out: bytearray, number: int) -> None:
     rest = _zigzag(number)
     while rest >= 0x80:
         out.append(rest & 0x7F | 0x80)
@@ -32,9 +32,9 @@ def _put_varint(out: bytearray, number: int) -> None:
 
 def _put_bytes(out: bytearray, cell: Buffer | None) -> None:
     if cell is None:
-        _put_varint(out, -1)
+        put_varint(out, -1)
     else:
-        _put_varint(out, len(cell))
+        put_varint(out, len(cell))
         out += cell
 
 
@@ -68,13 +68,13 @@ def _put_record(
     value: Buffer | None,
     headers: _EncodedHeaders,
 ) -> None:
-    _put_varint(out, body_size)
+    put_varint(out, body_size)
     out.append(0)
-    _put_varint(out, timestamp_delta)
-    _put_varint(out, offset_delta)
+    put_varint(out, timestamp_delta)
+    put_varint(out, offset_delta)
     _put_bytes(out, key)
     _put_bytes(out, value)
-    _put_varint(out, len(headers))
+    put_varint(out, len(headers))
     for name, cell in headers:
         _put_bytes(out, name)
         _put_bytes(out, cell)

@@ -57,11 +57,13 @@ if TYPE_CHECKING or _native_is_usable():
         stamp,
         walk_records,
     )
+    from spark_kafkalite.records.batch_py import KeyMap
 else:
     from spark_kafkalite.records.batch_py import (
         IS_NATIVE,
         ColumnBuilder,
         Columns,
+        KeyMap,
         OpenBatch,
         check_crc,
         encode_columns,
@@ -80,6 +82,7 @@ __all__ = [
     "IS_NATIVE",
     "ColumnBuilder",
     "Columns",
+    "KeyMap",
     "OpenBatch",
     "check_crc",
     "encode_columns",

@@ -26,7 +26,7 @@ class Section:
         "_base_timestamp",
         "_end",
         "_last_offset_delta",
-        "_position",
+        "position",
         "view",
         "count",
         "index",
@@ -35,7 +35,7 @@ class Section:
 
     def __init__(self, view: memoryview, header: BatchHeader) -> None:
         self.view = view
-        self._position = 0
+        self.position = 0
         self._end = len(view)
         self._base_timestamp = header.base_timestamp
         self._last_offset_delta = header.last_offset_delta
@@ -47,12 +47,12 @@ class Section:
 
     def next_record(self, keys_required: bool) -> Parsed:
         length = self._varint(Field.RECORD_LENGTH, self._end)
-        if not 0 <= length <= self._end - self._position:
-            raise self._fault(Fault.LENGTH, Field.RECORD_LENGTH, length, self._end - self._position)
-        end = self._position + length
-        if self._position >= end:
+        if not 0 <= length <= self._end - self.position:
+            raise self._fault(Fault.LENGTH, Field.RECORD_LENGTH, length, self._end - self.position)
+        end = self.position + length
+        if self.position >= end:
             raise self._fault(Fault.CUT, Field.ATTRIBUTES)
-        self._position += 1
+        self.position += 1
         timestamp_delta = self._varint(Field.TIMESTAMP_DELTA, end, 64)
         timestamp = self._base_timestamp + timestamp_delta
         if not MIN_INT64 <= timestamp <= MAX_INT64:
@@ -67,41 +67,41 @@ class Section:
             raise self._fault(Fault.NULL_KEY, 0)
         value = self._bytes(Field.VALUE_LENGTH, end, nullable=True)
         header_count = self._varint(Field.HEADER_COUNT, end)
-        if not 0 <= header_count <= (end - self._position) // 2:
-            raise self._fault(Fault.LENGTH, Field.HEADER_COUNT, header_count, end - self._position)
+        if not 0 <= header_count <= (end - self.position) // 2:
+            raise self._fault(Fault.LENGTH, Field.HEADER_COUNT, header_count, end - self.position)
         headers = []
         for _ in range(header_count):
             header_key = self._bytes(Field.HEADER_KEY_LENGTH, end, nullable=False)
             assert header_key is not None
             headers.append((header_key, self._bytes(Field.HEADER_VALUE_LENGTH, end, nullable=True)))
-        if self._position != end:
-            raise self._fault(Fault.RECORD_REST, 0, end - self._position)
+        if self.position != end:
+            raise self._fault(Fault.RECORD_REST, 0, end - self.position)
         self.previous_delta = offset_delta
         self.index += 1
         return Parsed(timestamp, offset_delta, key, value, headers)
 
     def check_end(self) -> None:
-        if self._position != self._end:
-            raise self._fault(Fault.SECTION_REST, 0, self._end - self._position)
+        if self.position != self._end:
+            raise self._fault(Fault.SECTION_REST, 0, self._end - self.position)
 
     def _bytes(self, field: int, end: int, *, nullable: bool) -> tuple[int, int] | None:
         length = self._varint(field, end)
         if length == -1 and nullable:
             return None
-        if not 0 <= length <= end - self._position:
-            raise self._fault(Fault.LENGTH, field, length, end - self._position)
-        start = self._position
-        self._position += length
-        return start, self._position
+        if not 0 <= length <= end - self.position:
+            raise self._fault(Fault.LENGTH, field, length, end - self.position)
+        start = self.position
+        self.position += length
+        return start, self.position
 
     def _varint(self, field: int, end: int, bits: int = 32) -> int:
         raw = 0
         shift = 0
         while True:
-            if self._position >= end:
+            if self.position >= end:
                 raise self._fault(Fault.CUT, field)
-            byte = self.view[self._position]
-            self._position += 1
+            byte = self.view[self.position]
+            self.position += 1
             if shift + 7 > bits and byte >> (bits - shift):
                 raise self._fault(Fault.OVERLONG, field)
             raw |= (byte & 0x7F) << shift
