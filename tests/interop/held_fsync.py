@@ -34,21 +34,8 @@ class HeldFsync:
 
     def __enter__(self) -> Self:
         delay = f"inject=fdatasync:delay_enter={int(self._hold_s * 1e6)}"
-        pid = str(self._broker.pid)
-        command = [
-            "strace",
-            "-f",
-            "-y",
-            "-qq",
-            "-o",
-            str(self._output),
-            "-p",
-            pid,
-            "-e",
-            "trace=fdatasync",
-            "-e",
-            delay,
-        ]
+        traced = ["-p", str(self._broker.pid), "-e", "trace=fdatasync", "-e", delay]
+        command = ["strace", "-f", "-y", "-qq", "-o", str(self._output), *traced]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         until_s = time.monotonic() + _ATTACH_TIMEOUT_S
         while not self._attached():

@@ -9,7 +9,6 @@ import contextlib
 import resource
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,9 @@ import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin import NewTopic
-from spark_kafkalite.testing.batches import make_batch, values_of
+from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.interop.good_client import GoodClient, forget_peak, peak_bytes
 from tests.interop.raw_client import RawClient
 
 pytestmark = pytest.mark.timeout(90)
@@ -37,58 +37,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         with Admin(bootstrap_servers=running.bootstrap) as admin:
             admin.create_topic("good", 1, 1)
         yield running
-
-
-class GoodClient:
-    """Produces and fetches in a thread until it is stopped; keeps its times."""
-
-    def __init__(self, broker: BrokerProcess) -> None:
-        self._client = RawClient(broker.bootstrap, 30)
-        self._written = 0
-        self.took_s: list[float] = []
-        self._failure: BaseException | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        for _ in range(100):
-            self._turn()
-
-    def __enter__(self) -> GoodClient:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(30)
-        self._client.close()
-        assert self._failure is None, self._failure
-        ordered = sorted(self.took_s)
-        median, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
-        print(
-            f"{len(ordered)} turns, median {median * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, {ordered[-1] * 1000:.0f} ms"
-        )
-        assert len(ordered) >= 20
-        # No stall: a wide bound, because the crowd itself shares this machine's two processors.
-        assert p99 < 0.5 and ordered[-1] < 2
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self.took_s.append(self._turn())
-                time.sleep(0.003)
-        except BaseException as error:
-            self._failure = error
-
-    def _turn(self) -> float:
-        value = b"good %d" % self._written
-        batch = make_batch([value], timestamp_ms=time.time_ns() // 1_000_000)
-        began = time.monotonic()
-        produced = self._client.produce("good", batch)
-        assert (produced.error_code, produced.base_offset) == (0, self._written)
-        fetched = self._client.fetch("good", self._written, max_wait_ms=0)
-        took_s = time.monotonic() - began
-        assert values_of(fetched.records) == [(self._written, value)]
-        self._written += 1
-        return took_s
 
 
 def cpu_s(broker: BrokerProcess) -> float:
@@ -258,19 +206,19 @@ def test_batches_that_unpack_to_too_much(broker: BrokerProcess, codec: str) -> N
     bomb = make_batch([bytes(200 * MEBIBYTE)], timestamp_ms=time.time_ns() // 1_000_000, codec=codec)
     with GoodClient(broker), RawClient(broker.bootstrap, 60) as client:
         resident = broker.resident_bytes()
-        _forget_peak(broker)
+        forget_peak(broker)
         for number in range(3):
             outcome = client.produce("bombed", bomb, number, timeout_ms=30_000)
             assert (outcome.error_code, outcome.base_offset) == (INVALID_RECORD, -1), outcome
             assert "max.decompressed.batch.bytes" in (outcome.error_message or "")
-        alone = _peak(broker) - resident
+        alone = peak_bytes(broker) - resident
         clients = [RawClient(broker.bootstrap, 60) for _ in range(6)]
         for number, one in enumerate(clients):
             one.send_produce([("bombed", [(number % 4, bomb)])], timeout_ms=30_000)
         for one in clients:
             assert one.receive_produce().topics[0][1][0].error_code == INVALID_RECORD
             one.close()
-        together = _peak(broker) - resident
+        together = peak_bytes(broker) - resident
         time.sleep(0.2)
         kept = broker.resident_bytes() - resident
         print(
@@ -281,14 +229,3 @@ def test_batches_that_unpack_to_too_much(broker: BrokerProcess, codec: str) -> N
         assert alone < 2 * len(bomb) + 64 * MEBIBYTE + 40 * MEGABYTE
         assert together < 6 * 2 * len(bomb) + 4 * (64 * MEBIBYTE) + 60 * MEGABYTE
         assert kept < 40 * MEGABYTE
-
-
-def _forget_peak(broker: BrokerProcess) -> None:
-    Path(f"/proc/{broker.pid}/clear_refs").write_text("5", encoding="ascii")
-
-
-def _peak(broker: BrokerProcess) -> int:
-    for line in Path(f"/proc/{broker.pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel does not tell the peak of the resident memory")

@@ -223,14 +223,17 @@ class TestFlushBeforeAck:
         create(broker, "fast")
         stop = threading.Event()
         slowest_s = 0.0
-        with RawClient(broker.bootstrap, 30) as client, RawClient(broker.bootstrap, 30) as other:
-            with HeldFsync(broker, 0.5, tmp_path):
-                client.send_produce([("slow", [(0, batch(b"x"))])])
-                waiter = threading.Thread(target=lambda: (client.receive_produce(), stop.set()))
-                waiter.start()
-                while not stop.is_set():
-                    began_s = time.monotonic()
-                    assert other.produce("fast", batch(b"y")).error_code == 0
-                    slowest_s = max(slowest_s, time.monotonic() - began_s)
-                waiter.join()
+        with (
+            RawClient(broker.bootstrap, 30) as client,
+            RawClient(broker.bootstrap, 30) as other,
+            HeldFsync(broker, 0.5, tmp_path),
+        ):
+            client.send_produce([("slow", [(0, batch(b"x"))])])
+            waiter = threading.Thread(target=lambda: (client.receive_produce(), stop.set()))
+            waiter.start()
+            while not stop.is_set():
+                began_s = time.monotonic()
+                assert other.produce("fast", batch(b"y")).error_code == 0
+                slowest_s = max(slowest_s, time.monotonic() - began_s)
+            waiter.join()
         assert slowest_s < 0.3
