@@ -118,6 +118,7 @@ class _Loader:
         self._on_bytes = on_bytes
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
         self._epochs_lost = False
+        self._new_snapshots: list[str] = []
 
     def load(self) -> LoadedLog:
         """Choose what the files need, and do it."""
@@ -269,7 +270,9 @@ class _Loader:
             if recovered:
                 # As a roll does, so that the next crash need not replay from further back.
                 scan.producers.map_end_offset = scan.next_offset
-                scan.producers.write_snapshot(self._files.fs, self._directory)
+                snapshot = scan.producers.write_snapshot(self._files.fs, self._directory)
+                if snapshot is not None:
+                    self._new_snapshots.append(snapshot)
             reason = scan.recover(segment)
             recovered.append(segment)
             if reason is not None:
@@ -290,6 +293,9 @@ class _Loader:
         for segment in recovered[:-1]:
             self._files.open(segment.offset_index.path).sync()
             self._files.open(segment.time_index.path).sync()
+        for path in self._new_snapshots:
+            if self._files.fs.exists(path):
+                self._files.fs.open(path).sync()
         self._files.fs.sync_directory(self._directory)
 
     def _sealed(self, base: int) -> Segment:

@@ -207,16 +207,9 @@ def record_error(fault: int, field: int, index: int, first: int, second: int) ->
     if fault == Fault.SECTION_REST:
         return InvalidRecord(f"{first} bytes are left in the batch after its last record ({index} records)")
     if fault == Fault.TOO_EARLY:
-        return BadTimestamp(
-            index,
-            f"record {index}: timestamp {first} is before {second}, the earliest allowed "
-            "(message.timestamp.before.max.ms)",
-        )
+        return BadTimestamp(index, f"record {index}: timestamp {first} is before {second}, the earliest allowed")
     if fault == Fault.TOO_LATE:
-        return BadTimestamp(
-            index,
-            f"record {index}: timestamp {first} is after {second}, the latest allowed (message.timestamp.after.max.ms)",
-        )
+        return BadTimestamp(index, f"record {index}: timestamp {first} is after {second}, the latest allowed")
     name = _FIELD_NAMES[field]
     if fault == Fault.CUT:
         reason = f"{name} is cut off: the data ends before it does"

@@ -12,7 +12,7 @@ from spark_kafkalite.log.fs import read_whole, replace_file, write_whole
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
-from spark_kafkalite.testing.memory_fs import MemoryFs
+from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
 LogOpener = Callable[..., PartitionLog]
 FIRST = "/data/t-0/00000000000000000000"
@@ -237,6 +237,19 @@ def test_snapshots_of_clean_stops_do_not_pile_up(open_log: LogOpener, fs: Memory
         log.close()
     open_log()
     assert len([entry for entry in fs.entries("/data/t-0") if entry.name.endswith(".snapshot")]) <= 2
+
+
+def test_snapshots_of_a_recovery_survive_a_power_loss(open_log: LogOpener, fs: MemoryFs) -> None:
+    log = open_log(segment_bytes=200)
+    for number in range(9):
+        append(log, producer_id=7, producer_epoch=0, base_sequence=number)
+    open_log(clean=False, segment_bytes=200)
+    for directory in ("/", "/data"):
+        fs.sync_directory(directory)
+    after = fs.crash(CrashMode.POWER)
+    snapshots = [entry for entry in after.entries("/data/t-0") if entry.name.endswith(".snapshot")]
+    assert len(snapshots) == len(log.segments) - 1
+    assert all(entry.size_bytes for entry in snapshots)
 
 
 def test_log_start_beyond_what_is_left_starts_anew(open_log: LogOpener, fs: MemoryFs) -> None:
