@@ -1,0 +1,213 @@
+"""Starts a fresh broker on a disk that has lost its power, and says what of its promises is broken.
+
+Everything is returned as text, so that a broker with a bug made on purpose can be held against the same questions.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from spark_kafkalite import Admin, Consumer
+from spark_kafkalite.cli import dump_log
+from spark_kafkalite.errors import KafkaliteError, RegistryError
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.registry.database import DATABASE_NAME, NodeDatabase
+from spark_kafkalite.registry.tree import Tree
+from spark_kafkalite.testing.batches import make_batch
+from spark_kafkalite.testing.child_process import ChildFailed
+from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.crash.workload import PLANS, Plan, Promise, Workload, number_of
+from tests.interop.raw_client import RawClient
+
+_READ_TIMEOUT_S = 30.0
+_LEFT_BEHIND = re.compile(r".*\.(cleaned|swap|tmp)")
+# What a broker says when it finds less than it knew to be there, or when something broke that nobody had thought of.
+_CONFESSIONS = re.compile(r"^.*(are lost|ERROR|Traceback).*$", re.MULTILINE)
+
+# path: (czxid, version) of the registry's nodes, and the last transaction.
+RegistryState = tuple[int, dict[str, tuple[int, int]]]
+
+
+def registry_state(data_dir: Path) -> RegistryState | None:
+    """Return what a registry's file holds; None when there is none yet. Raises RegistryError when it is damaged."""
+    path = data_dir / "_registry" / DATABASE_NAME
+    if not path.exists():
+        return None
+    database = NodeDatabase(path)
+    tree = Tree()
+    zxid, _ = database.load(tree)
+    database.close()
+    return zxid, {path: (node.czxid, node.version) for path, node in tree.nodes.items()}
+
+
+def registry_problems(before: RegistryState | None, after: RegistryState | None) -> list[str]:
+    """Return what went back between two states of which the second came later."""
+    if before is None:
+        return []
+    if after is None:
+        return ["the registry is gone"]
+    problems = []
+    if after[0] < before[0]:
+        problems.append(f"the registry's zxid went from {before[0]} back to {after[0]}")
+    for path, (created, version) in before[1].items():
+        found = after[1].get(path)
+        if found is not None and (found[0] < created or (found[0] == created and found[1] < version)):
+            problems.append(f"registry node {path} went from version {version} back to {found}")
+    return problems
+
+
+class Examination:
+    """One broker on one image."""
+
+    def __init__(self, broker: BrokerProcess, data_dir: Path, workload: Workload, promise: Promise) -> None:
+        self.problems: list[str] = []
+        # What this examination's own records add to the promise: they were acknowledged as flushed too.
+        self.promise = promise
+        self._broker = broker
+        self._data_dir = data_dir
+        self._workload = workload
+
+    def run(self) -> None:
+        """Ask everything; ``problems`` holds what is wrong. The broker is left stopped."""
+        try:
+            self._broker.start()
+        except ChildFailed as error:
+            self.problems.append(f"the broker does not start: {error}")
+            return
+        try:
+            self._check_output()
+            self._check_topics()
+            for plan in PLANS:
+                self._check_log(plan)
+            if self._broker.stop() != 0:
+                self.problems.append(f"the broker does not stop in order: {self._broker.tail()}")
+            self._check_files()
+        except (KafkaliteError, ChildFailed, OSError) as error:
+            self.problems.append(f"the broker does not serve: {error!r}{self._broker.tail()}")
+        finally:
+            self._broker.kill()
+
+    def _check_output(self) -> None:
+        output = self._broker.stderr_path.read_text(encoding="utf-8")
+        self.problems += [f"the broker says: {found[0]}" for found in _CONFESSIONS.finditer(output)]
+
+    def _check_topics(self) -> None:
+        with Admin(bootstrap_servers=self._broker.bootstrap) as admin:
+            there = set(admin.list_topics())
+        # Removed meanwhile on the live broker: may be there, and need not.
+        missing = self.promise.created - there - self._workload.may_exist
+        missing |= {name for name in self.promise.created & self._workload.created if name not in there}
+        self.problems += [f"topic {name} was created and is not there" for name in sorted(missing)]
+        self.problems += [f"topic {name} was deleted and is back" for name in sorted(self.promise.deleted & there)]
+
+    def _check_log(self, plan: Plan) -> None:
+        topic = plan.topic
+        kept = self.promise.kept[topic]
+        try:
+            start, end, found = self._read(topic)
+        except KafkaliteError as error:
+            self.problems.append(f"{topic} cannot be read: {error!r}")
+            return
+        offsets = [offset for offset, _ in found]
+        if offsets != list(range(start, end)):
+            self.problems.append(f"{topic}: from {start} to {end}, but {_first_gap(offsets, start)}")
+        numbers = {offset: number_of(topic, value) for offset, value in found}
+        sent = self._workload.writers[topic].sent
+        wrong = [offset for offset, number in numbers.items() if number is None or number >= sent]
+        if wrong:
+            self.problems.append(f"{topic}: {len(wrong)} records were never sent, the first at {wrong[0]}")
+        lost = [offset for offset, number in kept.items() if numbers.get(offset) != number]
+        if lost:
+            first = min(lost)
+            self.problems.append(
+                f"{topic}: {len(lost)} of {len(kept)} promised records are lost, the first at {first}: "
+                f"{numbers.get(first)} instead of {kept[first]}, the log is {start} to {end}"
+            )
+        if plan.idempotent:
+            moved = [offset for offset, number in numbers.items() if number is not None and number != offset]
+            if moved:
+                self.problems.append(f"{topic}: repeated or skipped: record {numbers[moved[0]]} at offset {moved[0]}")
+            self._go_on(topic, end)
+
+    def _read(self, topic: str) -> tuple[int, int, list[tuple[int, bytes | None]]]:
+        found: list[tuple[int, bytes | None]] = []
+        with Consumer(bootstrap_servers=self._broker.bootstrap, auto_offset_reset="none") as consumer:
+            consumer.assign([(topic, 0)])
+            start = next(iter(consumer.beginning_offsets([(topic, 0)]).values()))
+            end = next(iter(consumer.end_offsets([(topic, 0)]).values()))
+            consumer.seek((topic, 0), start)
+            deadline = time.monotonic() + _READ_TIMEOUT_S
+            while (found[-1][0] + 1 if found else start) < end and time.monotonic() < deadline:
+                found += [(record.offset, record.value) for record in consumer.poll(500, 20_000)]
+        return start, end, found
+
+    def _go_on(self, topic: str, end: int) -> None:
+        """Be the producer that comes back: its last batch again, which must not be written twice, and a next one."""
+        if not end:
+            return
+        with RawClient(self._broker.bootstrap) as client:
+            fetched = client.fetch(topic, end - 1, max_wait_ms=0)
+            headers = kernel.scan_headers(fetched.records)
+            if not headers:
+                return
+            last: BatchHeader = headers[-1]
+            position = sum(header.size_bytes for header in headers[:-1])
+            again = bytearray(bytes(fetched.records)[position : position + last.size_bytes])
+            answer = client.produce(topic, again)
+            if (answer.error_code, answer.base_offset) != (0, last.base_offset):
+                self.problems.append(
+                    f"{topic}: the last batch, at {last.base_offset}, sent again: error {answer.error_code}, "
+                    f"offset {answer.base_offset}"
+                )
+            following = make_batch(
+                [b"after the power came back"],
+                timestamp_ms=time.time_ns() // 1_000_000,
+                producer_id=last.producer_id,
+                producer_epoch=last.producer_epoch,
+                base_sequence=last.last_sequence + 1,
+            )
+            answer = client.produce(topic, following)
+            if (answer.error_code, answer.base_offset) != (0, end):
+                self.problems.append(
+                    f"{topic}: the producer cannot go on at {end}: error {answer.error_code}, "
+                    f"offset {answer.base_offset}"
+                )
+
+    def _check_files(self) -> None:
+        logs = [path for path in self._data_dir.glob("*-*") if path.is_dir() and not path.name.endswith("-delete")]
+        left = [path for log in logs for path in log.iterdir() if _LEFT_BEHIND.fullmatch(path.name)]
+        self.problems += [f"left behind: {path}" for path in left]
+        checked = CliRunner().invoke(dump_log.command, ["--check", *map(str, logs)], standalone_mode=False)
+        if checked.exception is not None or checked.return_value != 0:
+            damage = [line for line in checked.output.splitlines() if "damage" in line.lower() or "error" in line]
+            self.problems.append(f"dump-log --check: {damage or checked.output[-500:]} {checked.exception or ''}")
+
+
+def _first_gap(offsets: list[int], start: int) -> str:
+    expected = start
+    for offset in offsets:
+        if offset != expected:
+            return f"offset {offset} follows {expected - 1}"
+        expected += 1
+    return f"nothing follows {expected - 1}"
+
+
+def broker_on(
+    output: Path, data_dir: Path, overrides: Mapping[str, object], prefix: list[str], port: int = 0
+) -> BrokerProcess:
+    """Return a broker whose log is on a disk and whose output is not."""
+    return BrokerProcess(output, port=port, overrides={**overrides, "log.dirs": data_dir}, command_prefix=prefix)
+
+
+def open_registry_problem(data_dir: Path) -> tuple[RegistryState | None, list[str]]:
+    """Return the registry's state, or why it cannot be read."""
+    try:
+        return registry_state(data_dir), []
+    except RegistryError as error:
+        return None, [f"the registry is damaged: {error}"]

@@ -1,0 +1,194 @@
+"""The power goes at random moments under a live broker; a fresh broker on what the disk holds keeps every promise.
+
+A session is one live broker on one disk (``loop_disk``) under a ``workload``. At each cut the promises are copied from
+the books, the disk's image is taken, and a fresh broker is started on it and examined: every record that was
+acknowledged as flushed is at its offset with its value, every record that was ever shown where only flushed ones are
+shown is there, offsets are continuous, checksums and indexes are right, topics exist or do not as was acknowledged, no
+registry version went back, idempotent producers go on. Some images lose their power a second time, right after the
+recovery; and at some cuts the power really goes: the live broker is killed, its successor goes on with the image.
+
+Each failure names its seed; ``KAFKALITE_CUT_SEED`` repeats a run's moments (not the kernel's scheduling).
+``KAFKALITE_SOAK=1`` makes 200 cuts. The same harness is held against brokers with bugs made on purpose.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from spark_kafkalite.testing.child_process import ChildFailed
+from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.crash import examine, faulty_broker, loop_disk
+from tests.crash.loop_disk import Disk, Disks
+from tests.crash.workload import Promise, Workload
+
+SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
+SEED = int(os.environ.get("KAFKALITE_CUT_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+CUTS_OF_SESSION = 10
+SESSIONS = 20 if SOAK else 2
+# In how many cuts a bug made on purpose has to show.
+BUG_CUTS = 100 if SOAK else 30
+# The others need more luck.
+QUICK_BUGS = ("flushed-before-sync", "rename-before-sync", "skip-log-sync")
+
+OVERRIDES = {
+    "log.flush.offset.checkpoint.interval.ms": 150,
+    "auto.create.topics.enable": False,
+    "logging.level": "INFO",
+}
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.timeout(3000 if SOAK else 150),
+    pytest.mark.skipif(loop_disk.why_not() is not None, reason=str(loop_disk.why_not())),
+]
+
+
+@pytest.fixture
+def disks() -> Iterator[Disks]:
+    with Disks() as made:
+        yield made
+
+
+@dataclass
+class Session:
+    """A live broker and the cuts of its power. ``bug`` is one of ``faulty_broker.BUGS``."""
+
+    disks: Disks = field(repr=False)
+    seed: int
+    options: str
+    bug: str | None = None
+    cuts: int = 0
+    mixed: int = 0
+    continued: int = 0
+    again: int = 0
+    promised: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def run(self, cuts: int) -> None:
+        """Cut the power so often, or until something is wrong."""
+        chance = random.Random(self.seed)
+        disk = self.disks.new_disk(self.options)
+        broker = self._broker(disk)
+        try:
+            with broker:
+                workload = Workload(broker.bootstrap, disk.path / "data", self.seed)
+                try:
+                    for _ in range(cuts):
+                        time.sleep(chance.choice((chance.uniform(0.05, 0.3), chance.uniform(0.3, 1.5))))
+                        if chance.random() < 0.2:
+                            broker, disk = self._go_on_with_image(broker, disk, workload, chance)
+                        else:
+                            self._cut(broker, disk, workload, chance)
+                        self.cuts += 1
+                        self.problems += workload.problems()
+                        if self.problems:
+                            return
+                finally:
+                    workload.stop()
+                    broker.kill()
+        finally:
+            broker.kill()
+            disk.unmount()
+
+    def _broker(self, disk: Disk, port: int = 0) -> BrokerProcess:
+        prefix = [sys.executable, faulty_broker.__file__, self.bug] if self.bug else []
+        return examine.broker_on(self.disks.new_path("broker"), disk.path / "data", OVERRIDES, prefix, port)
+
+    def _cut(self, broker: BrokerProcess, disk: Disk, workload: Workload, chance: random.Random) -> None:
+        if chance.random() < 0.3:
+            broker.pause()
+        try:
+            promise = workload.promise()
+            image = disk.cut_power(chance, still=broker.pause)
+        finally:
+            broker.resume()
+        try:
+            self._examine(image, workload, promise, chance, again=chance.random() < 0.25)
+        finally:
+            image.unmount()
+
+    def _examine(
+        self, image: Disk, workload: Workload, promise: Promise, chance: random.Random, *, again: bool
+    ) -> None:
+        self.mixed += image.was_mixed
+        self.promised += sum(map(len, promise.kept.values()))
+        data_dir = image.path / "data"
+        before, problems = examine.open_registry_problem(data_dir)
+        self.problems += problems
+        broker = self._broker(image)
+        if again and not problems:
+            # The power goes a second time when the recovery has just ended.
+            self.again += 1
+            try:
+                broker.start()
+                second = image.cut_power(chance, still=broker.pause)
+            except ChildFailed as error:
+                self.problems.append(f"the broker does not start: {error}")
+                return
+            finally:
+                broker.kill()
+            try:
+                after, problems = examine.open_registry_problem(second.path / "data")
+                self.problems += problems + examine.registry_problems(before, after)
+                self._examine(second, workload, promise, chance, again=False)
+            finally:
+                second.unmount()
+            return
+        examination = examine.Examination(broker, data_dir, workload, promise)
+        examination.run()
+        self.problems += examination.problems
+        after, problems = examine.open_registry_problem(data_dir)
+        self.problems += problems + examine.registry_problems(before, after)
+
+    def _go_on_with_image(
+        self, broker: BrokerProcess, disk: Disk, workload: Workload, chance: random.Random
+    ) -> tuple[BrokerProcess, Disk]:
+        """The power really goes: a new broker takes the image, and whatever had been sent before counts."""
+        self.continued += 1
+        broker.pause()
+        image = disk.cut_power(chance, still=broker.pause)
+        broker.kill()
+        workload.forget_unflushed()
+        workload.data_dir = image.path / "data"
+        successor = self._broker(image, broker.port)
+        disk.unmount()
+        try:
+            successor.start()
+        except ChildFailed as error:
+            self.problems.append(f"the broker does not start: {error}")
+        return successor, image
+
+
+def test_nothing_that_was_flushed_is_lost_with_the_power(disks: Disks) -> None:
+    print(f"seed {SEED}: KAFKALITE_CUT_SEED={SEED} repeats the moments of the cuts")
+    chance = random.Random(SEED)
+    options = list(loop_disk.MOUNT_OPTIONS)
+    chance.shuffle(options)
+    for number in range(SESSIONS):
+        session = Session(disks, chance.randrange(2**32), options[number % len(options)])
+        session.run(CUTS_OF_SESSION)
+        print(session)
+        assert session.problems == [], f"KAFKALITE_CUT_SEED={SEED}, {session}"
+        assert session.promised > 100, f"seed {SEED}: too little was promised to be tested: {session}"
+
+
+@pytest.mark.parametrize("bug", sorted(faulty_broker.BUGS) if SOAK else QUICK_BUGS)
+def test_bug_made_on_purpose_is_found(disks: Disks, bug: str) -> None:
+    chance = random.Random(SEED)
+    cuts = 0
+    while cuts < BUG_CUTS:
+        session = Session(disks, chance.randrange(2**32), faulty_broker.SHOWS_ON.get(bug, "data=ordered"), bug)
+        session.run(min(CUTS_OF_SESSION, BUG_CUTS - cuts))
+        cuts += session.cuts
+        if session.problems:
+            print(f"{bug}: found at cut {cuts}: {session.problems}")
+            return
+    pytest.fail(f"{bug}: {cuts} cuts with KAFKALITE_CUT_SEED={SEED} have not shown it")

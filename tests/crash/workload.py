@@ -1,0 +1,263 @@
+"""What a broker is kept busy with while its disk loses power, and what it has promised so far.
+
+A record's value is made of its topic and number alone, so whatever is found in a log afterwards can be judged by
+itself. A :class:`Promise` is what the broker may not take back: it is copied from the books before the power goes.
+Nothing here knows how the power goes.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_kafkalite import Admin, Consumer, Producer
+from spark_kafkalite.client.admin import NewTopic
+from spark_kafkalite.client.delivery import RecordMetadata
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.log.fs import OsFs
+
+# Records a second of each topic, and how many of them may wait for their acknowledgement.
+_RATE = 120
+_MOST_UNACKNOWLEDGED = 200
+_PAUSE_S = 0.004
+# A record that was acknowledged this long ago must have been flushed where flush.ms says 30: generous, because the
+# machine may be busy.
+_AGED_S = 5.0
+_PAGE_BYTES = 4096
+_VALUE = re.compile(rb"([a-z0-9-]+) (\d{8}) (.*)", re.DOTALL)
+
+# One request at a time, so that a retry does not overtake: order is kept without idempotence too.
+_PLAIN: Mapping[str, object] = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1, "acks": "1"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A topic and who writes it. Its idempotent producer has ``number == offset`` for ever."""
+
+    topic: str
+    configs: Mapping[str, str]
+    producer: Mapping[str, object] = field(default_factory=dict)
+    acks_are_flushed: bool = False
+    shows_flushed: bool = False
+    flushes_by_time: bool = False
+
+    @property
+    def idempotent(self) -> bool:
+        return self.producer.get("enable_idempotence", True) is True
+
+
+_SMALL = {"segment.bytes": "60000", "index.interval.bytes": "600", "file.delete.delay.ms": "300"}
+_SHOWN = {"visibility.policy": "flushed"}
+PLANS = (
+    Plan("each", {**_SMALL, "flush.messages": "1"}, acks_are_flushed=True),
+    Plan(
+        "grouped",
+        {**_SMALL, **_SHOWN, "flush.before.ack": "true"},
+        {"compression_type": "lz4"},
+        acks_are_flushed=True,
+        shows_flushed=True,
+    ),
+    Plan("counted", {**_SMALL, **_SHOWN, "flush.messages": "40"}, _PLAIN, shows_flushed=True),
+    Plan(
+        "timed",
+        {**_SMALL, **_SHOWN, "flush.ms": "30"},
+        {**_PLAIN, "compression_type": "gzip"},
+        shows_flushed=True,
+        flushes_by_time=True,
+    ),
+    Plan("loose", _SMALL, _PLAIN),
+)
+
+
+def value_of(topic: str, number: int) -> bytes:
+    """Return a record's value: its name, and its number as often as makes a size of its own."""
+    # Every fortieth takes more than two pages, so that a batch may reach the disk in part.
+    size = 9000 if number % 40 == 39 else number * 7919 % 1200
+    return b"%s %08d " % (topic.encode(), number) + (b"%08d" % number) * (size // 8)
+
+
+def number_of(topic: str, value: bytes | None) -> int | None:
+    """Return a value's number; None when it is no value of the topic, or not all of it."""
+    found = _VALUE.fullmatch(value or b"")
+    if found is None or found[1] != topic.encode():
+        return None
+    number = int(found[2])
+    return number if value == value_of(topic, number) else None
+
+
+@dataclass
+class Promise:
+    """What must be on the disk: offset to number by topic, topics that exist, topics that do not."""
+
+    kept: dict[str, dict[int, int]]
+    created: set[str]
+    deleted: set[str]
+
+
+class Writer:
+    """Sends one topic's records; its books are written by the producer's thread."""
+
+    def __init__(self, plan: Plan, bootstrap: str) -> None:
+        self.plan = plan
+        self.sent = 0
+        self.acknowledged: dict[int, int] = {}
+        self.acknowledged_at: dict[int, float] = {}
+        self.failures: list[Exception] = []
+        self._answered = 0
+        settings = {"linger_ms": 2, "batch_size": 12_000, "reconnect_backoff_max_ms": 100, **plan.producer}
+        self._producer = Producer(bootstrap_servers=bootstrap, **settings)
+
+    def send_due(self, due: int) -> None:
+        while self.sent < due and self.sent - self._answered < _MOST_UNACKNOWLEDGED:
+            self._send(self.sent)
+            self.sent += 1
+
+    def _send(self, number: int) -> None:
+        def delivered(metadata: RecordMetadata | None, error: Exception | None) -> None:
+            self._answered += 1
+            if error is not None:
+                self.failures.append(error)
+            elif metadata is not None and metadata.offset >= 0:
+                self.acknowledged[metadata.offset] = number
+                self.acknowledged_at[metadata.offset] = time.monotonic()
+
+        self._producer.send(self.plan.topic, value_of(self.plan.topic, number), partition=0, on_delivery=delivered)
+
+    def promised(self) -> dict[int, int]:
+        """Return what the acknowledgements so far promise."""
+        if self.plan.acks_are_flushed:
+            return self.acknowledged.copy()
+        if self.plan.flushes_by_time:
+            until = time.monotonic() - _AGED_S
+            aged = self.acknowledged_at.copy()
+            return {offset: self.acknowledged[offset] for offset, at in aged.items() if at < until}
+        return {}
+
+    def forget(self) -> None:
+        """Drop what was acknowledged and may have been lost with the power."""
+        if not self.plan.acks_are_flushed:
+            self.acknowledged = {}
+            self.acknowledged_at = {}
+
+    def close(self) -> None:
+        self._producer.close(0.5)
+
+
+class Workload:
+    """Writers, a reader of what is shown, somebody who makes and removes topics, and pages written back."""
+
+    def __init__(self, bootstrap: str, data_dir: Path, seed: int) -> None:
+        self.data_dir = data_dir
+        self.seen: dict[str, dict[int, int]] = {plan.topic: {} for plan in PLANS if plan.shows_flushed}
+        self.created: set[str] = set()
+        self.may_exist: set[str] = set()
+        self.deleted: set[str] = set()
+        self.failures: list[str] = []
+        self._bootstrap = bootstrap
+        self._chance = random.Random(seed)
+        self._stopping = threading.Event()
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topics([NewTopic(plan.topic, 1, 1, dict(plan.configs)) for plan in PLANS])
+        self.created.update(plan.topic for plan in PLANS)
+        self.writers = {plan.topic: Writer(plan, bootstrap) for plan in PLANS}
+        self._threads = [
+            threading.Thread(target=self._watched, args=(work,), name=work.__name__, daemon=True)
+            for work in (self._write, self._read, self._change_topics, self._write_back)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the threads. The broker should still be there to answer what they wait for."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(30)
+        for writer in self.writers.values():
+            writer.close()
+
+    def promise(self) -> Promise:
+        """Return what the broker has promised by now."""
+        # Deletions that are under way may or may not be there.
+        kept = {topic: writer.promised() for topic, writer in self.writers.items()}
+        for topic, seen in self.seen.items():
+            kept[topic].update(seen.copy())
+        return Promise(kept, self.created.copy(), self.deleted.copy())
+
+    def forget_unflushed(self) -> None:
+        """Take note that the power went: what was acknowledged without a flush may be gone."""
+        for writer in self.writers.values():
+            writer.forget()
+
+    def problems(self) -> list[str]:
+        """Return what went wrong on this side: nothing may."""
+        failed = [
+            f"{topic}: the producer failed: {writer.failures[0]!r}"
+            for topic, writer in self.writers.items()
+            if writer.failures
+        ]
+        return failed + self.failures
+
+    def _watched(self, work: object) -> None:
+        try:
+            work()  # type: ignore[operator]
+        except Exception as error:  # it has to fail the test, not this thread
+            self.failures.append(f"{threading.current_thread().name}: {error!r}")
+
+    def _write(self) -> None:
+        began = time.monotonic()
+        while not self._stopping.wait(_PAUSE_S):
+            due = int((time.monotonic() - began) * _RATE)
+            for writer in self.writers.values():
+                writer.send_due(due)
+
+    def _read(self) -> None:
+        with Consumer(bootstrap_servers=self._bootstrap, auto_offset_reset="none") as consumer:
+            consumer.assign([(topic, 0) for topic in self.seen])
+            for topic in self.seen:
+                consumer.seek((topic, 0), 0)
+            while not self._stopping.is_set():
+                for record in consumer.poll(50, 500):
+                    number = number_of(record.topic, record.value)
+                    if number is None:
+                        self.failures.append(f"{record.topic}: offset {record.offset} shown as {record.value!r:.80}")
+                    else:
+                        self.seen[record.topic][record.offset] = number
+
+    def _change_topics(self) -> None:
+        # Not for long: a broker whose disk is being changed is away, and what was asked of it then does not count.
+        with Admin(bootstrap_servers=self._bootstrap, default_api_timeout_ms=5000) as admin:
+            number = 0
+            while not self._stopping.wait(self._chance.uniform(0.05, 0.4)):
+                name = f"passing-{number}"
+                number += 1
+                self.may_exist.add(name)
+                try:
+                    admin.create_topic(name, self._chance.randrange(1, 4), 1)
+                    self.created.add(name)
+                    leaving = sorted(each for each in self.created if each.startswith("passing-"))[:-3]
+                    for each in leaving:
+                        self.created.discard(each)
+                        admin.delete_topics([each])
+                        self.deleted.add(each)
+                except KafkaliteError:
+                    # The broker was away: whether it has been done shows later, and nothing is promised.
+                    continue
+
+    def _write_back(self) -> None:
+        """Do what the kernel may do at any time: write some pages of some files, in any order."""
+        fs = OsFs()
+        while not self._stopping.wait(self._chance.uniform(0.005, 0.05)):
+            try:
+                files = [path for path in self.data_dir.glob("*-*/*") if path.suffix in (".log", ".index", ".snapshot")]
+                if files:
+                    path = self._chance.choice(files[-20:])
+                    file = fs.open(str(path))
+                    first = self._chance.randrange(file.size() // _PAGE_BYTES + 1)
+                    file.start_writeback(first * _PAGE_BYTES, self._chance.randrange(1, 4) * _PAGE_BYTES)
+            except OSError:  # renamed or removed, or the disk is being changed
+                continue
