@@ -149,6 +149,9 @@ def _check_fields(header: BatchHeader) -> None:
         raise InvalidRecord("control batches are written by brokers only")
     if header.attributes & layout.LOG_APPEND_TIME_BIT:
         raise InvalidTimestamp("a producer must not set the timestamp type to log append time")
+    if header.attributes & layout.DELETE_HORIZON_BIT:
+        # Its base timestamp would be taken for the time from which on the cleaner may drop tombstones.
+        raise InvalidRecord("only the broker's cleaner gives a batch a delete horizon")
     if header.producer_id < -1:
         raise InvalidRecord(f"producer id {header.producer_id} is neither -1 nor one that a broker gave out")
     if header.producer_id == -1:

@@ -207,9 +207,16 @@ def record_error(fault: int, field: int, index: int, first: int, second: int) ->
     if fault == Fault.SECTION_REST:
         return InvalidRecord(f"{first} bytes are left in the batch after its last record ({index} records)")
     if fault == Fault.TOO_EARLY:
-        return BadTimestamp(index, f"record {index}: timestamp {first} is before {second}, the earliest allowed")
+        return BadTimestamp(
+            index,
+            f"record {index}: timestamp {first} is before {second}, the earliest allowed "
+            "(message.timestamp.before.max.ms)",
+        )
     if fault == Fault.TOO_LATE:
-        return BadTimestamp(index, f"record {index}: timestamp {first} is after {second}, the latest allowed")
+        return BadTimestamp(
+            index,
+            f"record {index}: timestamp {first} is after {second}, the latest allowed (message.timestamp.after.max.ms)",
+        )
     name = _FIELD_NAMES[field]
     if fault == Fault.CUT:
         reason = f"{name} is cut off: the data ends before it does"

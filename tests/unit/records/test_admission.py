@@ -142,6 +142,10 @@ def test_log_append_time_from_a_client() -> None:
     refused(with_field(batch(), 21, "h", 0x08), InvalidTimestamp, "log append time")
 
 
+def test_delete_horizon_from_a_client() -> None:
+    refused(with_field(batch(), 21, "h", 0x40), InvalidRecord, "delete horizon")
+
+
 def test_producer_fields() -> None:
     refused(batch(transactional=True), InvalidRecord, "producer id")
     refused(batch(producer_id=5, producer_epoch=0), InvalidRecord, "base sequence -1")
