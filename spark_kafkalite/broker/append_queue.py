@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.log.config import TopicConfig
@@ -185,6 +185,7 @@ class AppendQueue:
             lambda: check_in_thread(queued.batch, header, own_rules, recompression),
             lambda checked: self._checked(queued, checked),
             lambda error: self._checked(queued, error),
+            Lane.CHECK,
         )
 
     def _checked(self, queued: _Queued, checked: Checked | BaseException) -> None:

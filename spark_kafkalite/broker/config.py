@@ -78,7 +78,8 @@ BROKER_SETTINGS = SettingGroup(
             "num.io.threads",
             "int",
             4,
-            "Threads for what may block: fsync, reads of old data that is not in memory, large compressed batches.",
+            "Threads, at most, for each of what may block: fsync, reads of old data that is not in memory, large "
+            "compressed batches, removing files.",
             minimum=1,
             maximum=64,
         ),

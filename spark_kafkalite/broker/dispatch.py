@@ -1,10 +1,12 @@
 """From a complete request to its handler, and from what the handler gives to the response.
 
 Each file in ``handlers/`` registers its function with :func:`handles`, which says key and versions once; what
-ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Three kinds of handler:
+ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Four kinds of handler:
 
 - ``handles(...)`` on a plain function: gets the decoded request, returns the response message.
-- the same on a coroutine function: may wait; runs as a task, its answer keeps its place in the connection's order.
+- ``handles(..., only_reads=True)`` on a plain function that changes nothing: when it needs bytes of a log that are not
+  in memory, a thread reads them and the handler is called anew.
+- a coroutine function: may wait; runs as a task, its answer keeps its place in the connection's order.
 - ``handles(..., raw=True)``: gets the request's bytes and returns packed bytes, or None when it has deferred its answer
   or owes none. Only Produce and Fetch: no message objects and no task on these paths.
 
@@ -26,8 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.outbox import Response
+from spark_kafkalite.broker.page_cache import MOST_LOOK_UPS
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.log.fs import NotInMemory, without_waiting
 from spark_kafkalite.wire.codec import decode_request, encode_response
 from spark_kafkalite.wire.header import read_request_header
 
@@ -74,13 +79,20 @@ class Api:
     handler: Callable[..., Any]
     is_raw: bool
     is_coroutine: bool
+    only_reads: bool
 
 
 API_TABLE: dict[int, Api] = {}
 
 
 def handles(
-    key: int, min_version: int, max_version: int, *, advertised_from: int | None = None, raw: bool = False
+    key: int,
+    min_version: int,
+    max_version: int,
+    *,
+    advertised_from: int | None = None,
+    raw: bool = False,
+    only_reads: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive."""
 
@@ -90,9 +102,8 @@ def handles(
         # handlers/list_offsets.py serves ListOffsets.
         name = "".join(word.capitalize() for word in handler.__module__.rpartition(".")[2].split("_"))
         advertised = min_version if advertised_from is None else advertised_from
-        API_TABLE[key] = Api(
-            key, name, min_version, max_version, advertised, handler, raw, inspect.iscoroutinefunction(handler)
-        )
+        is_coroutine = inspect.iscoroutinefunction(handler)
+        API_TABLE[key] = Api(key, name, min_version, max_version, advertised, handler, raw, is_coroutine, only_reads)
         return handler
 
     return register
@@ -129,6 +140,8 @@ class Dispatcher:
                 message = decode_request(key, version, frame, position)
                 if api.is_coroutine:
                     self._start(request, api.handler(self._context, request, message))
+                elif api.only_reads:
+                    self._serve_from_memory(api, request, message)
                 else:
                     answer = api.handler(self._context, request, message)
                     connection.answer(encode_response(answer, version, request.correlation_id))
@@ -139,6 +152,26 @@ class Dispatcher:
             connection.close("a handler failed")
         if self.after is not None:
             self.after(request)
+
+    def _serve_from_memory(self, api: Api, request: Request, message: Any) -> None:
+        """Answer at once if everything is in memory, and later if not."""
+        try:
+            with without_waiting():
+                answer = api.handler(self._context, request, message)
+        except NotInMemory as missing:
+            self._start(request, self._read_first(api, request, message, missing))
+        else:
+            request.connection.answer(encode_response(answer, request.api_version, request.correlation_id))
+
+    async def _read_first(self, api: Api, request: Request, message: Any, missing: NotInMemory) -> Any:
+        for _ in range(MOST_LOOK_UPS):
+            await self._context.io.run(missing.load, Lane.READ)
+            try:
+                with without_waiting():
+                    return api.handler(self._context, request, message)
+            except NotInMemory as again:
+                missing = again
+        return api.handler(self._context, request, message)
 
     def _refuse(self, request: Request) -> None:
         """Answer or close a request of an API or version that is not served."""

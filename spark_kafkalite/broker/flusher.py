@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.purgatory import Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import KafkaStorageError
@@ -132,7 +132,7 @@ class Flusher:
             self._running = False
             return
         self._unwritten_bytes = 0
-        self._io.submit(job.run, lambda _: self._done(job), lambda error: self._could_not_run(job, error))
+        self._io.submit(job.run, lambda _: self._done(job), lambda error: self._could_not_run(job, error), Lane.SYNC)
 
     def _could_not_run(self, job: FlushJob, error: BaseException) -> None:
         # Not a failed fsync, which the job notes itself: the thread could not even run it. It counts the same.

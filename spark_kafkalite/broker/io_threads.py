@@ -2,6 +2,9 @@
 
 The event loop owns all state; a thread gets a self-contained piece of work and its outcome comes back to the loop. The
 threads are started when they are first needed, so an idle broker has none.
+
+There are lanes, each with threads of its own, because what is done in one may take long: a produce that waits for its
+fsync must not queue behind a dozen consumers that read old data from the disk, nor behind batches being decompressed.
 """
 
 from __future__ import annotations
@@ -10,29 +13,46 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
+class Lane(Enum):
+    """What a thread is wanted for."""
+
+    SYNC = "sync"  # fsync, which answers wait for
+    READ = "read"  # old data from the disk
+    CHECK = "check"  # decompressing and walking batches
+    FILES = "files"  # everything else: removing files, writing back
+
+
 class IoThreads:
-    """A bounded pool of threads whose outcomes are handled in the loop."""
+    """Bounded pools of threads whose outcomes are handled in the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        """``count`` threads at most in each lane."""
         self._loop = loop
-        self._executor = ThreadPoolExecutor(max_workers=count, thread_name_prefix="kafkalite-io")
+        self._executors = {
+            lane: ThreadPoolExecutor(max_workers=count, thread_name_prefix=f"kafkalite-{lane.value}") for lane in Lane
+        }
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def submit(
-        self, work: Callable[[], T], on_done: Callable[[T], None], on_error: Callable[[BaseException], None]
+        self,
+        work: Callable[[], T],
+        on_done: Callable[[T], None],
+        on_error: Callable[[BaseException], None],
+        lane: Lane = Lane.FILES,
     ) -> None:
         """Run ``work`` in a thread, then ``on_done`` with its result or ``on_error`` with its exception in the loop."""
         self._running += 1
         self._idle.clear()
-        future = self._executor.submit(work)
+        future = self._executors[lane].submit(work)
         future.add_done_callback(lambda done: self._hand_over(done, on_done, on_error))
 
     def _hand_over(self, done: Future[Any], on_done: Callable[[Any], None], on_error: Callable[..., None]) -> None:
@@ -52,6 +72,21 @@ class IoThreads:
         else:
             on_error(error)
 
+    async def run(self, work: Callable[[], T], lane: Lane = Lane.FILES) -> T:
+        """Run ``work`` in a thread and return its result, or raise its exception."""
+        outcome: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T) -> None:
+            if not outcome.done():
+                outcome.set_result(result)
+
+        def failed(error: BaseException) -> None:
+            if not outcome.done():
+                outcome.set_exception(error)
+
+        self.submit(work, done, failed, lane)
+        return await outcome
+
     async def wait_until_idle(self) -> None:
         """Wait until no thread works and every outcome has been handled."""
         while self._running:
@@ -59,4 +94,5 @@ class IoThreads:
 
     def close(self) -> None:
         """Let the threads end; waits for work that runs."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        for executor in self._executors.values():
+            executor.shutdown(wait=True, cancel_futures=True)

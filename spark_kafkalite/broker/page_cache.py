@@ -4,6 +4,9 @@
 What was written lately is in the cache and is not asked about. Anything else is probed with ``preadv(RWF_NOWAIT)``,
 which fails instead of waiting; after a miss a thread reads the range once, which leaves it in the cache.
 
+Finding the range comes before, and reads indexes and batch headers. That is done inside ``log.fs.without_waiting``:
+what is not in memory is read by a thread, and the look-up begins again, as often as it takes and MOST_LOOK_UPS at most.
+
 The probe is a guess in both directions (the kernel may drop a page right after it), so it samples the range instead of
 reading it: the cost of being wrong is a short stall, not a wrong answer.
 """
@@ -18,7 +21,12 @@ from spark_kafkalite.log.segment import LogSlice
 
 # The kernel reads ahead in windows of 128 KiB by default, so a cached page rarely has uncached neighbours nearer by.
 _SAMPLE_EVERY_BYTES = 128 * 1024
-_PIECE_BYTES = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
+# Behind a range that had to be read the disk is asked for this much more, for the request that goes on from there.
+_AHEAD_BYTES = 2 * 1024 * 1024
+# A look-up reads two indexes and two stretches of headers. That the kernel drops them as fast as they are read happens
+# when memory is very short; reading in the loop is then the lesser evil.
+MOST_LOOK_UPS = 16
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -53,13 +61,14 @@ def _is_cached(piece: LogSlice) -> bool:
 
 def read_into_cache(slices: Iterable[LogSlice]) -> None:
     """Read the slices from the disk, to have them in the page cache; for a thread."""
-    buffer = bytearray(_PIECE_BYTES)
-    view = memoryview(buffer)
+    buffer = memoryview(bytearray(_PIECE_BYTES))
     for piece in slices:
         position, end = piece.position, piece.position + piece.length
         descriptor = piece.file.fileno()
+        # All at once, so that the disk gets large requests; the loop below waits for them.
+        os.posix_fadvise(descriptor, position, piece.length + _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         while position < end:
-            count = os.preadv(descriptor, (view[: min(end - position, _PIECE_BYTES)],), position)
+            count = os.preadv(descriptor, (buffer[: min(end - position, _PIECE_BYTES)],), position)
             if count == 0:
                 break
             position += count

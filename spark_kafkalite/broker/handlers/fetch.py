@@ -11,9 +11,9 @@ Partitions are read in the order of the request, within its ``max_bytes`` and ea
 the first partition that has anything, which gives at least one batch, however large. A slice's end is fixed when it
 is read and lies at a batch's end below what consumers may see.
 
-An answer that is not complete enough waits (:class:`DelayedFetch`). Records leave with ``sendfile``, which would block
-the loop on bytes that are not in the page cache: ranges behind the recently written part are probed, and a miss is read
-by a thread first.
+An answer that is not complete enough waits (:class:`DelayedFetch`). Nothing here waits for the disk: indexes and
+headers that are not in the page cache are read by a thread, and then the reading begins anew; the same with the
+records, which leave with ``sendfile`` (ranges behind the recently written part are probed).
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from __future__ import annotations
 from spark_kafkalite.broker.connection import ResponseSlot
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.outbox import FileRange, Response
-from spark_kafkalite.broker.page_cache import read_into_cache, uncached
+from spark_kafkalite.broker.page_cache import MOST_LOOK_UPS, read_into_cache, uncached
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
+from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError, NotLeaderOrFollower
+from spark_kafkalite.log.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.hot import FetchedPartition, FetchPartition, FetchRequest, pack_fetch_response, parse_fetch
@@ -43,6 +46,9 @@ def handle(context: BrokerContext, request: Request, frame: memoryview, position
         code = FetchSessionIdNotFound.code
         return pack_fetch_response(request.correlation_id, request.api_version, [], error_code=code)  # type: ignore[return-value]
     result = _Reading(context, fetch)
+    if result.not_in_memory:
+        _read_again(context, request, fetch, result, request.connection.defer())
+        return None
     if result.is_enough or fetch.max_wait_ms <= 0 or not fetch.topics:
         return _response(context, request, result, None)
     DelayedFetch(context, request, fetch).start(result)
@@ -56,6 +62,7 @@ class _Reading:
         "_fetch",
         "_left_bytes",
         "is_enough",
+        "not_in_memory",
         "old_slices",
         "partitions",
         "size_bytes",
@@ -63,16 +70,27 @@ class _Reading:
         "topics",
     )
 
-    def __init__(self, context: BrokerContext, fetch: FetchRequest) -> None:
+    def __init__(self, context: BrokerContext, fetch: FetchRequest, *, may_wait: bool = False) -> None:
+        """Read; what that needs and is not in memory ends up in ``not_in_memory``, unless it may wait for the disk."""
         self._fetch = fetch
         self._left_bytes = min(max(fetch.max_bytes, 0), context.config["fetch.max.bytes"])
         self.size_bytes = 0
         self.is_enough = False
         self.slice_count = 0
         self.old_slices: list[LogSlice] = []
+        self.not_in_memory: list[NotInMemory] = []
         self.partitions: list[Partition] = []
         self.topics: list[tuple[str, list[FetchedPartition]]] = []
-        replicas = context.replicas
+        if may_wait:
+            self._read_all(context.replicas)
+        else:
+            with without_waiting():
+                self._read_all(context.replicas)
+        if self.size_bytes >= fetch.min_bytes:
+            self.is_enough = True
+
+    def _read_all(self, replicas: Replicas) -> None:
+        fetch = self._fetch
         for name, asked in fetch.topics:
             fetched = []
             for one in asked:
@@ -85,9 +103,10 @@ class _Reading:
                 except KafkaError as error:
                     self.is_enough = True
                     fetched.append(FetchedPartition(one.partition, error.code))
+                except NotInMemory as missing:
+                    # The other partitions go on, so that a thread gets all that is missing at once.
+                    self.not_in_memory.append(missing)
             self.topics.append((name, fetched))
-        if self.size_bytes >= fetch.min_bytes:
-            self.is_enough = True
 
     def _read(self, partition: Partition, asked: FetchPartition) -> FetchedPartition:
         partition.check_leader(asked.current_leader_epoch)
@@ -118,6 +137,34 @@ class _Reading:
         )
 
 
+def _read_again(
+    context: BrokerContext,
+    request: Request,
+    fetch: FetchRequest,
+    result: _Reading,
+    slot: ResponseSlot,
+    look_ups: int = 1,
+) -> None:
+    """Have a thread read what was not in memory, read anew, and answer with whatever that gives."""
+
+    def loaded(_: None) -> None:
+        if slot.abandoned:
+            return
+        again = _Reading(context, fetch, may_wait=look_ups >= MOST_LOOK_UPS)
+        if again.not_in_memory:
+            _read_again(context, request, fetch, again, slot, look_ups + 1)
+        else:
+            _response(context, request, again, slot)
+
+    missing = result.not_in_memory
+
+    def load() -> None:
+        for one in missing:
+            one.load()
+
+    context.io.submit(load, loaded, lambda error: slot.fail(f"reading a log failed: {error}"), Lane.READ)
+
+
 def _response(context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot | None) -> Response | None:
     """Give the answer: returned when there is no slot, else into the slot; after a read where one is needed."""
     cold = uncached(result.old_slices) if result.old_slices else None
@@ -127,6 +174,7 @@ def _response(context: BrokerContext, request: Request, result: _Reading, slot: 
             lambda: read_into_cache(cold),
             lambda _: waiting.complete(_pack(request, result)),
             lambda error: waiting.fail(f"reading a log failed: {error}"),
+            Lane.READ,
         )
         return None
     response = _pack(request, result)
@@ -177,14 +225,20 @@ class DelayedFetch(DelayedOperation):
 
     def try_complete(self) -> bool:
         result = _Reading(self._context, self._fetch)
-        if not result.is_enough or not self.finish():
+        if not (result.is_enough or result.not_in_memory) or not self.finish():
             return False
-        _response(self._context, self._request, result, self._slot)
+        self._answer(result)
         return True
 
     def expire(self) -> None:
         if self.finish():
-            _response(self._context, self._request, _Reading(self._context, self._fetch), self._slot)
+            self._answer(_Reading(self._context, self._fetch))
+
+    def _answer(self, result: _Reading) -> None:
+        if result.not_in_memory:
+            _read_again(self._context, self._request, self._fetch, result, self._slot)
+        else:
+            _response(self._context, self._request, result, self._slot)
 
     def fail(self) -> None:
         self._slot.fail("a handler failed")

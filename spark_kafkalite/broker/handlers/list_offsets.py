@@ -32,7 +32,7 @@ MAX_TIMESTAMP = -3
 _FIRST_VERSION_WITH_MAX_TIMESTAMP = 7
 
 
-@handles(2, 1, 7)
+@handles(2, 1, 7, only_reads=True)
 def handle(context: BrokerContext, request: Request, message: ListOffsetsRequest) -> ListOffsetsResponse:
     """Look up one offset for each partition; a partition asked for twice is an error for that partition."""
     topics = []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.broker.append_queue import AppendOutcome
+from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.broker.request_memory import RequestMemory
@@ -41,7 +42,7 @@ class FakeIo:
     def __init__(self) -> None:
         self.work: list[tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]] = []
 
-    def submit(self, work: Any, on_done: Any, on_error: Any) -> None:
+    def submit(self, work: Any, on_done: Any, on_error: Any, lane: Lane = Lane.FILES) -> None:
         self.work.append((work, on_done, on_error))
 
     def run_one(self) -> None:

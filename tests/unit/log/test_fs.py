@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.log.fs import read_whole, replace_file, write_whole
+from spark_kafkalite.log.fs import NotInMemory, OsFs, read_whole, replace_file, without_waiting, write_whole
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
 
@@ -28,3 +30,33 @@ def test_replacement_survives_a_power_loss(fs: MemoryFs) -> None:
     fs.sync_directory("/")
     replace_file(fs, "/data/a", b"new")
     assert read_whole(fs.crash(CrashMode.POWER), "/data/a") == b"new"
+
+
+def test_a_read_without_waiting_says_what_is_not_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "old"
+    path.write_bytes(bytes(8 << 20))
+    file = OsFs().open(str(path))
+    file.sync()
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with without_waiting():
+        try:
+            file.pread(100, 6 << 20)
+        except NotInMemory as found:
+            missing = found
+        else:
+            pytest.skip("this file system keeps everything in memory, or cannot tell")
+    assert len(file.pread(10, 0)) == 10  # outside it waits
+    missing.load()
+    assert file.pread(1, (8 << 20) - 1) == b"\0"
+    with without_waiting():
+        assert file.pread(100, 6 << 20) == bytes(100)
+        assert file.pread(100, (8 << 20) - 10) == bytes(10)
+        assert file.pread(100, 9 << 20) == b""
+    small = tmp_path / "index"
+    small.write_bytes(bytes(1 << 20))
+    file = OsFs().open(str(small))
+    file.sync()
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    NotInMemory(file, 500_000, 8).load()
+    with without_waiting():
+        assert len(file.pread(1 << 20, 0)) == 1 << 20  # small files are read to their end
