@@ -2,7 +2,9 @@
 
 A list of (leader epoch, start offset), both ascending, kept in ``leader-epoch-checkpoint`` (see ``checkpoint``). A
 leader adds (its epoch, log end offset) before its first append; a follower takes the entries from the batches that it
-copies. Replicas find the place where their logs part by asking for the end offset of an epoch (KIP-101, KIP-279).
+copies. An epoch without followers to ask for it may wait to be written until the flush of its first records: a crash
+before that takes them both, or recovery finds the epoch in the batches. Replicas find the place where their logs part
+by asking for the end offset of an epoch (KIP-101, KIP-279).
 
 Rules: entries never go backwards; an epoch has one start offset, the first it was seen with; one in which
 nothing was written is dropped when the next begins; the first entry starts at
@@ -24,11 +26,13 @@ _NO_OFFSET = -1
 class LeaderEpochs:
     """The leader epochs of one partition."""
 
-    __slots__ = ("_fs", "_path", "_starts", "epochs", "latest")
+    __slots__ = ("_fs", "_path", "_starts", "epochs", "latest", "unwritten")
 
     def __init__(self, fs: Fs, path: str, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._fs = fs
         self._path = path
+        # Whether an epoch is in memory only.
+        self.unwritten = False
         self.epochs: list[int] = []
         self._starts: list[int] = []
         for epoch, start in entries:
@@ -66,16 +70,24 @@ class LeaderEpochs:
         self.latest = epoch
         return True
 
-    def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> bool:
-        """Take up an epoch and write the checkpoint; return whether the epoch was new."""
+    def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> bool:
+        """Take up an epoch; return whether it was new. With ``write`` the checkpoint is then on the disk."""
         if not self.note(epoch, start_offset):
             return False
-        self.write(sync=sync)
+        if write:
+            self.write()
+        else:
+            self.unwritten = True
         return True
+
+    def lacks_epoch_before(self, end_offset: int) -> bool:
+        """Return whether the checkpoint lacks an epoch that wrote something below ``end_offset``."""
+        return self.unwritten and bool(self._starts) and self._starts[-1] < end_offset
 
     def write(self, *, sync: bool = True) -> None:
         """Replace the checkpoint file by what is in memory."""
         write_epochs(self._fs, self._path, self.entries, sync=sync)
+        self.unwritten = False
 
     def epoch_at(self, offset: int) -> int:
         """Return the epoch that wrote ``offset``, -1 when that is not known."""

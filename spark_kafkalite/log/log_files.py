@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE
 from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.producer_state import SNAPSHOT_SUFFIX, snapshot_path
@@ -26,12 +27,13 @@ _LEFTOVER_SUFFIXES: Final = (".cleaned", DELETED_SUFFIX, ".tmp")
 
 
 class LogFiles(NamedTuple):
-    """The files of one log: size by base offset, and the offsets of snapshots."""
+    """The files of one log: size by base offset, the offsets of snapshots, whether there is a file of epochs."""
 
     logs: dict[int, int]
     indexes: dict[int, int]
     time_indexes: dict[int, int]
     snapshots: list[int]
+    has_epochs: bool
 
     @property
     def base_offsets(self) -> list[int]:
@@ -48,9 +50,10 @@ class LogFiles(NamedTuple):
 
 def list_log_files(fs: Fs, directory: str) -> LogFiles:
     """List a log's directory and remove what interrupted work has left in it."""
-    found = LogFiles({}, {}, {}, [])
+    entries = fs.entries(directory)
+    found = LogFiles({}, {}, {}, [], any(entry.name == LEADER_EPOCH_FILE for entry in entries))
     by_suffix = {LOG_SUFFIX: found.logs, INDEX_SUFFIX: found.indexes, TIME_INDEX_SUFFIX: found.time_indexes}
-    for name, is_directory, size_bytes in fs.entries(directory):
+    for name, is_directory, size_bytes in entries:
         if is_directory:
             continue
         stem, dot, kind = name.rpartition(".")

@@ -33,6 +33,7 @@ from spark_kafkalite.log.checkpoint import (
     topic_id_text,
 )
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.fs import replace_file
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.open_files import OpenFiles
@@ -43,7 +44,7 @@ from spark_kafkalite.log.scan import OnBytes
 from spark_kafkalite.log.segment import DELETED_SUFFIX, LogSlice, Segment
 from spark_kafkalite.model import Offset, TimestampType, TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.records.layout import LOG_APPEND_TIME_BIT, BatchHeader
 
 
 class AppendResult(NamedTuple):
@@ -185,8 +186,8 @@ class PartitionLog(LocalLog):
         original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), RecordListTooLarge (18),
         KafkaStorageError (56); nothing is written then.
         """
-        if self.failure is not None or self.closed:
-            raise self._unusable()
+        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+            self._make_ready()
         has_producer = header.producer_id >= 0
         if has_producer:
             original = self._check_sequence(header)
@@ -220,6 +221,21 @@ class PartitionLog(LocalLog):
             self.producers.update(header, base_offset, append_time_ms if append_time_ms >= 0 else self._clock.wall_ms())
         return AppendResult(base_offset, last_offset, append_time_ms, False)
 
+    def _make_ready(self) -> None:
+        """Have the log take appends: read what a fast start has left unread. Raises KafkaStorageError (56) or
+        ClosedError when it takes none."""
+        if self.failure is not None or self.closed:
+            raise self._unusable()
+        try:
+            last = self.segments.active.read_tail()
+        except CorruptMessage as error:
+            self.failure = f"cannot append to {self.topic_partition}: {error}; a restart of the broker recovers the log"
+            raise KafkaStorageError(self.failure) from error
+        except OSError as error:
+            raise self._fail("read the end of", error) from error
+        if last is not None and last.attributes & LOG_APPEND_TIME_BIT:
+            self._last_append_time_ms = last.max_timestamp
+
     def _check_sequence(self, header: BatchHeader) -> ProducerBatch | None:
         try:
             return self.producers.check(header)
@@ -236,8 +252,8 @@ class PartitionLog(LocalLog):
     def append_as_follower(self, batches: bytes | bytearray | memoryview) -> AppendResult:
         """Append whole batches as the leader has them. Their CRCs, offsets and epochs are checked first, all of them:
         nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk fails."""
-        if self.failure is not None or self.closed:
-            raise self._unusable()
+        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+            self._make_ready()
         view = memoryview(batches)
         headers = kernel.scan_headers(view)
         if not headers or sum(header.size_bytes for header in headers) != len(view):
@@ -271,18 +287,34 @@ class PartitionLog(LocalLog):
 
     def assign_leader_epoch(self, leader_epoch: int, start_offset: int | None = None, *, sync: bool = True) -> None:
         """Note that ``leader_epoch`` begins at the log end (or ``start_offset``). With ``sync`` it is on the disk when
-        this returns, which a leader with followers needs before it acts; without, after the next flush."""
+        this returns, which a leader with followers needs before it acts; without, after the flush of its records."""
         try:
-            new = self.epochs.assign(
-                leader_epoch, self.log_end_offset if start_offset is None else start_offset, sync=sync
-            )
+            self.epochs.assign(leader_epoch, self.log_end_offset if start_offset is None else start_offset, write=sync)
         except OSError as error:
             raise self._fail("write the leader epochs of", error) from error
-        if new and not sync:
+
+    def start_flush(self) -> FlushJob | None:
+        """Return what to sync; see ``LocalLog.start_flush``. Epochs that are in memory only are written first."""
+        error: OSError | None = None
+        if self.epochs.unwritten and not self._flushing and self.failure is None and not self.closed:
+            try:
+                self._write_epochs()
+            except OSError as failed:
+                error = failed
+        job = super().start_flush()
+        if job is not None and error is not None:
+            job.error = error
+        return job
+
+    def _write_epochs(self) -> None:
+        if self.epochs.lacks_epoch_before(self.log_end_offset):
+            self.epochs.write(sync=False)
             self._unsynced.add_path(f"{self.directory}/{LEADER_EPOCH_FILE}")
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment, with a snapshot of the producers. What is new is synced by the next flush."""
+        if self.segments.active.unread_until_offset >= 0:
+            self._make_ready()
         super().roll(base_offset)
         try:
             self.producers.map_end_offset = self.segments.active.base_offset
@@ -343,8 +375,8 @@ class PartitionLog(LocalLog):
         For followers whose leader's log is another. A segment of which answers are still being sent is cut under them:
         the caller closes those connections first.
         """
-        if self.failure is not None or self.closed:
-            raise self._unusable()
+        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+            self._make_ready()
         if offset >= self.log_end_offset:
             return
         if offset < self.segments.first.base_offset:
@@ -361,8 +393,8 @@ class PartitionLog(LocalLog):
 
     def truncate_fully(self, start_offset: int) -> None:
         """Remove everything and go on at ``start_offset``."""
-        if self.failure is not None or self.closed:
-            raise self._unusable()
+        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+            self._make_ready()
         try:
             self._before_truncation(0)
             self.segments.start_anew(start_offset, self._clock.wall_ms())
@@ -431,6 +463,7 @@ class PartitionLog(LocalLog):
     def write_small_files(self) -> None:
         """Write the active segment's indexes and a producer snapshot; the next flush syncs them."""
         try:
+            self._write_epochs()
             active = self.segments.active
             if active.write_indexes():
                 self._unsynced.add_path(active.offset_index.path)

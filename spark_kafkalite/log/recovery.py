@@ -1,7 +1,8 @@
 """Opening a log that is on the disk: quickly after a clean stop, by scanning after a crash.
 
-After a clean stop the files are trusted: a sealed segment costs nothing but its entry in the directory, of the active
-one the batches after its last index entry are walked.
+After a clean stop the files are trusted: a segment costs nothing but its entry in the directory, and no index is read.
+Where the log ends the checkpoint of recovery points says, if there is a snapshot of producers at that offset as a clean
+stop takes it; without one the batches after the last index entry of the active segment are walked.
 
 After a crash everything from the recovery point on (the first offset that was not known to be on the disk) is scanned
 (see ``scan``). At the first batch that is not sound the file is cut and all later segments are removed: what comes
@@ -148,7 +149,9 @@ class _Loader:
     def _load_epochs(self) -> None:
         path = f"{self._directory}/{LEADER_EPOCH_FILE}"
         try:
-            self._epochs, self._epochs_lost = LeaderEpochs.load(self._files.fs, path), False
+            self._epochs = LeaderEpochs.load(self._files.fs, path)
+            # It is written no later than the first flush of a record.
+            self._epochs_lost = not self._found.has_epochs and any(self._found.logs.values())
         except CheckpointError as error:
             logger.warning("%s; reading the leader epochs from the log", error)
             self._epochs, self._epochs_lost = LeaderEpochs(self._files.fs, path), True
@@ -183,8 +186,14 @@ class _Loader:
         """Open the log as a clean stop has left it. CorruptMessage when the active segment says otherwise."""
         fs, bases, found = self._files.fs, self._bases, self._found
         active = self._active(bases[-1])
-        last = active.load_tail()
-        end = last.next_offset if last else active.base_offset
+        last = None
+        if bases[-1] < self._recovery_point and self._recovery_point in found.snapshots and active.size_bytes:
+            # A clean stop flushes the log and takes a snapshot at its end; only then is the checkpoint written. So the
+            # end is known, and indexes need not be read before somebody appends or asks for times.
+            end = active.unread_until_offset = self._recovery_point
+        else:
+            last = active.load_tail()
+            end = last.next_offset if last else active.base_offset
         segments = Segments(self._files, self._directory, [self._sealed(base) for base in bases[:-1]], active)
         producers = load_newest_snapshot(fs, self._directory, found.snapshots, end)
         scan = self._scan(producers, 0)

@@ -13,6 +13,7 @@ but the two look-ups by time, and those decode one batch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -34,6 +35,11 @@ DELETED_SUFFIX: Final = ".deleted"
 
 # One index interval and a header more: what a look-up inside an index gap has to read when batches are small.
 _LOOK_UP_BYTES: Final = 4096 + HEADER_BYTES
+# What a rebuild of indexes reads at once, and how often it makes an entry (Kafka's default, whatever the topic's is).
+_REBUILD_BYTES: Final = 1 << 20
+_REBUILT_INTERVAL_BYTES: Final = 4096
+
+logger = logging.getLogger(__name__)
 
 
 class LogSlice(NamedTuple):
@@ -195,6 +201,7 @@ class ActiveSegment(Segment):
         "created_ms",
         "first_timestamp_ms",
         "roll_jitter_ms",
+        "unread_until_offset",
     )
 
     def __init__(
@@ -226,6 +233,8 @@ class ActiveSegment(Segment):
         # Largest timestamp of the first batch; -1 while there is none. Rolling by time counts from it.
         self.first_timestamp_ms = -1
         self.roll_jitter_ms = 0
+        # Where the segment ends, after a clean stop, while what ``load_tail`` finds out is not known yet; else -1.
+        self.unread_until_offset = -1
 
     @property
     def file(self) -> File:
@@ -233,6 +242,8 @@ class ActiveSegment(Segment):
 
     @property
     def max_timestamp(self) -> tuple[int, int]:
+        if self.unread_until_offset >= 0:
+            self.read_tail()
         return self._timestamp_so_far, self._offset_of_max_timestamp
 
     def append(
@@ -291,6 +302,8 @@ class ActiveSegment(Segment):
 
     def write_indexes(self) -> bool:
         """Bring the index files up to date, the time index with its last entry; return whether they were not."""
+        if self.unread_until_offset >= 0:
+            return False
         self.time_index.maybe_append(self._timestamp_so_far, self._offset_of_max_timestamp)
         wrote_offsets = self.offset_index.write()
         return self.time_index.write() or wrote_offsets
@@ -334,6 +347,33 @@ class ActiveSegment(Segment):
         if self.size_bytes:
             first = next(self.headers(0, 1, read_bytes=HEADER_BYTES))
             self.first_timestamp_ms = first.header.max_timestamp
+        return last
+
+    def read_tail(self) -> BatchHeader | None:
+        """Do the ``load_tail`` that a fast start has put off, and rebuild the indexes where they do not fit the log.
+
+        CorruptMessage when the log does not end where the clean stop said.
+        """
+        try:
+            last = self.load_tail()
+        except CorruptMessage as error:
+            logger.warning("%s; its indexes are rebuilt", error)
+            last = self._rebuild_indexes()
+        end = last.next_offset if last else self.base_offset
+        if end != self.unread_until_offset:
+            raise CorruptMessage(
+                f"{self.log_path} ends at offset {end}, and ended at {self.unread_until_offset} when the broker stopped"
+            )
+        self.unread_until_offset = -1
+        return last
+
+    def _rebuild_indexes(self) -> BatchHeader | None:
+        batches = Segment(self.files, self._path.rpartition("/")[0], self.base_offset, self.size_bytes)
+        self.reset()
+        last: BatchHeader | None = None
+        for position, header in batches.headers(0, read_bytes=_REBUILD_BYTES):
+            self.take_up(position, header.size_bytes, header.last_offset, header.max_timestamp, _REBUILT_INTERVAL_BYTES)
+            last = header
         return last
 
     def reset(self) -> None:

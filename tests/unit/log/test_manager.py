@@ -368,3 +368,61 @@ def test_changed_settings_reach_every_log(fs: MemoryFs, clock: ManualClock) -> N
     settings["segment.bytes"] = 100
     manager.update_configs()
     assert log.config.segment_bytes == 100
+
+
+def test_after_a_clean_stop_no_index_is_read(start: Starter, fs: MemoryFs) -> None:
+    settings = {"segment_bytes": 500, "index_interval_bytes": 100}
+    manager = start(**settings)
+    log = manager.create(T0, ID)
+    for _ in range(30):
+        append(log)
+    manager.shutdown()
+    fs.fail("open", path_part="index", times=1000)
+    again = start(**settings)
+    assert (again.logs[T0].log_end_offset, again.logs[T0].recovery_point) == (30, 30)
+    again.shutdown()
+    assert fs.exists("/data/.kafka_cleanshutdown")
+
+
+def test_fast_start_reads_the_tail_at_the_first_append(start: Starter, fs: MemoryFs) -> None:
+    manager = start(message_timestamp_type="LogAppendTime")
+    append(manager.create(T0, ID), 3)
+    manager.shutdown()
+    log = start(message_timestamp_type="LogAppendTime").logs[T0]
+    assert log.segments.active.unread_until_offset == 3
+    append(log)
+    assert log.segments.active.unread_until_offset == -1
+    assert log.offset_of_max_timestamp(4) is not None
+    assert log.segments.active.first_timestamp_ms > 0
+
+
+def test_log_that_was_cut_while_the_broker_was_stopped_takes_no_appends(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    log = manager.create(T0, ID)
+    append(log)
+    size = log.size_bytes
+    append(log)
+    manager.shutdown()
+    fs.open("/data/t-0/00000000000000000000.log").truncate(size)
+    manager = start()
+    with pytest.raises(KafkaStorageError, match="ends at offset 1, and ended at 2"):
+        append(manager.logs[T0])
+    manager.shutdown()
+    assert not fs.exists("/data/.kafka_cleanshutdown"), "the next start must recover it"
+    assert start().logs[T0].log_end_offset == 1
+
+
+def test_epoch_of_an_idle_leader_is_not_written(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    log = manager.create(T0, ID)
+    log.assign_leader_epoch(4, sync=False)
+    log.flush()
+    assert not fs.exists("/data/t-0/leader-epoch-checkpoint")
+    data = make_batch()
+    log.append_as_leader(data, header_of(data), 4)
+    log.flush()
+    assert read_whole(fs, "/data/t-0/leader-epoch-checkpoint") == b"0\n1\n4 0\n"
+    assert fs.crash(CrashMode.POWER).exists("/data/t-0/leader-epoch-checkpoint")
+    log.assign_leader_epoch(5, sync=False)
+    manager.shutdown()
+    assert read_whole(fs, "/data/t-0/leader-epoch-checkpoint") == b"0\n1\n4 0\n"

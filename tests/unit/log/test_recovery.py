@@ -154,6 +154,7 @@ def test_rests_of_interrupted_work_are_removed(open_log: LogOpener, fs: MemoryFs
 def test_epoch_zero_comes_back(open_log: LogOpener, fs: MemoryFs) -> None:
     log = open_log()
     append(log, epoch=0)
+    log.flush()
     fs.unlink("/data/t-0/leader-epoch-checkpoint")
     assert open_log(clean=False).epochs.entries == [(0, 0)]
 
