@@ -20,17 +20,18 @@ from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 import operator
+from os import urandom
 
 from crc32c import crc32c as _crc32c
 
 from spark_kafkalite.errors import CorruptMessage, SerializationError
 from spark_kafkalite.model import Record
 from spark_kafkalite.records import layout
-from spark_kafkalite.records.assemble import SectionFacts, assemble
+from spark_kafkalite.records.assemble import RetainedRecords, SectionFacts, assemble
 from spark_kafkalite.records.buffers import HeaderColumns, with_valid_keys
 from spark_kafkalite.records.layout import BatchHeader, record_error
 
@@ -113,3 +114,4 @@ include "_kernel_columns.pxi"
 include "_kernel_decode.pxi"
 include "_kernel_encode.pxi"
 include "_kernel_partition.pxi"
+include "_kernel_compact.pxi"

@@ -46,6 +46,7 @@ if TYPE_CHECKING or _native_is_usable():
         IS_NATIVE,
         ColumnBuilder,
         Columns,
+        KeyMap,
         OpenBatch,
         check_crc,
         encode_columns,
@@ -57,7 +58,6 @@ if TYPE_CHECKING or _native_is_usable():
         stamp,
         walk_records,
     )
-    from spark_kafkalite.records.batch_py import KeyMap
 else:
     from spark_kafkalite.records.batch_py import (
         IS_NATIVE,
