@@ -38,15 +38,15 @@ class OffsetIndex(SparseIndex):
         """Add the batch that starts at ``position`` and ends with ``last_offset``."""
         self.add(last_offset - self._base_offset, position)
 
-    def position_before(self, offset: int) -> int:
-        """Return a batch start at or before the batch that holds ``offset``; 0 when the index says nothing."""
+    def entry_before(self, offset: int) -> tuple[int, int] | None:
+        """Return (last offset, position) of the last batch known to end at or before ``offset``; None when none is."""
         entry = self.floor(offset - self._base_offset)
-        return entry[1] if entry else 0
+        return (self._base_offset + entry[0], entry[1]) if entry else None
 
-    def boundary_before(self, position: int) -> int:
-        """Return the greatest known batch start at or below ``position``; 0 when the index says nothing."""
+    def entry_within(self, position: int) -> tuple[int, int] | None:
+        """Return (last offset, position) of the last batch known to start at or below ``position``."""
         entry = self.floor_by_value(position)
-        return entry[1] if entry else 0
+        return (self._base_offset + entry[0], entry[1]) if entry else None
 
     def last_entry(self) -> tuple[int, int] | None:
         """Return (last offset, position) of the last entry."""

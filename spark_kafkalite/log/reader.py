@@ -125,7 +125,7 @@ class Reader:
         """Return segments and positions in them from which on the log is about ``window_bytes`` long."""
         late: list[tuple[Segment, int]] = []
         for segment in self._segments.backwards():
-            late.append((segment, segment.offset_index.boundary_before(max(0, segment.size_bytes - window_bytes))))
+            late.append((segment, segment.boundary_before(max(0, segment.size_bytes - window_bytes))))
             window_bytes -= segment.size_bytes
             if window_bytes <= 0:
                 break
@@ -138,8 +138,8 @@ class Reader:
                 break
             if segment.max_timestamp[0] < timestamp_ms:
                 continue
-            offset = max(segment.time_index.offset_before(timestamp_ms), start_offset)
-            for found in segment.headers(segment.offset_index.position_before(offset)):
+            offset = max(segment.offset_before(timestamp_ms), start_offset)
+            for found in segment.headers(segment.position_before(offset)):
                 if found.header.base_offset >= until_offset:
                     return None
                 if found.header.max_timestamp < timestamp_ms or found.header.last_offset < offset:
@@ -169,7 +169,7 @@ def _max_timestamp_batch(segment: Segment, start_offset: int, until_offset: int)
     if start_offset <= offset < until_offset:
         return segment.find(offset)
     best: Found | None = None
-    for found in segment.headers(segment.offset_index.position_before(start_offset)):
+    for found in segment.headers(segment.position_before(start_offset)):
         header = found.header
         if header.base_offset >= until_offset:
             break

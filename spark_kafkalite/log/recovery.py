@@ -197,8 +197,7 @@ class _Loader:
         segments = Segments(self._files, self._directory, [self._sealed(base) for base in bases[:-1]], active)
         producers = load_newest_snapshot(fs, self._directory, found.snapshots, end)
         scan = self._scan(producers, 0)
-        # Without any snapshot the log comes from a broker that kept none; a clean stop says nothing is missing.
-        if found.snapshots and producers.map_end_offset < end:
+        if producers.map_end_offset < end:
             scan.replay(segments, producers.map_end_offset)
         if self._epochs_lost:
             scan.replay(segments, segments.first.base_offset)

@@ -101,8 +101,74 @@ class Segment:
     def max_timestamp(self) -> tuple[int, int]:
         """The largest timestamp and the last offset of the first batch that reached it; (-1, base offset) when none."""
         if self._max_timestamp is None:
-            self._max_timestamp = self.time_index.last_entry() or (-1, self.base_offset)
+            last = self.time_index.last_entry()
+            if self.size_bytes and not (last is not None and self._is_newest(*last)):
+                self.rebuild_indexes("its time index does not end with its newest batch")
+                last = self.time_index.last_entry()
+            self._max_timestamp = last or (-1, self.base_offset)
         return self._max_timestamp
+
+    # Indexes carry no checksum. What they say is believed when the log agrees: an entry that names a batch which is
+    # there, with that offset and that time, is a right answer, however the search came to it.
+
+    def position_before(self, offset: int) -> int:
+        """Return a batch start at or before the batch that holds ``offset``; 0 when the index says nothing."""
+        entry = self.offset_index.entry_before(offset)
+        if entry is not None and not (entry[0] <= offset and self._is_batch(*entry)):
+            self.rebuild_indexes(f"its index says that a batch with last offset {entry[0]} starts at {entry[1]}")
+            entry = self.offset_index.entry_before(offset)
+        return entry[1] if entry else 0
+
+    def boundary_before(self, position: int) -> int:
+        """Return the greatest known batch start at or below ``position``; 0 when the index says nothing."""
+        entry = self.offset_index.entry_within(position)
+        if entry is not None and not (entry[1] <= position and self._is_batch(*entry)):
+            self.rebuild_indexes(f"its index says that a batch with last offset {entry[0]} starts at {entry[1]}")
+            entry = self.offset_index.entry_within(position)
+        return entry[1] if entry else 0
+
+    def offset_before(self, timestamp_ms: int) -> int:
+        """Return an offset such that no record before it is at or after ``timestamp_ms``."""
+        entry = self.time_index.entry_before(timestamp_ms)
+        if entry is not None and not (entry[0] < timestamp_ms and self._has_timestamp(*entry)):
+            self.rebuild_indexes(f"its time index says that offset {entry[1]} is of {entry[0]}")
+            entry = self.time_index.entry_before(timestamp_ms)
+        return entry[1] if entry else self.base_offset
+
+    def _is_batch(self, last_offset: int, position: int) -> bool:
+        if not 0 <= position <= self.size_bytes - HEADER_BYTES:
+            return False
+        try:
+            return bool(kernel.read_header(self.file.pread(HEADER_BYTES, position), 0).last_offset == last_offset)
+        except CorruptMessage:
+            return False
+
+    def _has_timestamp(self, timestamp_ms: int, offset: int) -> bool:
+        entry = self.offset_index.entry_before(offset)
+        position = entry[1] if entry is not None and entry[0] <= offset and self._is_batch(*entry) else 0
+        try:
+            for found in self.headers(position):
+                if found.header.last_offset >= offset:
+                    return found.header.max_timestamp == timestamp_ms
+        except CorruptMessage:
+            pass
+        return False
+
+    def _is_newest(self, timestamp_ms: int, offset: int) -> bool:
+        """Return whether the batch at ``offset`` is of that time, and none of the last batches is younger."""
+        late = self.headers(self.boundary_before(self.size_bytes))
+        return self._has_timestamp(timestamp_ms, offset) and all(
+            found.header.max_timestamp <= timestamp_ms for found in late
+        )
+
+    def rebuild_indexes(self, reason: str) -> BatchHeader | None:
+        """Make the indexes anew from the log, as far as it can be walked; return the last batch's header."""
+        active = ActiveSegment(self.files, self._path.rpartition("/")[0], self.base_offset, self.size_bytes, 0)
+        last = active.rebuild_indexes(reason)
+        sealed = active.seal()
+        self.offset_index, self.time_index = sealed.offset_index, sealed.time_index
+        self._max_timestamp = sealed._max_timestamp
+        return last
 
     def headers(
         self, position: int, until_position: int | None = None, *, read_bytes: int = _LOOK_UP_BYTES
@@ -132,7 +198,7 @@ class Segment:
 
     def find(self, offset: int) -> Found | None:
         """Return the first batch whose last offset is at or after ``offset``; None when the segment ends before."""
-        for found in self.headers(self.offset_index.position_before(offset)):
+        for found in self.headers(self.position_before(offset)):
             if found.header.last_offset >= offset:
                 return found
         return None
@@ -146,7 +212,7 @@ class Segment:
         limit = position + max_bytes
         if limit >= until_position:
             return until_position
-        boundary = self.offset_index.boundary_before(limit)
+        boundary = self.boundary_before(limit)
         if boundary > position:
             return boundary
         for found in self.headers(position, until_position):
@@ -331,8 +397,10 @@ class ActiveSegment(Segment):
         entry = self.offset_index.last_entry()
         timestamp, offset = self.time_index.last_entry() or (-1, self.base_offset)
         position = entry[1] if entry else 0
-        if position > self.size_bytes:
+        if not 0 <= position <= self.size_bytes:
             raise CorruptMessage(f"{self.log_path}: its index points to {position}, it ends at {self.size_bytes}")
+        if timestamp >= 0 and not self._has_timestamp(timestamp, offset):
+            raise CorruptMessage(f"{self.log_path}: its time index says that offset {offset} is of {timestamp}")
         last: BatchHeader | None = None
         for found in self.headers(position):
             last = found.header
@@ -357,8 +425,7 @@ class ActiveSegment(Segment):
         try:
             last = self.load_tail()
         except CorruptMessage as error:
-            logger.warning("%s; its indexes are rebuilt", error)
-            last = self._rebuild_indexes()
+            last = self.rebuild_indexes(str(error))
         end = last.next_offset if last else self.base_offset
         if end != self.unread_until_offset:
             raise CorruptMessage(
@@ -367,13 +434,18 @@ class ActiveSegment(Segment):
         self.unread_until_offset = -1
         return last
 
-    def _rebuild_indexes(self) -> BatchHeader | None:
-        batches = Segment(self.files, self._path.rpartition("/")[0], self.base_offset, self.size_bytes)
+    def rebuild_indexes(self, reason: str) -> BatchHeader | None:
+        logger.warning("%s: %s; its indexes are rebuilt", self.log_path, reason)
+        size = self.size_bytes
+        batches = Segment(self.files, self._path.rpartition("/")[0], self.base_offset, size)
         self.reset()
         last: BatchHeader | None = None
-        for position, header in batches.headers(0, read_bytes=_REBUILD_BYTES):
-            self.take_up(position, header.size_bytes, header.last_offset, header.max_timestamp, _REBUILT_INTERVAL_BYTES)
-            last = header
+        try:
+            for position, last in batches.headers(0, read_bytes=_REBUILD_BYTES):
+                self.take_up(position, last.size_bytes, last.last_offset, last.max_timestamp, _REBUILT_INTERVAL_BYTES)
+        except CorruptMessage as error:
+            logger.error("%s; what follows cannot be read", error)
+        self.size_bytes = size
         return last
 
     def reset(self) -> None:
@@ -394,4 +466,7 @@ class ActiveSegment(Segment):
         self.offset_index.truncate_to(position)
         self.time_index.truncate_to(offset)
         self._index_bytes = self.offset_index.count * TimeIndex.ENTRY.size
-        self.load_tail()
+        try:
+            self.load_tail()
+        except CorruptMessage as error:
+            self.rebuild_indexes(str(error))

@@ -45,10 +45,11 @@ class TimeIndex(SparseIndex):
         self.add(max_timestamp, offset - self._base_offset)
         return True
 
-    def offset_before(self, timestamp_ms: int) -> int:
-        """Return an offset such that no record before it is at or after ``timestamp_ms``."""
+    def entry_before(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return (timestamp, offset) of the last entry older than ``timestamp_ms``: no record before the offset is at
+        or after it. None when there is no such entry."""
         entry = self.floor(timestamp_ms - 1)
-        return self._base_offset + (entry[1] if entry else 0)
+        return (entry[0], self._base_offset + entry[1]) if entry else None
 
     def last_entry(self) -> tuple[int, int] | None:
         """Return (timestamp, offset) of the last entry."""

@@ -22,7 +22,7 @@ def filled(fs: MemoryFs, entries: list[tuple[int, int]]) -> OffsetIndex:
 
 def test_empty_index_points_to_the_start(fs: MemoryFs) -> None:
     index = filled(fs, [])
-    assert (index.position_before(100), index.boundary_before(500), index.last_entry()) == (0, 0, None)
+    assert (index.entry_before(100), index.entry_within(500), index.last_entry()) == (None, None, None)
 
 
 def test_file_is_kafkas_format(fs: MemoryFs) -> None:
@@ -36,15 +36,11 @@ def test_floor_by_offset_and_by_position(fs: MemoryFs, stored: bool) -> None:
     if stored:
         index.write()
         index = OffsetIndex(OpenFiles(fs), PATH, 100, 2)
-    assert [index.position_before(offset) for offset in (100, 108, 109, 118, 119, 9999)] == [
-        0,
-        0,
-        5000,
-        5000,
-        10000,
-        10000,
-    ]
-    assert [index.boundary_before(position) for position in (0, 4999, 5000, 9999, 10**9)] == [0, 0, 5000, 5000, 10000]
+    first, second = (109, 5000), (119, 10000)
+    before = [index.entry_before(offset) for offset in (100, 108, 109, 118, 119, 9999)]
+    assert before == [None, None, first, first, second, second]
+    within = [index.entry_within(position) for position in (0, 4999, 5000, 9999, 10**9)]
+    assert within == [None, None, first, first, second]
     assert index.last_entry() == (119, 10000)
 
 
@@ -58,9 +54,9 @@ def test_look_up_finds_what_a_list_finds_however_entries_are_spread(
     chance = random.Random(1)
     for _ in range(300):
         offset = chance.randrange(100, 3200)
-        assert index.position_before(offset) == max(position for last, position in entries if last <= offset)
+        assert index.entry_before(offset) == max(entry for entry in entries if entry[0] <= offset)
         position = chance.randrange(8_000_000)
-        assert index.boundary_before(position) == max(start for _, start in entries if start <= position)
+        assert index.entry_within(position) == max(entry for entry in entries if entry[1] <= position)
 
 
 @pytest.mark.parametrize("written_after", [0, 1, 2, 3])
