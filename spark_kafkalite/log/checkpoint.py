@@ -6,6 +6,8 @@ All are text, in Kafka's formats:
   ``replication-offset-checkpoint``, ``cleaner-offset-checkpoint``) of a log directory: line 1 the version ``0``, line 2
   the number of entries, then one line ``topic partition offset`` each;
 * ``leader-epoch-checkpoint`` of a partition: the same head, then lines ``epoch start_offset``;
+* ``cleaner-swap`` of a partition, only while cleaned segments take the place of others (``swap``): the same head, then
+  lines ``end_offset base_offset log_bytes index_bytes time_index_bytes source,source,...``, a segment each;
 * ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe base64>``;
 * ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``.
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.fs import Fs, read_whole, replace_file
@@ -27,6 +30,7 @@ RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+SWAP_FILE = "cleaner-swap"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
 META_FILE = "meta.properties"
@@ -96,6 +100,38 @@ def read_epochs(fs: Fs, path: str) -> list[tuple[int, int]]:
 def write_epochs(fs: Fs, path: str, entries: Iterable[tuple[int, int]], *, sync: bool = True) -> None:
     """Replace a partition's leader epochs."""
     _write_lines(fs, path, (f"{epoch} {start}" for epoch, start in entries), sync=sync)
+
+
+class SwapGroup(NamedTuple):
+    """A cleaned segment, the sizes of its files, and the base offsets of those that it replaces.
+
+    ``end_offset`` is the same in all groups of a cleaning: up to there the log has then been cleaned.
+    """
+
+    end_offset: int
+    base_offset: int
+    log_bytes: int
+    index_bytes: int
+    time_index_bytes: int
+    sources: tuple[int, ...]
+
+
+def read_swap(fs: Fs, path: str) -> list[SwapGroup]:
+    """Return the segments of a cleaning that has been committed; empty when the file is missing."""
+    groups = []
+    for *numbers, sources in _read_lines(fs, path, 6):
+        try:
+            end_offset, base_offset, log_bytes, index_bytes, time_index_bytes = map(int, numbers)
+            replaced = tuple(map(int, sources.split(",")))
+        except ValueError:
+            raise CheckpointError(f"{path}: {' '.join(numbers)} {sources} is not an entry") from None
+        groups.append(SwapGroup(end_offset, base_offset, log_bytes, index_bytes, time_index_bytes, replaced))
+    return groups
+
+
+def write_swap(fs: Fs, path: str, groups: Iterable[SwapGroup]) -> None:
+    """Replace a partition's ``cleaner-swap``."""
+    _write_lines(fs, path, (" ".join(map(str, (*group[:5], ",".join(map(str, group.sources))))) for group in groups))
 
 
 def topic_id_text(topic_id: bytes) -> str:

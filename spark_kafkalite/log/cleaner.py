@@ -35,7 +35,7 @@ from spark_kafkalite.log.compaction import SourceSegment, group_sources
 from spark_kafkalite.log.fs import File, Fs, write_whole
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from spark_kafkalite.log.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from spark_kafkalite.log.time_index import TimeIndex
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.assemble import RetainedRecords, reassemble
@@ -52,8 +52,6 @@ __all__ = [
     "UncleanableLog",
     "clean",
 ]
-
-CLEANED_SUFFIX: Final = ".cleaned"
 
 # What is read or written before ``on_bytes`` is called again.
 _PIECE_BYTES: Final = 1 << 20

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
@@ -25,6 +26,10 @@ from spark_kafkalite.log.reader import Reader
 from spark_kafkalite.log.segment import LogSlice, Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.model import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafkalite.log.cleaner import CleanedGroup
+    from spark_kafkalite.log.swap import Swap
 
 
 class LocalLog:
@@ -40,11 +45,12 @@ class LocalLog:
         segments: Segments,
         log_end_offset: int,
         recovery_point: int,
+        cleaned_until_offset: int,
         on_dirty: Callable[[], None],
         on_recovery_point_lowered: Callable[[], None],
     ) -> None:
         """``on_dirty`` is called when the first unflushed record is appended, ``on_recovery_point_lowered`` when the
-        checkpoint of recovery points must be written before anything else happens."""
+        checkpoints of recovery points and cleaned logs must be written before anything else happens."""
         self.topic_partition = topic_partition
         self.config = config
         self.directory = directory
@@ -54,6 +60,13 @@ class LocalLog:
         # What went wrong with the disk; None while the log can be written.
         self.failure: str | None = None
         self.closed = False
+        # How often the log has been truncated.
+        self.generation = 0
+        # Compaction: how far the log has been cleaned; whether the cleaner copies segments of it, which nobody may
+        # remove then; and what it is about to put in their place.
+        self.cleaned_until_offset = cleaned_until_offset
+        self.cleaning = False
+        self.swap: Swap | None = None
         self._files = files
         self._clock = clock
         self._reader = Reader(segments)
@@ -62,8 +75,6 @@ class LocalLog:
         # Monotonic time since when something is unflushed; None when nothing is.
         self._dirty_since_s: float | None = None
         self._flushing = False
-        # How often the log has been truncated.
-        self._generation = 0
         self._unsynced = Unsynced()
         self._set_jitter()
 
@@ -163,14 +174,14 @@ class LocalLog:
         self._flushing = True
         self._unsynced = Unsynced()
         unsynced.files.append(self.segments.active.file)
-        return FlushJob(self._files.fs, unsynced, self.log_end_offset, self._generation, self._clock.monotonic_s())
+        return FlushJob(self._files.fs, unsynced, self.log_end_offset, self.generation, self._clock.monotonic_s())
 
     def finish_flush(self, job: FlushJob) -> None:
         """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""
         self._flushing = False
         if job.error is not None:
             raise self._fail("flush", job.error) from job.error
-        if job.generation != self._generation:
+        if job.generation != self.generation:
             # Truncated meanwhile: what the job synced may have been replaced by other records at the same offsets.
             return
         self.recovery_point = Offset(max(self.recovery_point, min(job.end_offset, self.log_end_offset)))
@@ -225,8 +236,33 @@ class LocalLog:
         self._reader.forget_positions()
         return retired
 
+    def replace_segments(self, group: CleanedGroup) -> list[str]:
+        """Put a cleaned segment in the place of its sources; return the new names of their files, as ``retire`` does.
+
+        A crash must be known to end in the same state: see ``swap``. Reads that are being answered go on with the old
+        files. KafkaStorageError when the disk fails.
+        """
+        cleaned = Segment(
+            self._files,
+            self.directory,
+            group.base_offset,
+            group.size_bytes,
+            index_entries=group.index_entries,
+            time_index_entries=group.time_index_entries,
+        )
+        retired = self.retire(self.segments.replace(group.sources, cleaned))
+        try:
+            cleaned.take_cleaned_files((group.max_timestamp_ms, group.offset_of_max_timestamp))
+        except OSError as error:
+            raise self._fail("name the cleaned segments of", error) from error
+        return retired
+
     def _rename_out_of_use(self, segments: Sequence[Segment]) -> list[str]:
         return [path for segment in segments for path in segment.retire()]
+
+    def write_checkpoints(self) -> None:
+        """Have the manager write the checkpoints of recovery points and cleaned logs now, in this thread."""
+        self._on_recovery_point_lowered()
 
     # Truncate -------------------------------------------------------------------------------------------------------
 
@@ -236,9 +272,12 @@ class LocalLog:
         A crash would otherwise trust what lies below the old one: old segments whose removal was not synced beside new
         records at the same offsets.
         """
-        self._generation += 1
+        if self.swap is not None:
+            self.swap.settle()
+        self.generation += 1
         self._reader.forget_positions()
         self._unsynced.directories.append(self.directory)
+        self.cleaned_until_offset = min(self.cleaned_until_offset, offset)
         if offset < self.recovery_point:
             self.recovery_point = Offset(offset)
             self._on_recovery_point_lowered()

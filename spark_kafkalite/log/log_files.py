@@ -4,6 +4,7 @@ Names that are ours begin with a base offset in 20 digits::
 
     00000000000000000000.log .index .timeindex   a segment and its indexes; see ``segment``
     00000000000000000042.snapshot                the producers as of offset 42; see ``producer_state``
+    cleaner-swap                                 cleaned segments that count already; see ``swap``
     *.cleaned *.tmp                              not finished when the broker stopped: removed
     *.deleted                                    retired, waiting for file.delete.delay.ms: removed
     an index without its segment                 removed
@@ -15,15 +16,16 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE
+from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, SWAP_FILE
 from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.producer_state import SNAPSHOT_SUFFIX, snapshot_path
-from spark_kafkalite.log.segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from spark_kafkalite.log.segment import CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from spark_kafkalite.log.swap import KAFKA_SWAP_SUFFIX, complete_swaps
 from spark_kafkalite.log.time_index import TimeIndex
 
 BASE_OFFSET_DIGITS: Final = 20
-_LEFTOVER_SUFFIXES: Final = (".cleaned", DELETED_SUFFIX, ".tmp")
+_LEFTOVER_SUFFIXES: Final = (CLEANED_SUFFIX, DELETED_SUFFIX, ".tmp")
 
 
 class LogFiles(NamedTuple):
@@ -34,6 +36,8 @@ class LogFiles(NamedTuple):
     time_indexes: dict[int, int]
     snapshots: list[int]
     has_epochs: bool
+    # Up to where a cleaning that a crash had interrupted, and that has been ended now, has cleaned the log; else 0.
+    swapped_until_offset: int = 0
 
     @property
     def base_offsets(self) -> list[int]:
@@ -49,9 +53,13 @@ class LogFiles(NamedTuple):
 
 
 def list_log_files(fs: Fs, directory: str) -> LogFiles:
-    """List a log's directory and remove what interrupted work has left in it."""
+    """List a log's directory; end the cleaning and remove the rest of what interrupted work has left in it."""
     entries = fs.entries(directory)
-    found = LogFiles({}, {}, {}, [], any(entry.name == LEADER_EPOCH_FILE for entry in entries))
+    swapped_until_offset = 0
+    if any(entry.name == SWAP_FILE or entry.name.endswith(KAFKA_SWAP_SUFFIX) for entry in entries):
+        swapped_until_offset = complete_swaps(fs, directory)
+        entries = fs.entries(directory)
+    found = LogFiles({}, {}, {}, [], any(entry.name == LEADER_EPOCH_FILE for entry in entries), swapped_until_offset)
     by_suffix = {LOG_SUFFIX: found.logs, INDEX_SUFFIX: found.indexes, TIME_INDEX_SUFFIX: found.time_indexes}
     for name, is_directory, size_bytes in entries:
         if is_directory:

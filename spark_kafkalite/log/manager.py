@@ -5,6 +5,7 @@ A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
     .lock                              held (flock) while a broker uses the directory
     meta.properties                    whose directory this is
     .kafka_cleanshutdown               written last by an orderly stop; read and deleted before anything is loaded
+    cleaner-offset-checkpoint          up to where each log has been compacted
     recovery-point-offset-checkpoint   from where each log must be scanned after a crash
     log-start-offset-checkpoint
     replication-offset-checkpoint      high watermarks; the broker gives and takes them
@@ -39,12 +40,14 @@ from spark_kafkalite.log.checkpoint import (
     write_meta,
     write_offsets,
 )
+from spark_kafkalite.log.cleaner_checkpoint import CleanerCheckpoint
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.deletions import DeletionJob, Deletions
 from spark_kafkalite.log.fs import Fs, Lock, replace_file
 from spark_kafkalite.log.loading import FoundLog, Loading, survey
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.swap import forget_swap
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
@@ -90,6 +93,7 @@ class LogManager:
         # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
         self._stale_checkpoints: set[TopicPartition] = set()
         self._deletions = Deletions(fs)
+        self._cleaner_checkpoints = {log_dir: CleanerCheckpoint(fs, log_dir) for log_dir in self.log_dirs}
         self._loading = Loading(clock)
         self._closed = False
 
@@ -187,6 +191,20 @@ class LogManager:
             self.checkpoint()
         elif found:
             logger.info("loaded %s", self._loading.describe())
+        self._end_swaps()
+
+    def _end_swaps(self) -> None:
+        """Say in the checkpoints how far interrupted cleanings, which loading has ended, have cleaned the logs."""
+        swapped = [log for log in self.logs.values() if log.swapped_at_start]
+        try:
+            for log in swapped:
+                self.cleaner_checkpoint(log).write()
+            for log in swapped:
+                forget_swap(self.fs, log.directory)
+        except OSError as error:
+            raise KafkaStorageError(
+                f"cannot end an interrupted cleaning: {error.strerror or error} ({error.filename})"
+            ) from error
 
     def interrupt_load(self) -> None:
         """Have ``load`` end soon. May be called from any thread, before ``load`` too."""
@@ -363,6 +381,20 @@ class LogManager:
         for directory, logs in self._logs_by_directory().items():
             points = {key: int(log.recovery_point) for key, log in logs.items()}
             write_offsets(self.fs, f"{directory}/{RECOVERY_POINT_FILE}", points)
+            self._set_cleaner_offsets(directory, logs).write()
+
+    def cleaner_checkpoint(self, log: PartitionLog) -> CleanerCheckpoint:
+        """Return the checkpoint of cleaned logs in a log's directory, ready to be written, in a thread, with what the
+        logs say now."""
+        directory = log.directory.rpartition("/")[0]
+        return self._set_cleaner_offsets(directory, self._logs_by_directory()[directory])
+
+    def _set_cleaner_offsets(
+        self, directory: str, logs: Mapping[TopicPartition, PartitionLog]
+    ) -> CleanerCheckpoint:
+        checkpoint = self._cleaner_checkpoints[directory]
+        checkpoint.set({key: log.cleaned_until_offset for key, log in logs.items()})
+        return checkpoint
 
     def _logs_by_directory(self) -> dict[str, dict[TopicPartition, PartitionLog]]:
         by_directory: dict[str, dict[TopicPartition, PartitionLog]] = {directory: {} for directory in self.log_dirs}

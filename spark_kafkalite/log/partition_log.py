@@ -81,6 +81,7 @@ class PartitionLog(LocalLog):
             loaded.segments,
             loaded.log_end_offset,
             loaded.recovery_point,
+            loaded.cleaned_until_offset,
             (lambda: on_dirty(self)) if on_dirty is not None else _nothing,
             on_recovery_point_lowered if on_recovery_point_lowered is not None else _nothing,
         )
@@ -91,6 +92,8 @@ class PartitionLog(LocalLog):
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
+        # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
+        self.swapped_at_start = loaded.swapped
         self._last_append_time_ms = loaded.last_append_time_ms
 
     @classmethod
@@ -105,6 +108,7 @@ class PartitionLog(LocalLog):
         clean: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        cleaned_until_offset: int = 0,
         cleaned_until_offset: int = 0,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
@@ -124,6 +128,7 @@ class PartitionLog(LocalLog):
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            cleaned_until_offset=cleaned_until_offset,
             now_ms=clock.wall_ms(),
             cleaned_until_offset=cleaned_until_offset,
             sync=sync,

@@ -49,6 +49,9 @@ class LoadedLog(NamedTuple):
     last_append_time_ms: int = -1
     recovered_segments: int = 0
     cut_bytes: int = 0
+    cleaned_until_offset: int = 0
+    # Whether ``cleaner-swap`` can be forgotten once the cleaner's checkpoint says ``cleaned_until_offset``.
+    swapped: bool = False
 
 
 def load_log(
@@ -71,6 +74,7 @@ def load_log(
     without, the caller sees to it before the recovery point is used. Raises OSError when the disk fails.
     """
     found = list_log_files(files.fs, directory)
+    cleaned_until_offset = max(cleaned_until_offset, found.swapped_until_offset)
     loader = _Loader(
         files,
         directory,
@@ -84,7 +88,12 @@ def load_log(
         sync=sync,
         on_bytes=on_bytes,
     )
-    return loader.load()
+    loaded = loader.load()
+    return loaded._replace(
+        # Never more than there is: what a crash took will be written anew, with other records.
+        cleaned_until_offset=min(cleaned_until_offset, loaded.segments.active.base_offset),
+        swapped=found.swapped_until_offset > 0,
+    )
 
 
 class _Loader:

@@ -32,6 +32,10 @@ INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 # Behind the whole name of a file that is out of use and will be removed.
 DELETED_SUFFIX: Final = ".deleted"
+# The same of a file that the cleaner has written and that is not part of the log yet.
+CLEANED_SUFFIX: Final = ".cleaned"
+# The records first: an index without its log is removed by the next start, a log without its index is scanned.
+FILE_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 # One index interval and a header more: what a look-up inside an index gap has to read when batches are small.
 _LOOK_UP_BYTES: Final = 4096 + HEADER_BYTES
@@ -86,6 +90,14 @@ class Segment:
         self.time_index = TimeIndex(files, self._path + TIME_INDEX_SUFFIX, base_offset, time_index_entries)
         # (timestamp, last offset of the batch that reached it); None until it is asked for.
         self._max_timestamp: tuple[int, int] | None = None
+
+    def take_cleaned_files(self, max_timestamp: tuple[int, int]) -> None:
+        """Give files that the cleaner has written the segment's names; before that it cannot be read."""
+        for suffix in FILE_SUFFIXES:
+            path = self._path + suffix
+            self.files.fs.rename(path + CLEANED_SUFFIX, path)
+            self.files.forget(path)
+        self._max_timestamp = max_timestamp
 
     @property
     def log_path(self) -> str:
@@ -228,7 +240,7 @@ class Segment:
 
     def remove(self) -> None:
         """Unlink the segment's files. Slices that are out stay readable."""
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in FILE_SUFFIXES:
             path = self._path + suffix
             self.files.forget(path)
             if self.files.fs.exists(path):
@@ -237,18 +249,22 @@ class Segment:
     def retire(self) -> list[str]:
         """Rename the segment's files out of use and return their new names. Slices that are out stay readable."""
         retired = []
-        # The records first: an index without its log is removed by the next start, a log without its index is scanned.
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in FILE_SUFFIXES:
             path = self._path + suffix
             self.files.forget(path)
             if self.files.fs.exists(path):
-                self.files.fs.rename(path, path + DELETED_SUFFIX)
-                retired.append(path + DELETED_SUFFIX)
+                target, number = path + DELETED_SUFFIX, 0
+                # Cleaned twice within file.delete.delay.ms. Renaming over the other would free it here and now.
+                while self.files.fs.exists(target):
+                    number += 1
+                    target = f"{path}.{number}{DELETED_SUFFIX}"
+                self.files.fs.rename(path, target)
+                retired.append(target)
         return retired
 
     def forget_files(self) -> None:
         """Let go of the open files."""
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in FILE_SUFFIXES:
             self.files.forget(self._path + suffix)
 
     def __repr__(self) -> str:

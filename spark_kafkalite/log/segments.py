@@ -7,7 +7,7 @@ is a binary search.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.segment import ActiveSegment, Segment
@@ -119,6 +119,19 @@ class Segments:
         del self._sealed[:count]
         del self._bases[:count]
         return dropped
+
+    def replace(self, sources: Sequence[int], segment: Segment) -> list[Segment]:
+        """Put a sealed segment in the place of those that begin at the offsets ``sources``, and return these.
+
+        ValueError unless they are sealed segments that follow each other, and the new one begins where they do.
+        """
+        number = bisect_left(self._bases, segment.base_offset)
+        replaced = self._sealed[number : number + len(sources)]
+        if [each.base_offset for each in replaced] != list(sources) or sources[0] != segment.base_offset:
+            raise ValueError(f"{self._directory}: {list(sources)} are not sealed segments in a row")
+        self._sealed[number : number + len(sources)] = [segment]
+        self._bases[number : number + len(sources)] = [segment.base_offset]
+        return replaced
 
     def start_anew(self, base_offset: int, created_ms: int) -> None:
         """Remove every segment and begin an empty one at ``base_offset``."""
