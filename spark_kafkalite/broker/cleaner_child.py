@@ -1,7 +1,7 @@
 """The broker's end of a cleaner process: started when it is needed, given one job at a time, killed to call it off.
 
-See ``log.cleaner_process`` for the other end and for what travels between them. The process inherits the broker's standard
-error, so that what kills it is seen in the broker's log.
+See ``log.cleaner_process`` for the other end and for what travels between them. The process inherits the broker's
+standard error, so that what kills it is seen in the broker's log.
 """
 
 from __future__ import annotations
@@ -45,13 +45,17 @@ class CleanerChild:
         killed; what it had written lies about then, and is the caller's to remove.
         """
         try:
-            return await self._clean(job, bytes_per_second, on_progress)
-        except BaseException as error:
-            if not isinstance(error, UncleanableLog | _Answered):
-                await self._kill()
-            raise error.error if isinstance(error, _Answered) else error
+            answer = await self._answer(job, bytes_per_second, on_progress)
+        except BaseException:
+            await self._kill()
+            raise
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    async def _clean(self, job: CleanJob, bytes_per_second: float, on_progress: Callable[[int], None]) -> CleanResult:
+    async def _answer(
+        self, job: CleanJob, bytes_per_second: float, on_progress: Callable[[int], None]
+    ) -> CleanResult | UncleanableLog | OSError:
         process = self._process
         if process is None or process.returncode is not None:
             process = self._process = await asyncio.create_subprocess_exec(
@@ -79,9 +83,9 @@ class CleanerChild:
             elif "result" in message:
                 return decode_result(message["result"])
             elif message["failed"] == "log":
-                raise UncleanableLog(message["text"])
+                return UncleanableLog(message["text"])
             else:
-                raise _Answered(OSError(message["errno"], message["text"]))
+                return OSError(message["errno"], message["text"])
 
     async def close(self) -> None:
         """Let the process end, because there is nothing to do for it at present."""
@@ -98,11 +102,3 @@ class CleanerChild:
                 process.kill()
             # It writes nothing any more once it has been reaped.
             await asyncio.shield(process.wait())
-
-
-class _Answered(Exception):  # noqa: N818 - it carries an error and is none
-    """An OSError that the process has reported and has survived."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(str(error))
-        self.error = error

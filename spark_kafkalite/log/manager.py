@@ -389,9 +389,7 @@ class LogManager:
         directory = log.directory.rpartition("/")[0]
         return self._set_cleaner_offsets(directory, self._logs_by_directory()[directory])
 
-    def _set_cleaner_offsets(
-        self, directory: str, logs: Mapping[TopicPartition, PartitionLog]
-    ) -> CleanerCheckpoint:
+    def _set_cleaner_offsets(self, directory: str, logs: Mapping[TopicPartition, PartitionLog]) -> CleanerCheckpoint:
         checkpoint = self._cleaner_checkpoints[directory]
         checkpoint.set({key: log.cleaned_until_offset for key, log in logs.items()})
         return checkpoint

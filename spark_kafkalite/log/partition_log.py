@@ -109,7 +109,6 @@ class PartitionLog(LocalLog):
         recovery_point: int = 0,
         log_start_offset: int = 0,
         cleaned_until_offset: int = 0,
-        cleaned_until_offset: int = 0,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
         sync: bool = True,
@@ -130,7 +129,6 @@ class PartitionLog(LocalLog):
             log_start_offset=log_start_offset,
             cleaned_until_offset=cleaned_until_offset,
             now_ms=clock.wall_ms(),
-            cleaned_until_offset=cleaned_until_offset,
             sync=sync,
             on_bytes=on_bytes,
         )
@@ -413,6 +411,7 @@ class PartitionLog(LocalLog):
         self.log_end_offset = Offset(end)
         self.log_start_offset = Offset(min(self.log_start_offset, end))
         self.recovery_point = Offset(min(self.recovery_point, end))
+        self.cleaned_until_offset = min(self.cleaned_until_offset, end)
         self.producers = rebuild_producers(self._files, self.directory, self.segments, end, self._clock.wall_ms())
 
     def advance_log_start(self, offset: int) -> bool:

@@ -57,6 +57,11 @@ class Segments:
         for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._bases)):
             yield self._at(number)
 
+    def sealed_from(self, base_offset: int) -> Iterator[tuple[Segment, Segment]]:
+        """Yield the sealed segments from the one that begins at ``base_offset`` on, each with the one after it."""
+        for number in range(bisect_left(self._bases, base_offset), len(self._sealed)):
+            yield self._sealed[number], self._at(number + 1)
+
     def backwards(self) -> Iterator[Segment]:
         """Yield the active segment and then the older ones."""
         yield self.active

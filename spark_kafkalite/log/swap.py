@@ -3,8 +3,8 @@
 The cleaner has written ``BASE.log.cleaned``, ``BASE.index.cleaned`` and ``BASE.timeindex.cleaned`` for each group of
 source segments, and synced them. A :class:`Swap` goes on from there:
 
-1. ``commit``, in a thread: check the files, sync the directory that names them, write ``cleaner-swap`` and sync that. Its
-   rename is the commit point of the whole cleaning: before it nothing has changed, after it nothing can be undone.
+1. ``commit``, in a thread: check the files, sync the directory that names them, write ``cleaner-swap`` and sync that.
+   Its rename is the commit point of the whole cleaning: before it nothing has changed, after it nothing can be undone.
 2. ``apply``, by the log's owner, in one go: for each group the sources leave the list of segments and their files get
    the suffix ``.deleted``, the cleaned files get their names, and the new segment is in the list.
 3. ``sync_names``, in a thread; then the manager writes ``cleaner-offset-checkpoint``; then ``forget``, in a thread,
@@ -185,8 +185,8 @@ def complete_swaps(fs: Fs, directory: str) -> int:
     """End the swap that a crash has interrupted in a log's directory; return up to where the log has been cleaned by
     it, 0 when there was none.
 
-    ``cleaner-swap`` stays, for the caller to :func:`forget_swap` once the cleaner's checkpoint says that offset. Crashes
-    in here are like the first one. OSError when the disk fails.
+    ``cleaner-swap`` stays, for the caller to :func:`forget_swap` once the cleaner's checkpoint says that offset. A
+    second crash, in here, is like the first one. OSError when the disk fails.
     """
     names = {entry.name: entry.size_bytes for entry in fs.entries(directory)}
     groups: list[SwapGroup] = []
@@ -218,7 +218,9 @@ def _complete(fs: Fs, directory: str, names: dict[str, int], group: SwapGroup) -
         found = names.get(stem + suffix + CLEANED_SUFFIX, names.get(stem + suffix))
         if found != size and suffix == LOG_SUFFIX:
             # Not a crash's work either. The sources are all there or this would have been seen before.
-            logger.error("%s: %s%s has %s bytes, the cleaner wrote %d; not replacing", directory, stem, suffix, found, size)
+            logger.error(
+                "%s: %s%s has %s bytes, the cleaner wrote %d; not replacing", directory, stem, suffix, found, size
+            )
             return
     for source in group.sources:
         if source == group.base_offset:
@@ -255,4 +257,3 @@ def _complete_kafkas(fs: Fs, directory: str, names: dict[str, int], stem: str) -
     for suffix in FILE_SUFFIXES:
         if stem + suffix + KAFKA_SWAP_SUFFIX in names:
             fs.rename(f"{directory}/{stem}{suffix}{KAFKA_SWAP_SUFFIX}", f"{directory}/{stem}{suffix}")
-
