@@ -14,13 +14,14 @@ but the two look-ups by time, and those decode one batch.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import File, write_whole
+from spark_kafkalite.log.fs import File, NotInMemory, may_wait, waiting, write_whole
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.time_index import TimeIndex
@@ -44,6 +45,7 @@ _REBUILD_BYTES: Final = 1 << 20
 _REBUILT_INTERVAL_BYTES: Final = 4096
 
 logger = logging.getLogger(__name__)
+_rebuilding = threading.Lock()
 
 
 class LogSlice(NamedTuple):
@@ -174,7 +176,12 @@ class Segment:
         )
 
     def rebuild_indexes(self, reason: str) -> BatchHeader | None:
-        """Make the indexes anew from the log, as far as it can be walked; return the last batch's header."""
+        """Make the indexes anew from the log, as far as it can be walked; return the last batch's header.
+
+        Raises IndexesDamaged where reads may not wait, for a thread to do it.
+        """
+        if not may_wait():
+            raise IndexesDamaged(self, reason)
         active = ActiveSegment(self.files, self._path.rpartition("/")[0], self.base_offset, self.size_bytes, 0)
         last = active.rebuild_indexes(reason)
         sealed = active.seal()
@@ -269,6 +276,22 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.log_path!r}, size_bytes={self.size_bytes})"
+
+
+class IndexesDamaged(NotInMemory):
+    """A look-up found indexes that do not fit the log; ``load`` makes them anew."""
+
+    def __init__(self, segment: Segment, reason: str) -> None:
+        Exception.__init__(self, f"{segment.log_path}: {reason}")
+        self._segment = segment
+        self._damaged = segment.offset_index
+        self._reason = reason
+
+    def load(self) -> None:
+        with _rebuilding:
+            # Unless another look-up has had it done meanwhile.
+            if self._segment.offset_index is self._damaged:
+                self._segment.rebuild_indexes(self._reason)
 
 
 class ActiveSegment(Segment):
@@ -456,11 +479,15 @@ class ActiveSegment(Segment):
         batches = Segment(self.files, self._path.rpartition("/")[0], self.base_offset, size)
         self.reset()
         last: BatchHeader | None = None
-        try:
-            for position, last in batches.headers(0, read_bytes=_REBUILD_BYTES):
-                self.take_up(position, last.size_bytes, last.last_offset, last.max_timestamp, _REBUILT_INTERVAL_BYTES)
-        except CorruptMessage as error:
-            logger.error("%s; what follows cannot be read", error)
+        # The loop owns the active segment and may not leave it half-done; a damaged index there is rare enough.
+        with waiting():
+            try:
+                for position, last in batches.headers(0, read_bytes=_REBUILD_BYTES):
+                    self.take_up(
+                        position, last.size_bytes, last.last_offset, last.max_timestamp, _REBUILT_INTERVAL_BYTES
+                    )
+            except CorruptMessage as error:
+                logger.error("%s; what follows cannot be read", error)
         self.size_bytes = size
         return last
 

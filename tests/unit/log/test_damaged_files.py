@@ -6,13 +6,16 @@ Whatever happens to them, no record is lost, look-ups by offset and time are rig
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.fs import without_waiting
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.segment import IndexesDamaged
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -191,3 +194,19 @@ def test_after_a_clean_stop_no_index_is_read() -> None:
     assert log.segments.active.unread_until_offset == RECORDS
     manager.shutdown()
     assert fs.exists("/data/.kafka_cleanshutdown")
+
+
+def test_where_nobody_may_wait_a_thread_makes_indexes_anew() -> None:
+    fs = filled(clean=True)
+    zero(fs, "/data/t-0/00000000000000000000.timeindex", random.Random(0))
+    log = start(fs).logs[KEY]
+    with without_waiting(), pytest.raises(IndexesDamaged, match="time index") as raised:
+        log.offset_for_timestamp(TIMES[3], RECORDS)
+    thread = threading.Thread(target=raised.value.load)
+    thread.start()
+    thread.join()
+    made = log.segments.first.offset_index
+    raised.value.load()
+    assert log.segments.first.offset_index is made, "once is enough"
+    with without_waiting():
+        check_times(log, "rebuilt in a thread")
