@@ -229,6 +229,22 @@ BROKER_SETTINGS = SettingGroup(
             unit="ms",
             minimum=10,
         ),
+        Setting(
+            "log.retention.check.interval.ms",
+            "long",
+            300_000,
+            "How often logs are searched for segments that retention lets go.",
+            unit="ms",
+            minimum=1,
+        ),
+        Setting(
+            "log.initial.task.delay.ms",
+            "long",
+            30_000,
+            "How long after the start logs are searched the first time.",
+            unit="ms",
+            minimum=0,
+        ),
         *BROKER_LOG_SETTINGS,
     ),
 )

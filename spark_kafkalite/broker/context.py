@@ -16,6 +16,7 @@ from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
@@ -36,6 +37,7 @@ class BrokerContext:
     watcher: ClusterWatcher
     topics: Topics
     producer_ids: ProducerIds
+    retention: Retention
     listeners: dict[str, Listener]
 
     @property

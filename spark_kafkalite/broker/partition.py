@@ -365,6 +365,14 @@ class Partition(Appender):
                 self._services.purgatory.wake(self._fetch_waiters)
         return result
 
+    def roll(self) -> None:
+        """Begin a new segment, so that retention can take the active one. KafkaStorageError when the disk fails."""
+        try:
+            self.log.roll()
+        except KafkaStorageError as error:
+            self._storage_failed(error)
+            raise
+
     # Flushing -------------------------------------------------------------------------------------------------------
 
     def request_flush(self) -> None:

@@ -36,6 +36,7 @@ from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import Purgatory
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
@@ -150,8 +151,10 @@ class Broker:
         replicas.set_strays_aside()
         self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
 
+        retention = Retention(loop, config, io, self._clock, logs, replicas)
+        producer_ids = ProducerIds(store, broker_id)
         context = BrokerContext(
-            config, self._clock, loop, io, memory, replicas, watcher, topics, ProducerIds(store, broker_id), {}
+            config, self._clock, loop, io, memory, replicas, watcher, topics, producer_ids, retention, {}
         )
         handlers.load()
         dispatcher = Dispatcher(context)
@@ -166,6 +169,8 @@ class Broker:
         upkeep = Upkeep(loop, config, io, logs, replicas)
         upkeep.start()
         self._undo.callback(upkeep.stop)
+        retention.start()
+        self._undo.callback(retention.stop)
         acceptor.start()
 
     async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager) -> None:

@@ -14,6 +14,7 @@ Anything else is somebody else's and stays, as a ``.txnindex`` of Kafka's does.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, SWAP_FILE
@@ -78,6 +79,23 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
             fs.unlink(f"{directory}/{base_offset:0{BASE_OFFSET_DIGITS}d}{suffix}")
             del sizes[base_offset]
     return found
+
+
+def drop_segments_below(fs: Fs, directory: str, found: LogFiles, log_start_offset: int) -> None:
+    """Remove the segments that lie wholly below the log start offset, from the disk and from ``found``.
+
+    Retention renames them in no safe order, because the checkpoint of log start offsets was on the disk before: after a
+    power cut any of them may be back, with holes in between.
+    """
+    bases = found.base_offsets
+    for base_offset in bases[: max(bisect_right(bases, log_start_offset) - 1, 0)]:
+        for sizes, suffix in (
+            (found.logs, LOG_SUFFIX),
+            (found.indexes, INDEX_SUFFIX),
+            (found.time_indexes, TIME_INDEX_SUFFIX),
+        ):
+            if sizes.pop(base_offset, None) is not None:
+                fs.unlink(f"{directory}/{base_offset:0{BASE_OFFSET_DIGITS}d}{suffix}")
 
 
 def snapshot_offsets(fs: Fs, directory: str) -> list[int]:

@@ -32,7 +32,6 @@ from spark_kafkalite.log.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
     LOCK_FILE,
-    LOG_START_OFFSET_FILE,
     META_FILE,
     RECOVERY_POINT_FILE,
     CheckpointError,
@@ -45,6 +44,7 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.deletions import DeletionJob, Deletions
 from spark_kafkalite.log.fs import Fs, Lock, replace_file
 from spark_kafkalite.log.loading import FoundLog, Loading, survey
+from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.swap import forget_swap
@@ -95,6 +95,8 @@ class LogManager:
         self._deletions = Deletions(fs)
         self._cleaner_checkpoints = {log_dir: CleanerCheckpoint(fs, log_dir) for log_dir in self.log_dirs}
         self._loading = Loading(clock)
+        # How log starts move: see log_starts.
+        self.log_starts = LogStarts(fs, self.log_dirs)
         self._closed = False
 
     # Start ----------------------------------------------------------------------------------------------------------
@@ -322,6 +324,7 @@ class LogManager:
         del self.logs[topic_partition]
         self.dirty.discard(log)
         self._high_watermarks.pop(topic_partition, None)
+        self.log_starts.forget(log)
         self._stale_checkpoints.add(topic_partition)
         return log, target
 
@@ -362,14 +365,8 @@ class LogManager:
         try:
             self._write_recovery_points()
             for directory, logs in self._logs_by_directory().items():
-                # As Kafka: only where it says more than the name of the first segment.
-                starts = {
-                    key: int(log.log_start_offset)
-                    for key, log in logs.items()
-                    if log.log_start_offset > log.segments.first.base_offset
-                }
+                self.log_starts.write(directory, logs)
                 marks = {key: offset for key, offset in self._high_watermarks.items() if key in logs}
-                write_offsets(self.fs, f"{directory}/{LOG_START_OFFSET_FILE}", starts)
                 write_offsets(self.fs, f"{directory}/{HIGH_WATERMARK_FILE}", marks)
         except OSError as error:
             raise KafkaStorageError(

@@ -2,8 +2,8 @@
 
 Offsets, and what each of them promises::
 
-    log_start_offset <= recovery_point <= log_end_offset
-    log_start_offset  the first offset that may be read
+    log_start_offset, recovery_point <= log_end_offset
+    log_start_offset  the first offset that may be read; never goes back, but for a follower that starts anew
     recovery_point    everything below it is on the disk (also called the flushed offset)
     log_end_offset    the next offset to be given
 
@@ -417,7 +417,7 @@ class PartitionLog(LocalLog):
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
 
-        Segments stay until retention removes them; the checkpoint of the log start offset is the manager's.
+        The checkpoint says so by then (``LogManager.promise_log_starts``). Segments stay until ``drop_hidden``.
         """
         if offset <= self.log_start_offset:
             return False
@@ -426,8 +426,25 @@ class PartitionLog(LocalLog):
                 f"{self.topic_partition}: the log start cannot go to {offset}, beyond the log end {self.log_end_offset}"
             )
         self.log_start_offset = Offset(offset)
-        self.epochs.truncate_from_start(offset)
+        # The file keeps the older epochs until it is written for a new one; opening the log drops them again.
+        self.epochs.truncate_from_start(offset, write=False)
         return True
+
+    @property
+    def hidden_segments(self) -> int:
+        """How many segments lie wholly below the log start offset and the recovery point, so that they can go.
+
+        What is not flushed stays: if the newer segments' names and snapshots were lost in a power cut, nothing would be
+        left to open.
+        """
+        return self.segments.count_below(min(self.log_start_offset, self.recovery_point))
+
+    def drop_hidden(self, at_most: int) -> list[str]:
+        """Take the oldest ``hidden_segments`` out of use and return their files' new names, which the manager removes
+        (``LogManager.delete_files``). KafkaStorageError when the disk fails."""
+        if self.failure is not None or self.closed:
+            raise self._unusable()
+        return self.retire(self.segments.drop_oldest(min(self.hidden_segments, at_most)))
 
     def _rename_out_of_use(self, segments: Sequence[Segment]) -> list[str]:
         """Rename the producer snapshots besides, but for the newest and those where a segment (still) begins."""

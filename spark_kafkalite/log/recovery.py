@@ -24,7 +24,13 @@ from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.epochs import LeaderEpochs
-from spark_kafkalite.log.log_files import LogFiles, drop_snapshots, list_log_files, snapshot_offsets
+from spark_kafkalite.log.log_files import (
+    LogFiles,
+    drop_segments_below,
+    drop_snapshots,
+    list_log_files,
+    snapshot_offsets,
+)
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_state import ProducerState, load_newest_snapshot, snapshot_path
@@ -75,6 +81,7 @@ def load_log(
     """
     found = list_log_files(files.fs, directory)
     cleaned_until_offset = max(cleaned_until_offset, found.swapped_until_offset)
+    drop_segments_below(files.fs, directory, found, log_start_offset)
     loader = _Loader(
         files,
         directory,
@@ -164,6 +171,8 @@ class _Loader:
         except CheckpointError as error:
             logger.warning("%s; reading the leader epochs from the log", error)
             self._epochs, self._epochs_lost = LeaderEpochs(self._files.fs, path), True
+        # The file may be older than the log start.
+        self._epochs.truncate_from_start(max(self._log_start_offset, self._bases[0]), write=False)
 
     def _first_to_scan(self) -> int:
         """Return the number of the first segment that must be scanned; how many there are when none must."""

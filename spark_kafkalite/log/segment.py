@@ -72,7 +72,16 @@ class Found(NamedTuple):
 class Segment:
     """A segment that is not written any more."""
 
-    __slots__ = ("_max_timestamp", "_path", "base_offset", "files", "offset_index", "size_bytes", "time_index")
+    __slots__ = (
+        "_largest_timestamp_ms",
+        "_max_timestamp",
+        "_path",
+        "base_offset",
+        "files",
+        "offset_index",
+        "size_bytes",
+        "time_index",
+    )
 
     def __init__(
         self,
@@ -92,6 +101,8 @@ class Segment:
         self.time_index = TimeIndex(files, self._path + TIME_INDEX_SUFFIX, base_offset, time_index_entries)
         # (timestamp, last offset of the batch that reached it); None until it is asked for.
         self._max_timestamp: tuple[int, int] | None = None
+        # What was read for retention; None until then.
+        self._largest_timestamp_ms: int | None = None
 
     def take_cleaned_files(self, max_timestamp: tuple[int, int]) -> None:
         """Give files that the cleaner has written the segment's names; before that it cannot be read."""
@@ -188,6 +199,20 @@ class Segment:
         self.offset_index, self.time_index = sealed.offset_index, sealed.time_index
         self._max_timestamp = sealed._max_timestamp
         return last
+
+    @property
+    def largest_timestamp_ms(self) -> int | None:
+        """What retention goes by: the largest timestamp, or when the file was last written if no record has one.
+
+        None while that has not been read (``note_largest_timestamp``): asking must not wait for a disk.
+        """
+        if self._max_timestamp is not None and self._max_timestamp[0] >= 0:
+            return self._max_timestamp[0]
+        return self._largest_timestamp_ms
+
+    def note_largest_timestamp(self, timestamp_ms: int) -> None:
+        """Keep what ``retention.read_largest_timestamps`` has read."""
+        self._largest_timestamp_ms = timestamp_ms
 
     def headers(
         self, position: int, until_position: int | None = None, *, read_bytes: int = _LOOK_UP_BYTES
@@ -350,6 +375,11 @@ class ActiveSegment(Segment):
         if self.unread_until_offset >= 0:
             self.read_tail()
         return self._timestamp_so_far, self._offset_of_max_timestamp
+
+    @property
+    def largest_timestamp_ms(self) -> int | None:
+        # The file is open, so the system knows its times without reading the disk.
+        return self._timestamp_so_far if self._timestamp_so_far >= 0 else self.files.fs.modified_ms(self.log_path)
 
     def append(
         self,

@@ -113,6 +113,10 @@ class Segments:
             self.active.load_tail()
         return offset
 
+    def count_below(self, offset: int) -> int:
+        """Return how many segments lie wholly below ``offset``, which the next one begins at or before."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
     def drop_oldest(self, count: int) -> list[Segment]:
         """Take the ``count`` oldest segments out of the list and return them; their files are the caller's to remove.
 

@@ -16,7 +16,9 @@ _topic_numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def our_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Our broker, one for the whole run: use topics of your own."""
-    with BrokerProcess(tmp_path_factory.mktemp("our-broker")) as running:
+    # Tests write records of long ago, which retention would take.
+    overrides = {"log.initial.task.delay.ms": 86_400_000}
+    with BrokerProcess(tmp_path_factory.mktemp("our-broker"), overrides=overrides) as running:
         yield running
 
 

@@ -52,7 +52,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Our broker, for tests that do not break it."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
+    # Tests write records of long ago, which retention would take.
+    overrides = {"log.initial.task.delay.ms": 86_400_000}
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), overrides=overrides) as running:
         yield running
 
 

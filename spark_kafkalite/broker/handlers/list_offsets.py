@@ -1,8 +1,9 @@
-"""ListOffsets (key 2), versions 1 to 7: the offset of a time, or of one end of the log.
+"""ListOffsets (key 2), versions 1 to 9: the offset of a time, or of one end of the log.
 
 Timestamp -1 asks for the end that the reader may see, -2 for the log start, -3 (v7) for the record with the largest
-timestamp; anything from 0 on for the first record that is not older. A time after the last record has no offset, which
-is no error: -1 and -1.
+timestamp, -4 (v8) for the first offset on this broker's own disk, -5 (v9) for the last one that is only in tiered
+storage; anything from 0 on for the first record that is not older. A time after the last record has no offset, which is
+no error: -1 and -1. There is no tiered storage: -4 is -2, and -5 has no offset.
 
 v1  one offset per partition
 v2  isolation level
@@ -10,6 +11,8 @@ v4  leader epochs in the request (fencing) and in the answer
 v5  may answer OFFSET_NOT_AVAILABLE
 v6  flexible
 v7  timestamp -3
+v8  timestamp -4
+v9  timestamp -5
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ from spark_kafkalite.wire.messages.list_offsets import (
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
-_FIRST_VERSION_WITH_MAX_TIMESTAMP = 7
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+_FIRST_VERSIONS = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
-@handles(2, 1, 7, only_reads=True)
+@handles(2, 1, 9, only_reads=True)
 def handle(context: BrokerContext, request: Request, message: ListOffsetsRequest) -> ListOffsetsResponse:
     """Look up one offset for each partition; a partition asked for twice is an error for that partition."""
     topics = []
@@ -63,21 +68,23 @@ def _look_up(
 ) -> ListOffsetsPartitionResponse:
     partition = context.replicas.get(topic_partition)
     partition.check_leader(asked.current_leader_epoch)
+    if asked.timestamp < 0 and request.api_version < _FIRST_VERSIONS.get(asked.timestamp, request.api_version + 1):
+        raise UnsupportedVersion(f"timestamp {asked.timestamp} is not known in version {request.api_version}")
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     if asked.timestamp == LATEST:
         answer.offset = partition.last_stable_offset if isolation_level else partition.visible_end_offset
         answer.leader_epoch = partition.leader_epoch
         return answer
-    if asked.timestamp == EARLIEST:
+    if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = partition.log_start_offset
         answer.leader_epoch = partition.epoch_of(answer.offset)
         return answer
-    if asked.timestamp == MAX_TIMESTAMP and request.api_version >= _FIRST_VERSION_WITH_MAX_TIMESTAMP:
+    if asked.timestamp == LATEST_TIERED:
+        return answer
+    if asked.timestamp == MAX_TIMESTAMP:
         found = partition.offset_of_max_timestamp()
-    elif asked.timestamp >= 0:
-        found = partition.offset_for_timestamp(asked.timestamp)
     else:
-        raise UnsupportedVersion(f"timestamp {asked.timestamp} is not known in version {request.api_version}")
+        found = partition.offset_for_timestamp(asked.timestamp)
     if found is not None:
         answer.offset, answer.timestamp, answer.leader_epoch = found
     return answer

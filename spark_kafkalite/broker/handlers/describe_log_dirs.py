@@ -1,0 +1,96 @@
+"""DescribeLogDirs (key 35), versions 1 to 4: the log directories of this broker, what is in them, what room is left.
+
+Sizes are those of the segments' records, without indexes, as Kafka's. ``offset_lag`` is how far the log end is behind
+the high watermark: 0, but for a follower that has lost its tail. Logs are never moved between directories, so none is
+a future one. A directory whose disk has failed is named with KAFKA_STORAGE_ERROR and nothing else.
+
+v2  flexible
+v3  error code for the whole answer
+v4  total and usable bytes of the file system
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.partition import Partition
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+_UNKNOWN_BYTES = -1
+
+
+@handles(35, 1, 4)
+async def handle(context: BrokerContext, request: Request, message: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """Describe every directory, with all partitions or those asked for."""
+    asked = (
+        None
+        if message.topics is None
+        else {TopicPartition(topic.topic, number) for topic in message.topics for number in topic.partitions}
+    )
+    by_directory: dict[str, list[Partition]] = defaultdict(list)
+    for partition in context.replicas:
+        by_directory[partition.log.directory.rpartition("/")[0]].append(partition)
+    directories = [str(directory) for directory in context.config.log_dirs]
+    room = await _room(context, directories)
+    results = []
+    for directory in directories:
+        hosted = by_directory[directory]
+        if any(partition.storage_error is not None for partition in hosted):
+            results.append(DescribeLogDirsResult(log_dir=os.path.abspath(directory), error_code=KafkaStorageError.code))
+            continue
+        total_bytes, usable_bytes = room[directory]
+        shown = [each for each in hosted if asked is None or each.topic_partition in asked]
+        results.append(
+            DescribeLogDirsResult(
+                log_dir=os.path.abspath(directory),
+                topics=_topics(shown),
+                total_bytes=total_bytes,
+                usable_bytes=usable_bytes,
+            )
+        )
+    return DescribeLogDirsResponse(results=results)
+
+
+async def _room(context: BrokerContext, directories: list[str]) -> dict[str, tuple[int, int]]:
+    """Return (total, usable) bytes of each directory's file system; asked in a thread, because a disk may hang."""
+    done: asyncio.Future[dict[str, tuple[int, int]]] = context.loop.create_future()
+
+    def ask() -> dict[str, tuple[int, int]]:
+        found = {}
+        for directory in directories:
+            try:
+                system = os.statvfs(directory)
+            except OSError:
+                found[directory] = _UNKNOWN_BYTES, _UNKNOWN_BYTES
+            else:
+                found[directory] = system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize
+        return found
+
+    context.io.submit(ask, done.set_result, done.set_exception)
+    return await done
+
+
+def _topics(partitions: list[Partition]) -> list[DescribeLogDirsTopic]:
+    by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+    for partition in sorted(partitions, key=lambda each: each.topic_partition):
+        log = partition.log
+        by_topic[partition.topic_partition.topic].append(
+            DescribeLogDirsPartition(
+                partition_index=partition.topic_partition.partition,
+                partition_size=log.size_bytes,
+                offset_lag=max(partition.high_watermark - log.log_end_offset, 0),
+            )
+        )
+    return [DescribeLogDirsTopic(name=name, partitions=each) for name, each in by_topic.items()]

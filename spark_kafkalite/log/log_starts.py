@@ -1,0 +1,146 @@
+"""Log start offsets: on the disk before they are in force.
+
+Segments are removed, and records hidden, only after the checkpoint that says so is on the disk: a log start offset that
+anybody has seen never goes back, whatever crashes. So a move has three steps: it is *promised*, the checkpoint is
+written (in a thread: writing syncs), and then it is put into force.
+
+Every log start above 0 is written, also where it is the name of the first segment (Kafka leaves those out): the renames
+that take older segments away may be lost in a power cut, and the checkpoint must still say that they have gone.
+
+One thread owns these objects; only ``LogStartJob.run`` may be called elsewhere. What is to be written is replaced as a
+whole and never changed, so a writer takes the newest there is, and writers that come late find their work done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.checkpoint import LOG_START_OFFSET_FILE, write_offsets
+from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.model import TopicPartition
+
+
+class LogStartCheckpoint:
+    """``log-start-offset-checkpoint`` of one log directory."""
+
+    __slots__ = ("_fs", "_lock", "_promised", "_wanted", "_written", "path")
+
+    def __init__(self, fs: Fs, path: str) -> None:
+        self.path = path
+        self._fs = fs
+        self._promised: dict[TopicPartition, int] = {}
+        # What the file is to say, and what it says; replaced, never changed.
+        self._wanted: Mapping[TopicPartition, int] = {}
+        self._written: Mapping[TopicPartition, int] | None = None
+        self._lock = threading.Lock()
+
+    def set(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Have the next ``write`` write the starts of all logs, and what has been promised where that is larger."""
+        wanted = {key: offset for key, offset in starts.items() if offset > 0}
+        for key, offset in self._promised.items():
+            if key in starts:
+                wanted[key] = max(offset, starts[key])
+        self._wanted = wanted
+
+    def promise(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Have the next ``write`` write these larger starts besides."""
+        for key, offset in starts.items():
+            self._promised[key] = max(offset, self._promised.get(key, 0))
+        self._wanted = {**self._wanted, **self._promised}
+
+    def settle(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Take promises back that are in force by now, or will never be."""
+        for key, offset in starts.items():
+            if self._promised.get(key, 0) <= offset:
+                self._promised.pop(key, None)
+
+    def forget(self, key: TopicPartition) -> None:
+        """Drop a log that has been removed."""
+        self._promised.pop(key, None)
+        self._wanted = {each: offset for each, offset in self._wanted.items() if each != key}
+
+    def write(self) -> None:
+        """Return once the newest starts are on the disk; may run in any thread. OSError when the disk fails."""
+        with self._lock:
+            wanted = self._wanted
+            if self._written is None or wanted != self._written:
+                # After a failure nobody knows what the file says.
+                self._written = None
+                write_offsets(self._fs, self.path, wanted)
+                self._written = wanted
+
+
+class LogStartJob:
+    """Log starts on their way: the checkpoints to write, and which logs move where."""
+
+    __slots__ = ("errors", "moves")
+
+    def __init__(self, moves: Mapping[LogStartCheckpoint, Mapping[PartitionLog, int]]) -> None:
+        self.moves = moves
+        # What could not be written, and why.
+        self.errors: dict[LogStartCheckpoint, OSError] = {}
+
+    def run(self) -> None:
+        """Write; may run in any thread. Never raises: ``errors`` is filled instead."""
+        for checkpoint in self.moves:
+            try:
+                checkpoint.write()
+            except OSError as error:
+                self.errors[checkpoint] = error
+
+
+class LogStarts:
+    """Moves the log starts of a broker's logs."""
+
+    def __init__(self, fs: Fs, log_dirs: Iterable[str]) -> None:
+        self._checkpoints = {
+            directory: LogStartCheckpoint(fs, f"{directory}/{LOG_START_OFFSET_FILE}") for directory in log_dirs
+        }
+
+    def promise(self, moves: Mapping[PartitionLog, int]) -> LogStartJob:
+        """Begin to move logs to larger starts. The caller runs the job in a thread and then calls ``finish``."""
+        by_checkpoint: dict[LogStartCheckpoint, dict[PartitionLog, int]] = {}
+        for log, offset in moves.items():
+            by_checkpoint.setdefault(self._checkpoint(log), {})[log] = offset
+        for checkpoint, starts in by_checkpoint.items():
+            checkpoint.promise(_by_name(starts))
+        return LogStartJob(by_checkpoint)
+
+    def finish(self, job: LogStartJob) -> dict[PartitionLog, KafkaStorageError]:
+        """Put the starts of a job into force; return the logs whose checkpoint could not be written.
+
+        Logs that have been removed, truncated or have failed meanwhile stay as they are.
+        """
+        failed: dict[PartitionLog, KafkaStorageError] = {}
+        for checkpoint, starts in job.moves.items():
+            error = job.errors.get(checkpoint)
+            for log, offset in starts.items():
+                if error is not None:
+                    failed[log] = KafkaStorageError(
+                        f"{log.topic_partition}: the log start offset {offset} cannot be written to "
+                        f"{checkpoint.path}: {error.strerror or error}"
+                    )
+                elif not log.closed and log.failure is None and offset <= log.log_end_offset:
+                    log.advance_log_start(offset)
+            checkpoint.settle(_by_name(starts))
+        return failed
+
+    def write(self, directory: str, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        """Write the checkpoint of a directory that holds these logs, now. OSError when the disk fails."""
+        checkpoint = self._checkpoints[directory]
+        checkpoint.set({key: int(log.log_start_offset) for key, log in logs.items()})
+        checkpoint.write()
+
+    def forget(self, log: PartitionLog) -> None:
+        """Drop a log that has been removed; the next write leaves it out."""
+        self._checkpoint(log).forget(log.topic_partition)
+
+    def _checkpoint(self, log: PartitionLog) -> LogStartCheckpoint:
+        return self._checkpoints[log.directory.rpartition("/")[0]]
+
+
+def _by_name(starts: Mapping[PartitionLog, int]) -> dict[TopicPartition, int]:
+    return {log.topic_partition: offset for log, offset in starts.items()}
