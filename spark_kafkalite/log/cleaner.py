@@ -18,7 +18,7 @@ and the rest is dirty still: there is always progress. The second copies batch b
   be gone; elsewhere a crash between two swaps could bring one back.
 * Transaction markers stay. Records of transactions go when there is a later value outside of any transaction, replace
   nothing and lose no tombstones: which of them were aborted is not known here.
-* Records that lie wholly below the log start go.
+* Records below the log start go.
 
 Groups must be swapped in the order given, each on the disk before the next: a later group may lack what an earlier one
 still has a value for. Memory: the key map, a few MiB, and the largest batch, compressed and not.
@@ -297,6 +297,7 @@ class _BatchFilter:
         retained = self._key_map.filter_records(
             batch_payload(window, at, header, self._job.max_decompressed_bytes),
             header,
+            self._job.log_start_offset,
             self._end_offset,
             tombstones_until_offset=tombstones_until_offset,
             delete_horizon_ms=new_horizon_ms,

@@ -134,6 +134,7 @@ class KeyMap:
         self,
         payload: Buffer,
         header: BatchHeader,
+        first_offset: int = 0,
         until_offset: int = ...,
         *,
         tombstones_until_offset: int = 0,

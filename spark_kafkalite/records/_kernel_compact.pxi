@@ -127,6 +127,7 @@ cdef int _choose_records(
     const KeySlots* keys,
     Section* s,
     int64_t base_offset,
+    int64_t first_offset,
     int64_t until_offset,
     int64_t tombstones_until_offset,
     Kept* kept,
@@ -143,10 +144,13 @@ cdef int _choose_records(
             s.index = i
             return -1
         offset = base_offset + r.offset_delta
-        if offset < until_offset and (
-            r.key_length < 0
-            or (r.value_length < 0 and offset < tombstones_until_offset)
-            or _slot_of(keys, r.key, r.key_length, digest).end_offset > offset + 1
+        if offset < first_offset or (
+            offset < until_offset
+            and (
+                r.key_length < 0
+                or (r.value_length < 0 and offset < tombstones_until_offset)
+                or _slot_of(keys, r.key, r.key_length, digest).end_offset > offset + 1
+            )
         ):
             kept.flags[i] = 0
             continue
@@ -286,6 +290,7 @@ cdef class KeyMap:
         self,
         payload,
         header,
+        int64_t first_offset=0,
         int64_t until_offset=INT64_MAX,
         *,
         int64_t tombstones_until_offset=0,
@@ -313,10 +318,12 @@ cdef class KeyMap:
             if view.len >= NOGIL_BYTES:
                 with nogil:
                     result = _choose_records(
-                        &self._keys, &s, base_offset, until_offset, tombstones_until_offset, &kept
+                        &self._keys, &s, base_offset, first_offset, until_offset, tombstones_until_offset, &kept
                     )
             else:
-                result = _choose_records(&self._keys, &s, base_offset, until_offset, tombstones_until_offset, &kept)
+                result = _choose_records(
+                    &self._keys, &s, base_offset, first_offset, until_offset, tombstones_until_offset, &kept
+                )
             if result < 0:
                 raise _section_error(&s)
             has_horizon = (

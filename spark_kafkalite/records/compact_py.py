@@ -97,6 +97,7 @@ class KeyMap:
         self,
         payload: Buffer,
         header: BatchHeader,
+        first_offset: int = 0,
         until_offset: int = MAX_INT64,
         *,
         tombstones_until_offset: int = 0,
@@ -104,7 +105,8 @@ class KeyMap:
     ) -> RetainedRecords:
         """Return what stays of a batch's records: those that have a key, and no later offset of it in the map.
 
-        Records from ``until_offset`` on stay, whatever they are. Tombstones before ``tombstones_until_offset`` go.
+        Records before ``first_offset`` go, those from ``until_offset`` on stay, whatever they are. Tombstones before
+        ``tombstones_until_offset`` go.
         With a ``delete_horizon_ms``, and a tombstone among what stays, the records are written for that as their base
         timestamp (KIP-534); unless one of their timestamps is too far from it, then the tombstones just stay.
         ``payload`` is the uncompressed records section.
@@ -118,6 +120,8 @@ class KeyMap:
             start = section.position
             record = section.next_record(False)
             offset = header.base_offset + record.offset_delta
+            if offset < first_offset:
+                continue
             if offset < until_offset:
                 if record.key is None:
                     continue

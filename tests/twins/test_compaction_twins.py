@@ -65,6 +65,7 @@ def test_put_and_filter(
                     lambda: keys.filter_records(
                         section,  # noqa: B023
                         header,  # noqa: B023
+                        first,
                         until,
                         tombstones_until_offset=tombstones_until,
                         delete_horizon_ms=horizon,
