@@ -44,7 +44,7 @@ not in the table does; only ApiVersions itself answers a version that it does no
 
 - Groups and committed offsets (keys 8 to 16, 42, 47): consumers assign their partitions by hand.
 - Transactions (24 to 28): a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-- Changes of settings (33, 44), deletion of records (21), log directories (34, 35).
+- Deletion of records (21), log directories (34, 35).
 - Elections and reassignments (43, 45, 46).
 - Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
 - Fetch sessions: declined, so every fetch names all its partitions. Topic ids in Fetch (version 13 and newer).
@@ -64,11 +64,19 @@ _CONFIGURATION_HEAD = """# Settings
 
 Names are Kafka's wherever Kafka has the setting. An unknown broker setting is an error at start that names the nearest
 known one; an unknown client setting is a warning; an unknown Spark option is an error at `.load()`.
+
+A broker setting whose type says *dynamic* may also be changed while brokers run, for one broker or for all of them
+(`kafkalite configs alter --entity-type brokers`), and so may every topic setting. Of several values the topic's own
+counts first, then the one set for the broker, the one set for all brokers, the one in the broker's file, the default.
 """
 
 _GROUPS: tuple[tuple[str, str, SettingGroup], ...] = (
     ("Broker", "`kafkalite broker --config FILE --override NAME=VALUE`.", BROKER_SETTINGS),
-    ("Topic", "`kafkalite topics create --config NAME=VALUE`; the defaults are the broker's.", TOPIC_SETTINGS),
+    (
+        "Topic",
+        "`kafkalite topics create --config NAME=VALUE`, `kafkalite configs alter`; the defaults are the broker's.",
+        TOPIC_SETTINGS,
+    ),
     ("Producer", "`Producer({...})`, or keywords in snake case.", PRODUCER_SETTINGS),
     ("Consumer", "`Consumer({...})`, or keywords in snake case.", CONSUMER_SETTINGS),
     ("Admin", "`Admin({...})`, or keywords in snake case.", ADMIN_SETTINGS),
@@ -103,7 +111,7 @@ def configuration_page() -> str:
 
 def _row(setting: Setting) -> str:
     names = "<br>".join(f"`{name}`" for name in (setting.name, *setting.synonyms))
-    kind = f"{setting.kind}, {setting.unit}" if setting.unit else setting.kind
+    kind = ", ".join(filter(None, (setting.kind, setting.unit, "*dynamic*" if setting.dynamic else "")))
     default = setting.text(setting.default)
     shown = "-" if default is None else f"`{default}`" if default else "empty"
     cells = (names, kind, shown, _allowed(setting) or "-", setting.doc)

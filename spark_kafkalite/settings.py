@@ -35,7 +35,7 @@ class Setting:
     ``default`` is the parsed value (a tuple for a list); None means "not set". ``minimum`` and ``maximum`` are
     inclusive. ``choices`` bounds a string, or each item of a list. ``unit`` is for the reader ("ms", "bytes").
     ``synonyms`` are further names under which a user may give it; given under several names, the main name's value
-    counts, else that of the synonym given last.
+    counts, else that of the synonym given last. ``dynamic`` says that a running broker takes changes of it.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Setting:
     maximum: float | None = None
     choices: tuple[str, ...] | None = None
     synonyms: tuple[str, ...] = ()
+    dynamic: bool = False
 
     def parse(self, raw: object) -> Any:
         """Return the checked value of ``raw`` (text, or already a Python value).
@@ -153,6 +154,17 @@ class SettingGroup:
             if name == setting.name or raw.get(setting.name) is None:
                 parsed[setting.name] = checked
         return parsed
+
+    def parse_usable(self, raw: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
+        """Return what :meth:`parse` would of those settings that are known and right, and what is wrong with others."""
+        parsed: dict[str, Any] = {}
+        problems = []
+        for name, value in raw.items():
+            try:
+                parsed |= self.parse({name: value})
+            except ConfigError as error:
+                problems.append(str(error))
+        return parsed, problems
 
     def unknown(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that are not settings of this group."""

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from spark_kafkalite.broker.channel import PlainChannel
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.connection import Connection, Limits
+from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.listeners import Listener, address_text
 from spark_kafkalite.broker.request_memory import RequestMemory
@@ -45,7 +46,7 @@ class Acceptor:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        config: BrokerConfig,
+        settings: DynamicConfig,
         memory: RequestMemory,
         serve: Callable[[Connection, memoryview], None],
     ) -> None:
@@ -53,6 +54,7 @@ class Acceptor:
         self.memory = memory
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES + 4))
         self.serve = serve
+        config = settings.current
         idle_ms = config["connections.max.idle.ms"]
         self.limits = Limits(
             max_frame_bytes=config["socket.request.max.bytes"],
@@ -62,6 +64,7 @@ class Acceptor:
             idle_s=idle_ms / 1000 if idle_ms >= 0 else -1,
         )
         self._config = config
+        self._settings = settings
         self._sockets: list[tuple[socket.socket, Listener]] = []
         self._connections: dict[Connection, str] = {}
         self._by_address: Counter[str] = Counter()
@@ -162,10 +165,11 @@ class Acceptor:
     def _accepted(self, connected: socket.socket, address: tuple[str, int], listener: Listener) -> None:
         host = address[0]
         problem = None
-        if len(self._connections) >= self._config["max.connections"]:
-            problem = f"max.connections={self._config['max.connections']}"
-        elif self._by_address[host] >= self._config["max.connections.per.ip"]:
-            problem = f"max.connections.per.ip={self._config['max.connections.per.ip']}"
+        config = self._settings.current
+        if len(self._connections) >= config["max.connections"]:
+            problem = f"max.connections={config['max.connections']}"
+        elif self._by_address[host] >= config["max.connections.per.ip"]:
+            problem = f"max.connections.per.ip={config['max.connections.per.ip']}"
         if problem is not None:
             connected.close()
             self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s is reached", host, problem)

@@ -3,21 +3,29 @@
 Owns :data:`BROKER_SETTINGS` (names and defaults are Kafka's wherever Kafka has the setting) and :class:`BrokerConfig`,
 the checked values. The defaults of topic settings are broker settings too, under Kafka's broker-side names
 (``log.segment.bytes`` for ``segment.bytes``); ``log.config`` declares them beside the topic settings, and they are part
-of the group here.
+of the group here. What is declared ``dynamic`` may be changed while brokers run: ``dynamic_config.py`` keeps the values
+in force.
 
 An unknown name is an error that names the nearest known one: a misspelt ``log.retention.ms`` must not delete data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from spark_kafkalite.broker.listeners import Listener, parse_listeners
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, BROKER_SYNONYMS, broker_defaults
+from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, BROKER_SYNONYMS, TopicConfig
+from spark_kafkalite.log.config_sources import (
+    SOURCE_DYNAMIC_BROKER,
+    SOURCE_DYNAMIC_DEFAULT_BROKER,
+    SOURCE_STATIC_BROKER,
+    ConfigLayer,
+    broker_defaults,
+)
 from spark_kafkalite.settings import Setting, SettingGroup, read_properties
 
 MEBIBYTE = 1024 * 1024
@@ -134,7 +142,12 @@ BROKER_SETTINGS = SettingGroup(
             minimum=-1,
         ),
         Setting(
-            "max.connections", "int", 2**31 - 1, "Connections that may be open; a further one is closed.", minimum=0
+            "max.connections",
+            "int",
+            2**31 - 1,
+            "Connections that may be open; a further one is closed.",
+            minimum=0,
+            dynamic=True,
         ),
         Setting(
             "max.connections.per.ip",
@@ -142,6 +155,7 @@ BROKER_SETTINGS = SettingGroup(
             2**31 - 1,
             "Connections from one address that may be open; a further one is closed.",
             minimum=0,
+            dynamic=True,
         ),
         Setting(
             "socket.listen.backlog.size",
@@ -190,6 +204,7 @@ BROKER_SETTINGS = SettingGroup(
             "Sequence numbers of a producer that has been silent for this long are forgotten.",
             unit="ms",
             minimum=1,
+            dynamic=True,
         ),
         # Topics
         Setting(
@@ -262,16 +277,15 @@ _NOT_BUILT: Final = {
 class BrokerConfig:
     """All settings of one broker, checked.
 
-    ``values`` holds every setting, ``explicit`` the names that were given, ``log_properties`` those of them that give
-    topic settings their defaults, ``topic_defaults`` what comes of that: every topic setting's default on this broker.
+    ``values`` holds every setting, ``layers`` where those that were given come from, in order of precedence (the last
+    one is the file with the command line), ``topic_defaults`` every topic setting's default on this broker.
     """
 
     values: Mapping[str, Any]
-    explicit: frozenset[str]
+    layers: tuple[ConfigLayer, ...]
     listeners: tuple[Listener, ...]
     log_dirs: tuple[Path, ...]
     registry_dir: Path
-    log_properties: Mapping[str, Any]
     topic_defaults: Mapping[str, Any]
 
     @classmethod
@@ -307,13 +321,28 @@ class BrokerConfig:
             values["listeners"], values["advertised.listeners"], values["listener.security.protocol.map"]
         )
         registry_dir = Path(values["registry.dir"]) if values["registry.dir"] else log_dirs[0] / "_registry"
-        log_properties = {setting.name: given[setting.name] for setting in BROKER_LOG_SETTINGS if setting.name in given}
-        topic_defaults = broker_defaults(log_properties)
-        for topic_setting, (first, *_) in BROKER_SYNONYMS.items():
-            # Not given: shown with the value that is in force.
-            if values[first.name] is None:
-                values[first.name] = topic_defaults[topic_setting]
-        return cls(values, frozenset(given), listeners, log_dirs, registry_dir, log_properties, topic_defaults)
+        layers = (ConfigLayer(SOURCE_STATIC_BROKER, given),)
+        values, topic_defaults = _in_force(layers)
+        config = cls(values, layers, listeners, log_dirs, registry_dir, topic_defaults)
+        config.check()
+        return config
+
+    def with_dynamic(self, own: Mapping[str, Any], by_default: Mapping[str, Any]) -> BrokerConfig:
+        """Return the settings with what was set for this broker, and for all, over the static ones; parsed values.
+
+        What these settings themselves had of the kind is forgotten: the sources are counted anew.
+        """
+        layers = (
+            ConfigLayer(SOURCE_DYNAMIC_BROKER, own),
+            ConfigLayer(SOURCE_DYNAMIC_DEFAULT_BROKER, by_default),
+            self.layers[-1],
+        )
+        values, topic_defaults = _in_force(layers)
+        return replace(self, values=values, layers=layers, topic_defaults=topic_defaults)
+
+    def check(self) -> None:
+        """Raise ConfigError when the defaults of topic settings contradict each other."""
+        TopicConfig.from_properties({}, self.topic_defaults)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -328,3 +357,15 @@ class BrokerConfig:
         """This broker's rack, None when it has none."""
         rack: str | None = self.values["broker.rack"]
         return rack
+
+
+def _in_force(layers: Sequence[ConfigLayer]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return every setting's value, and every topic setting's default."""
+    values = BROKER_SETTINGS.defaults()
+    for layer in reversed(layers):
+        values |= layer.values
+    topic_defaults = broker_defaults(layers)
+    for topic_setting, (first, *_) in BROKER_SYNONYMS.items():
+        # Also where another name gave it, or none: shown with the value that is in force.
+        values[first.name] = topic_defaults[topic_setting]
+    return values, topic_defaults

@@ -11,7 +11,9 @@ import asyncio
 from dataclasses import dataclass
 
 from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.connection import Connection
+from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.replicas import Replicas
@@ -28,7 +30,8 @@ from spark_kafkalite.registry.watcher import ClusterWatcher
 class BrokerContext:
     """The parts of a running broker. ``listeners`` are the bound ones, by name."""
 
-    config: BrokerConfig
+    settings: DynamicConfig
+    config_changes: ConfigChanges
     clock: Clock
     loop: asyncio.AbstractEventLoop
     io: IoThreads
@@ -39,6 +42,11 @@ class BrokerContext:
     producer_ids: ProducerIds
     retention: Retention
     listeners: dict[str, Listener]
+
+    @property
+    def config(self) -> BrokerConfig:
+        """This broker's settings in force."""
+        return self.settings.current
 
     @property
     def cluster(self) -> ClusterState:

@@ -161,6 +161,8 @@ class Partition(Appender):
         self._take_up(config)
         self._shown_end_offset = shown_end_offset if self._shows_flushed else 0
         self._flusher.config_changed(self.flushes_before_ack or self._shows_flushed)
+        # Fewer min.insync.replicas may commit more.
+        self._maybe_advance_high_watermark()
         self._wake_all()
 
     def _take_up(self, config: TopicConfig) -> None:

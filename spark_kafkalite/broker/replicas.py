@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.errors import (
@@ -151,7 +152,7 @@ class Replicas:
         for name, topic_id in change.deleted_topics:
             self._drop_topic(name, topic_id)
         for name in change.changed_configs:
-            self._apply_config(name)
+            self._work.append(partial(self._apply_config, name))
         for topic_partition in change.changed_partitions:
             self._queue_partition(topic_partition)
         self._start_work()
@@ -174,10 +175,20 @@ class Replicas:
             self._logs.delete(log.topic_partition)
             logger.debug("deleted the log of %s", log.topic_partition)
 
+    def broker_config_changed(self) -> None:
+        """Have every topic's settings counted again, because the broker's defaults have changed."""
+        for name in self._cluster().topics:
+            self._work.append(partial(self._apply_config, name))
+        self._start_work()
+
     def _apply_config(self, name: str) -> None:
+        topic = self._cluster().topics.get(name)
+        if topic is None:
+            return
         config = self._config_of(name)
-        for key, partition in self._partitions.items():
-            if key.topic == name:
+        for number in topic.partitions:
+            partition = self._partitions.get(TopicPartition(name, number))
+            if partition is not None and partition.config != config:
                 partition.log.update_config(config)
                 partition.apply_config(config)
 

@@ -27,8 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from spark_kafkalite.broker import handlers
 from spark_kafkalite.broker.acceptor import Acceptor
 from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Dispatcher
+from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.listeners import address_text
@@ -140,30 +142,53 @@ class Broker:
             self._storage_failed,
         )
         replicas = Replicas(loop, logs, services, lambda: watcher.state, lambda name: topics.config_of(name))
-        topics = Topics(config, controller, watcher, replicas)
+        settings = DynamicConfig(config)
+        topics = Topics(settings, controller, watcher, replicas)
         self._replicas = replicas
+        # Before the replicas, which ask for their topics' settings.
+        watcher.add_listener(settings.cluster_changed)
         watcher.add_listener(replicas.cluster_changed)
         await watcher.start(cluster_id)
         self._undo.callback(watcher.close)
 
         await self._load(loop, logs)
         loaded = True
+        # Settings may have changed while the logs were loaded.
+        logs.update_configs()
         replicas.set_strays_aside()
         self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
 
         retention = Retention(loop, config, io, self._clock, logs, replicas)
         producer_ids = ProducerIds(store, broker_id)
         context = BrokerContext(
-            config, self._clock, loop, io, memory, replicas, watcher, topics, producer_ids, retention, {}
+            settings,
+            ConfigChanges(settings, store, watcher, topics, replicas),
+            self._clock,
+            loop,
+            io,
+            memory,
+            replicas,
+            watcher,
+            topics,
+            producer_ids,
+            retention,
+            {},
         )
         handlers.load()
         dispatcher = Dispatcher(context)
-        acceptor = Acceptor(loop, config, memory, dispatcher.serve)
+        acceptor = Acceptor(loop, settings, memory, dispatcher.serve)
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
         context.listeners.update({listener.name: listener for listener in listeners})
         self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
 
+        def settings_changed(old: BrokerConfig, new: BrokerConfig) -> None:
+            logs.producer_id_expiration_ms = new["producer.id.expiration.ms"]
+            if old.topic_defaults != new.topic_defaults:
+                replicas.broker_config_changed()
+
+        settings_changed(config, settings.current)
+        settings.add_listener(settings_changed)
         await self._register(store, controller, replicas, watcher, context)
         self._undo.push_async_callback(self._quiesce, acceptor, dispatcher, replicas, io)
         upkeep = Upkeep(loop, config, io, logs, replicas)

@@ -8,9 +8,11 @@ This broker acts only while it is the controller; otherwise NotController (41) t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import (
     ConfigError,
@@ -21,11 +23,13 @@ from spark_kafkalite.errors import (
     RegistryError,
     RequestTimedOut,
 )
-from spark_kafkalite.log.config import TOPIC_SETTINGS, TopicConfig
+from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.registry.controller import Controller, NewTopic
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import TopicAssignment
+
+logger = logging.getLogger(__name__)
 
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
@@ -35,12 +39,16 @@ class Topics:
     """See the module's text."""
 
     def __init__(
-        self, config: BrokerConfig, controller: Controller, watcher: ClusterWatcher, replicas: Replicas
+        self, config: DynamicConfig, controller: Controller, watcher: ClusterWatcher, replicas: Replicas
     ) -> None:
-        self._config = config
+        self._dynamic_config = config
         self._controller = controller
         self._watcher = watcher
         self._replicas = replicas
+
+    @property
+    def _config(self) -> BrokerConfig:
+        return self._dynamic_config.current
 
     def check_config(self, overrides: Mapping[str, object]) -> None:
         """Raise InvalidConfig (40) for topic settings that are unknown or have a bad value."""
@@ -56,15 +64,11 @@ class Topics:
         that exists must be served.
         """
         topic = self._watcher.state.topics.get(name)
-        overrides = dict(topic.config) if topic is not None else {}
-        try:
-            return TopicConfig.from_properties(overrides, self._config.topic_defaults)
-        except ConfigError:
-            usable = {key: value for key, value in overrides.items() if _is_usable(key, value)}
-            try:
-                return TopicConfig.from_properties(usable, self._config.topic_defaults)
-            except ConfigError:
-                return TopicConfig.from_properties({}, self._config.topic_defaults)
+        overrides = topic.config if topic is not None else {}
+        config, problems = TopicConfig.in_force(overrides, self._config.topic_defaults)
+        for problem in problems:
+            logger.warning("ignoring a setting of topic %s in the registry: %s", name, problem)
+        return config
 
     async def create(
         self, topics: Sequence[NewTopic], *, timeout_s: float, validate_only: bool = False
@@ -184,11 +188,3 @@ class Topics:
         """Raise NotController (41) unless topics can be changed here."""
         if not self.is_controller:
             raise NotController(f"broker {self._config.broker_id} is not the controller")
-
-
-def _is_usable(name: str, value: object) -> bool:
-    try:
-        TOPIC_SETTINGS.parse({name: value})
-    except ConfigError:
-        return False
-    return True

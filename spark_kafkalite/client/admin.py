@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spark_kafkalite.client.admin_configs import ConfigAdmin, ConfigEntry
+from spark_kafkalite.client.admin_configs import ConfigAdmin, ConfigChange, ConfigEntry
 from spark_kafkalite.client.cluster import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTimestamp
 from spark_kafkalite.client.connection import (
     CREATE_PARTITIONS,
@@ -47,7 +47,16 @@ from spark_kafkalite.wire.messages.create_topics import (
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
 
-__all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Admin", "ClusterDescription", "ConfigEntry", "NewTopic"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "Admin",
+    "ClusterDescription",
+    "ConfigChange",
+    "ConfigEntry",
+    "NewTopic",
+]
 
 # A topic of the same name that somebody makes anew at once must not hold up delete_topics() for long.
 _GONE_WITHIN_MS: Final = 3_000

@@ -41,7 +41,9 @@ CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
 INIT_PRODUCER_ID: Final = 22
 DESCRIBE_CONFIGS: Final = 32
+ALTER_CONFIGS: Final = 33
 CREATE_PARTITIONS: Final = 37
+INCREMENTAL_ALTER_CONFIGS: Final = 44
 DESCRIBE_CLUSTER: Final = 60
 
 # API key: name, lowest and highest version that the code in this package sends. Fetch ends before topic ids (13).
@@ -54,7 +56,9 @@ SUPPORTED: Final[dict[int, tuple[str, int, int]]] = {
     DELETE_TOPICS: ("DeleteTopics", 1, 6),
     INIT_PRODUCER_ID: ("InitProducerId", 0, 4),
     DESCRIBE_CONFIGS: ("DescribeConfigs", 1, 4),
+    ALTER_CONFIGS: ("AlterConfigs", 0, 2),
     CREATE_PARTITIONS: ("CreatePartitions", 0, 3),
+    INCREMENTAL_ALTER_CONFIGS: ("IncrementalAlterConfigs", 0, 1),
     DESCRIBE_CLUSTER: ("DescribeCluster", 0, 1),
 }
 _API_VERSIONS_MAX: Final = 3

@@ -1,9 +1,8 @@
-"""The settings of a topic: Kafka 4.3's, with two of ours, and where their values come from.
+"""The settings of a topic: Kafka 4.3's, with two of ours.
 
 Owns the declarations (``TOPIC_SETTINGS``), the broker-wide settings that give them their defaults
 (``BROKER_LOG_SETTINGS``: ``log.retention.hours`` for ``retention.ms``, and so on) and the frozen :class:`TopicConfig`
-that the log and the broker read. A value is found in this order: the topic's own override, the broker's settings in
-the order of ``BROKER_SYNONYMS``, the default here.
+that the log and the broker read. Where values come from, and which of them is in force, is ``config_sources.py``'s.
 
 Always build a TopicConfig from overrides and broker settings together, never by changing one that exists: a changed
 broker default must not undo a topic's override, nor the other way round (KAFKA-9254).
@@ -258,6 +257,8 @@ def _broker_setting(topic_setting: Setting, synonym: Synonym, first: bool) -> Se
         else topic_setting.minimum,
         maximum=None if scaled else topic_setting.maximum,
         choices=topic_setting.choices,
+        # As in Kafka: what has a finer synonym is read at the start only.
+        dynamic=first,
     )
 
 
@@ -266,76 +267,6 @@ BROKER_LOG_SETTINGS: tuple[Setting, ...] = tuple(
     for name, synonyms in BROKER_SYNONYMS.items()
     for number, synonym in enumerate(synonyms)
 )
-_BROKER_SETTINGS_BY_NAME = {setting.name: setting for setting in BROKER_LOG_SETTINGS}
-
-# Sources as DescribeConfigs numbers them.
-SOURCE_TOPIC = 1
-SOURCE_STATIC_BROKER = 4
-SOURCE_DEFAULT = 5
-
-
-class ConfigSynonym(NamedTuple):
-    """One place that a setting's value may come from."""
-
-    name: str
-    value: str | None
-    source: int
-
-
-class DescribedSetting(NamedTuple):
-    """A topic setting as DescribeConfigs shows it; ``synonyms`` in order of precedence, the first is in force."""
-
-    setting: Setting
-    value: str | None
-    source: int
-    synonyms: tuple[ConfigSynonym, ...]
-
-
-def _broker_values(name: str, broker_properties: Mapping[str, object]) -> list[tuple[Synonym, Any]]:
-    """Return what the broker's settings say about a topic setting, parsed and scaled, in order of precedence."""
-    found = []
-    for synonym in BROKER_SYNONYMS.get(name, ()):
-        raw = broker_properties.get(synonym.name)
-        if raw is None:
-            continue
-        value = _BROKER_SETTINGS_BY_NAME[synonym.name].parse(raw)
-        if synonym.factor != 1:
-            value = -1 if value < 0 else min(value * synonym.factor, _LONG_MAX)
-        found.append((synonym, TOPIC_SETTINGS[name].parse(value)))
-    return found
-
-
-def broker_defaults(broker_properties: Mapping[str, object]) -> dict[str, Any]:
-    """Return every topic setting's default on a broker with these settings. Raises ConfigError for a bad value."""
-    defaults = TOPIC_SETTINGS.defaults()
-    for name in BROKER_SYNONYMS:
-        values = _broker_values(name, broker_properties)
-        if values:
-            defaults[name] = values[0][1]
-    return defaults
-
-
-def describe(overrides: Mapping[str, object], broker_properties: Mapping[str, object]) -> list[DescribedSetting]:
-    """Return every topic setting with its value and where that comes from, for DescribeConfigs."""
-    parsed = TOPIC_SETTINGS.parse(overrides)
-    described = []
-    for setting in TOPIC_SETTINGS:
-        synonyms = []
-        if setting.name in parsed:
-            synonyms.append(ConfigSynonym(setting.name, setting.text(parsed[setting.name]), SOURCE_TOPIC))
-        for synonym, _ in _broker_values(setting.name, broker_properties):
-            synonyms.append(ConfigSynonym(synonym.name, str(broker_properties[synonym.name]), SOURCE_STATIC_BROKER))
-        names = BROKER_SYNONYMS.get(setting.name, ())
-        synonyms.append(
-            ConfigSynonym(names[0].name if names else setting.name, setting.text(setting.default), SOURCE_DEFAULT)
-        )
-        if setting.name in parsed:
-            value = parsed[setting.name]
-        else:
-            values = _broker_values(setting.name, broker_properties)
-            value = values[0][1] if values else setting.default
-        described.append(DescribedSetting(setting, setting.text(value), synonyms[0].source, tuple(synonyms)))
-    return described
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +319,22 @@ class TopicConfig:
                 f"min.compaction.lag.ms={values['min.compaction.lag.ms']}: must not be above "
                 f"max.compaction.lag.ms={values['max.compaction.lag.ms']}"
             )
+        return cls._of(values)
+
+    @classmethod
+    def in_force(cls, overrides: Mapping[str, object], defaults: Mapping[str, Any]) -> tuple[TopicConfig, list[str]]:
+        """Build the configuration of a topic that exists and must be served; also give what is wrong with overrides.
+
+        Each wrong override is left out and the others hold. Where the compaction lags contradict each other, as they do
+        when a broker's default was changed after the topic's own, the shortest counts: nothing goes too early.
+        """
+        parsed, problems = TOPIC_SETTINGS.parse_usable(overrides)
+        values = {**defaults, **parsed}
+        values["max.compaction.lag.ms"] = max(values["max.compaction.lag.ms"], values["min.compaction.lag.ms"])
+        return cls._of(values), problems
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> TopicConfig:
         return cls(**{field: values[field.replace("_", ".")] for field in cls.__slots__})
 
     @property

@@ -90,8 +90,9 @@ class LocalLog:
 
     def update_config(self, config: TopicConfig) -> None:
         """Take up changed topic settings; they hold from the next append on."""
-        self.config = config
-        self._set_jitter()
+        old, self.config = self.config, config
+        if (config.segment_jitter_ms, config.segment_ms) != (old.segment_jitter_ms, old.segment_ms):
+            self._set_jitter()
 
     def _set_jitter(self) -> None:
         jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)

@@ -85,7 +85,7 @@ class LogManager:
         self.was_clean = True
         self._clock = clock
         self._config_of = config_of
-        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self.producer_id_expiration_ms = producer_id_expiration_ms
         self._files = OpenFiles(fs, open_files)
         self._locks: list[Lock] = []
         # The high watermarks as they are in the checkpoints.
@@ -407,7 +407,7 @@ class LogManager:
     def tick(self) -> None:
         """Forget silent producers. Cheap; about once a minute."""
         for log in self.logs.values():
-            log.expire_producers(self._producer_id_expiration_ms)
+            log.expire_producers(self.producer_id_expiration_ms)
 
     # Stop -----------------------------------------------------------------------------------------------------------
 

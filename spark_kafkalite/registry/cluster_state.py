@@ -68,12 +68,16 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Everything a broker knows of its cluster. ``controller_id`` is -1 while there is none."""
+    """Everything a broker knows of its cluster. ``controller_id`` is -1 while there is none.
+
+    ``broker_configs`` holds the dynamic settings, as text, of each broker number and of znodes.DEFAULT_ENTITY.
+    """
 
     cluster_id: str = ""
     brokers: Mapping[int, BrokerInfo] = field(default_factory=lambda: MappingProxyType({}))
     topics: Mapping[str, TopicState] = field(default_factory=lambda: MappingProxyType({}))
     controller_id: BrokerId = NO_LEADER
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
 
     def partition(self, topic_partition: TopicPartition) -> PartitionState | None:
         """Return a partition's state, None when there is no such partition."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -59,7 +59,7 @@ class _Topic:
 
 
 class ClusterWatcher:
-    """Watches brokers, topics, configs, partition states and the controller. Lives in one event loop."""
+    """Watches brokers, topics, settings, partition states and the controller. Lives in one event loop."""
 
     def __init__(self, store: Store, on_change: ChangeListener | None = None) -> None:
         self._store = store
@@ -70,6 +70,8 @@ class ClusterWatcher:
         self._watchers: dict[tuple[Any, ...], Watcher] = {}
         self._vanished: list[Callable[[], None]] = []
         self._controller_id = znodes.NO_LEADER
+        # Of each entity: the node's mzxid and what it holds.
+        self._broker_configs: dict[str, tuple[int, Mapping[str, str]]] = {}
         self._dirty_topics: set[str] = set()
         self._dirty = False
         self._pending = 0
@@ -133,6 +135,7 @@ class ClusterWatcher:
 
     def _read_all(self) -> None:
         self._read_broker_list()
+        self._read_broker_config_list()
         self._read_topic_list()
         self._read_controller()
         for name in list(self._topics):
@@ -223,7 +226,11 @@ class ClusterWatcher:
             self._dirty_topics.clear()
             topics = MappingProxyType(changed)
         return ClusterState(
-            self._state.cluster_id, MappingProxyType(dict(self._brokers)), topics, BrokerId(self._controller_id)
+            self._state.cluster_id,
+            MappingProxyType(dict(self._brokers)),
+            topics,
+            BrokerId(self._controller_id),
+            MappingProxyType({entity: config for entity, (_, config) in self._broker_configs.items()}),
         )
 
     def _changed_topic(self, name: str) -> None:
@@ -275,6 +282,33 @@ class ClusterWatcher:
         controller_id = znodes.NO_LEADER if result is None else znodes.decode_controller(result[0])
         if controller_id != self._controller_id:
             self._controller_id = controller_id
+            self._dirty = True
+
+    # Settings of brokers ----------------------------------------------------------------------------------------------
+
+    def _read_broker_config_list(self) -> None:
+        watch = self._watch(self._read_broker_config_list)
+        self._read(self._store.children(znodes.BROKER_CONFIGS, watch), self._apply_broker_config_list)
+
+    def _apply_broker_config_list(self, entities: list[str] | None) -> None:
+        for entity in {*self._broker_configs, *(entities or ())}:
+            self._read_broker_config(entity)
+
+    def _read_broker_config(self, entity: str) -> None:
+        watch = self._watch(self._read_broker_config, entity)
+        self._read(self._store.get(znodes.broker_config_path(entity), watch), self._apply_broker_config, entity)
+
+    def _apply_broker_config(self, entity: str, result: tuple[bytes, Stat] | None) -> None:
+        known = self._broker_configs.get(entity)
+        if result is None:
+            if known is not None:
+                del self._broker_configs[entity]
+                self._dirty = True
+            return
+        data, stat = result
+        if known is None or known[0] < stat.mzxid:
+            config = znodes.decode_config(znodes.broker_config_path(entity), data)
+            self._broker_configs[entity] = stat.mzxid, MappingProxyType(config)
             self._dirty = True
 
     # Topics -----------------------------------------------------------------------------------------------------------
@@ -341,7 +375,14 @@ class ClusterWatcher:
             return
         if result is None and topic.config is not None:
             self._vanished.append(partial(self._read_config, name))
-        config = {} if result is None else znodes.decode_config(znodes.topic_config_path(name), result[0])
+        try:
+            config = {} if result is None else znodes.decode_config(znodes.topic_config_path(name), result[0])
+        except znodes.MalformedNode as malformed:
+            if topic.config is not None:
+                raise
+            # Without settings the topic would not be served at all.
+            _LOG.error("topic %s has the default settings: %s", name, malformed)
+            config = {}
         topic.config, topic.config_zxid = config, zxid
         self._changed_topic(name)
 

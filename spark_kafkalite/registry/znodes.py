@@ -12,9 +12,13 @@ path                                  kind        data
 /controller                           ephemeral   version 2: brokerid, timestamp
 /controller_epoch                     persistent  decimal number; the first controller has 1
 /config/topics/T                      persistent  version 1: config
+/config/brokers/N                     persistent  the same; ``<default>`` for N: of all brokers
 /admin/delete_topics/T                persistent  empty; a topic whose deletion has begun
 /latest_producer_id_block             persistent  version 1: broker, block_start, block_end (inclusive, both as text)
 ====================================  ==========  ======================================================================
+
+Brokers watch the config nodes themselves. Those of Kafka watch /config/changes instead, where whoever writes a config
+node leaves a sequence node: ours neither write nor read those, since no broker of Kafka's joins a cluster of ours.
 
 Readers take every version that Kafka has written and ignore unknown fields. A payload that cannot be read raises
 MalformedNode naming the path: another program wrote it, so nothing is guessed.
@@ -41,6 +45,7 @@ TOPICS: Final = "/brokers/topics"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 TOPIC_CONFIGS: Final = "/config/topics"
+BROKER_CONFIGS: Final = "/config/brokers"
 DELETED_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 # What must exist before anything else is written or watched; parents come before children.
@@ -51,10 +56,13 @@ PERSISTENT_PATHS: Final = (
     TOPICS,
     "/config",
     TOPIC_CONFIGS,
+    BROKER_CONFIGS,
     "/admin",
     DELETED_TOPICS,
 )
 
+# The name of the entity that stands for all brokers, in the path and in ClusterState.broker_configs.
+DEFAULT_ENTITY: Final = "<default>"
 NO_LEADER: Final = BrokerId(-1)
 NO_TOPIC_ID: Final = bytes(16)
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
@@ -90,6 +98,11 @@ def state_path(topic: str, partition: int) -> str:
 
 def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def broker_config_path(entity: str) -> str:
+    """Return the path of a broker's settings; ``entity`` is its number as text, or DEFAULT_ENTITY."""
+    return f"{BROKER_CONFIGS}/{entity}"
 
 
 def deleted_topic_path(topic: str) -> str:

@@ -28,7 +28,7 @@ from crc32c import crc32c
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, hot
 from spark_kafkalite.wire.message import ApiMessage
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.messages import API, alter_configs, incremental_alter_configs
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -175,12 +175,41 @@ def _messages(api_key: int, version: int) -> list[ApiMessage]:
                 include_synonyms=True,
             )
         ]
+    if name in ("AlterConfigs", "IncrementalAlterConfigs"):
+        return [_alteration(name, topic)]
     if name == "DescribeCluster":
         return [DescribeClusterRequest(include_cluster_authorized_operations=True)]
     if name == "OffsetForLeaderEpoch":
         partitions = [OffsetForLeaderPartition(partition=0, leader_epoch=0)]
         return [OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=partitions)])]
     raise AssertionError(f"{name} is served, and this file has no request of it: add one")
+
+
+def _alteration(name: str, topic: str) -> ApiMessage:
+    wanted = ((2, topic, "flush.ms", "100000"), (4, "", "log.flush.interval.ms", "1000"))
+    if name == "AlterConfigs":
+        return alter_configs.AlterConfigsRequest(
+            resources=[
+                alter_configs.AlterConfigsResource(
+                    resource_type=kind,
+                    resource_name=resource,
+                    configs=[alter_configs.AlterableConfig(name=setting, value=value)],
+                )
+                for kind, resource, setting, value in wanted
+            ],
+            validate_only=True,
+        )
+    return incremental_alter_configs.IncrementalAlterConfigsRequest(
+        resources=[
+            incremental_alter_configs.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=resource,
+                configs=[incremental_alter_configs.AlterableConfig(name=setting, value=value)],
+            )
+            for kind, resource, setting, value in wanted
+        ],
+        validate_only=True,
+    )
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------

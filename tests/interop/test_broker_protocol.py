@@ -76,7 +76,7 @@ class TestApiVersions:
         served = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         assert served == {
             0: (0, 9), 1: (4, 12), 2: (1, 9), 3: (0, 12), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 4),
-            23: (2, 4), 32: (1, 4), 35: (1, 4), 37: (0, 3), 60: (0, 1),
+            23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 4), 37: (0, 3), 44: (0, 1), 60: (0, 1),
         }  # fmt: skip
 
     def test_a_newer_version_is_answered_in_version_0(self, client: RawClient) -> None:

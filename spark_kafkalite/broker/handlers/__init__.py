@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 API_MODULES = (
+    "alter_configs",
     "api_versions",
     "create_partitions",
     "create_topics",
@@ -14,6 +15,7 @@ API_MODULES = (
     "describe_configs",
     "describe_log_dirs",
     "fetch",
+    "incremental_alter_configs",
     "init_producer_id",
     "list_offsets",
     "metadata",

@@ -23,7 +23,7 @@ from spark_kafkalite.errors import (
     InvalidRequest,
     KafkaError,
 )
-from spark_kafkalite.log import config as log_config
+from spark_kafkalite.log.config_sources import describe_topic
 from spark_kafkalite.registry.controller import NewTopic
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.wire.messages.create_topics import (
@@ -96,7 +96,7 @@ def _result(
     if isinstance(outcome, KafkaError):
         return CreatableTopicResult(name=name, error_code=outcome.code, error_message=str(outcome))
     overrides = {} if topic is None else topic.config
-    described = log_config.describe(overrides, context.config.log_properties)
+    described = describe_topic(overrides, context.config.layers)
     replicas = next(iter(outcome.partitions.values()), ())
     return CreatableTopicResult(
         name=name,

@@ -4,8 +4,8 @@ v1  sources and synonyms
 v3  types and documentation
 v4  flexible
 
-A broker's settings must be asked of that broker. All of them are read-only here: they come from the file and the
-command line.
+A broker's settings must be asked of that broker; those that it does not take while it runs are read-only. A broker of
+empty name stands for all of them: it has the settings that were set so by default, and no others.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from spark_kafkalite.broker.config import BROKER_SETTINGS
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, UnknownTopicOrPartition
-from spark_kafkalite.log import config as log_config
-from spark_kafkalite.log.config import SOURCE_DEFAULT, SOURCE_STATIC_BROKER
+from spark_kafkalite.log.config_sources import (
+    SOURCE_DYNAMIC_DEFAULT_BROKER,
+    DescribedSetting,
+    describe_broker,
+    describe_topic,
+)
 from spark_kafkalite.model import topic_name_problem
-from spark_kafkalite.settings import Setting
 from spark_kafkalite.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -65,49 +68,40 @@ def _entries(context: BrokerContext, resource: DescribeConfigsResource) -> Itera
         topic = context.cluster.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name} does not exist")
-        return [_topic_entry(one) for one in log_config.describe(topic.config, context.config.log_properties)]
+        return [_entry(one, read_only=False) for one in describe_topic(topic.config, context.config.layers)]
     if resource.resource_type == _BROKER:
+        described = describe_broker(BROKER_SETTINGS, context.config.values, context.config.layers)
         if name == "":
-            return []  # The cluster-wide dynamic defaults: there are none.
-        if name != str(context.config.broker_id):
+            described = [by_default for one in described if (by_default := _by_default(one)) is not None]
+        elif name != str(context.config.broker_id):
             raise InvalidRequest(
                 f"broker {context.config.broker_id} was asked for the settings of broker {name!r}; ask that one"
             )
-        return [_broker_entry(context, setting) for setting in BROKER_SETTINGS]
+        return [_entry(one, read_only=not one.setting.dynamic) for one in described]
     raise InvalidRequest(
         f"resource type {resource.resource_type} has no settings here; topics (2) and brokers (4) have"
     )
 
 
-def _topic_entry(described: log_config.DescribedSetting) -> DescribeConfigsResourceResult:
-    return DescribeConfigsResourceResult(
-        name=described.setting.name,
-        value=described.value,
-        config_source=described.source,
-        synonyms=[
-            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
-            for synonym in described.synonyms
-        ],
-        config_type=_TYPES[described.setting.kind],
-        documentation=described.setting.doc,
-    )
+def _by_default(described: DescribedSetting) -> DescribedSetting | None:
+    """Return what of a setting was set for all brokers by default, None when nothing was."""
+    found = tuple(each for each in described.synonyms if each.source == SOURCE_DYNAMIC_DEFAULT_BROKER)
+    return described._replace(value=found[0].value, source=found[0].source, synonyms=found) if found else None
 
 
-def _broker_entry(context: BrokerContext, setting: Setting) -> DescribeConfigsResourceResult:
+def _entry(described: DescribedSetting, *, read_only: bool) -> DescribeConfigsResourceResult:
+    setting = described.setting
     sensitive = setting.kind == "password"
-    given = setting.name in context.config.explicit
-    value = None if sensitive else setting.text(context.config[setting.name])
-    default = None if sensitive else setting.text(setting.default)
-    synonyms = [DescribeConfigsSynonym(name=setting.name, value=default, source=SOURCE_DEFAULT)]
-    if given:
-        synonyms.insert(0, DescribeConfigsSynonym(name=setting.name, value=value, source=SOURCE_STATIC_BROKER))
     return DescribeConfigsResourceResult(
         name=setting.name,
-        value=value,
-        read_only=True,
-        config_source=SOURCE_STATIC_BROKER if given else SOURCE_DEFAULT,
+        value=None if sensitive else described.value,
+        read_only=read_only,
+        config_source=described.source,
         is_sensitive=sensitive,
-        synonyms=synonyms,
+        synonyms=[
+            DescribeConfigsSynonym(name=each.name, value=None if sensitive else each.value, source=each.source)
+            for each in described.synonyms
+        ],
         config_type=_TYPES[setting.kind],
         documentation=setting.doc,
     )

@@ -197,6 +197,31 @@ def test_one_flush_acknowledges_all_that_came_before_it(harness: Harness) -> Non
     assert partition.acknowledged_end_offset(-1) == 6
 
 
+def test_changed_settings_wake_who_waits_and_flush_what_is_due(harness: Harness) -> None:
+    partition = harness.partition(min_insync_replicas=2, isr=(1,))
+    partition.replicas = (1, 2)
+    harness.append(partition, 3)
+    assert partition.high_watermark == 0
+    waiter = Waiter()
+    partition.add_fetch_waiter(waiter)
+    change(partition, min_insync_replicas=1)
+    harness.run_loop()
+    assert (partition.high_watermark, waiter.checks) == (3, 1)
+    assert harness.io.work == []
+    # An acknowledgement that waits for the flush from now on must get one.
+    change(partition, flush_before_ack=True)
+    harness.run_loop()
+    assert partition.acknowledged_end_offset(1) == 0
+    harness.io.run_one()
+    assert partition.acknowledged_end_offset(1) == 3
+
+
+def change(partition: Partition, **settings: object) -> None:
+    config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
+    partition.log.update_config(config)
+    partition.apply_config(config)
+
+
 def test_flushed_visibility_follows_the_flush(harness: Harness) -> None:
     partition = harness.partition(visibility_policy="flushed", flush_messages=4)
     waiter = Waiter()

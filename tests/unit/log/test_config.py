@@ -3,9 +3,16 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.log import config
-from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, TOPIC_SETTINGS, TopicConfig, broker_defaults
+from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, TOPIC_SETTINGS, TopicConfig
+from spark_kafkalite.log.config_sources import SOURCE_STATIC_BROKER, ConfigLayer
+from spark_kafkalite.log.config_sources import broker_defaults as defaults_of_layers
 from spark_kafkalite.model import TimestampType
+from spark_kafkalite.settings import SettingGroup
+
+
+def broker_defaults(properties: dict[str, str]) -> dict[str, object]:
+    given = SettingGroup("broker", BROKER_LOG_SETTINGS).parse(properties)
+    return defaults_of_layers([ConfigLayer(SOURCE_STATIC_BROKER, given)])
 
 
 def test_defaults_are_kafkas() -> None:
@@ -20,7 +27,7 @@ def test_defaults_are_kafkas() -> None:
 
 
 def test_overrides_win_over_broker_defaults_and_those_over_ours() -> None:
-    defaults = broker_defaults({"log.segment.bytes": "5000", "log.retention.hours": "1", "message.max.bytes": 99})
+    defaults = broker_defaults({"log.segment.bytes": "5000", "log.retention.hours": "1", "message.max.bytes": "99"})
     topic = TopicConfig.from_properties({"segment.bytes": "6000"}, defaults)
     assert (topic.segment_bytes, topic.retention_ms, topic.max_message_bytes) == (6000, 3_600_000, 99)
 
@@ -82,19 +89,15 @@ def test_broker_settings_have_unique_names_and_no_default() -> None:
     assert all(setting.default is None for setting in BROKER_LOG_SETTINGS)
 
 
-def test_description_names_the_value_and_every_place_it_may_come_from() -> None:
-    described = {
-        each.setting.name: each
-        for each in config.describe({"retention.ms": "5"}, {"log.retention.hours": "2", "log.segment.bytes": "4096"})
-    }
-    retention = described["retention.ms"]
-    assert (retention.value, retention.source) == ("5", config.SOURCE_TOPIC)
-    assert [tuple(each) for each in retention.synonyms] == [
-        ("retention.ms", "5", config.SOURCE_TOPIC),
-        ("log.retention.hours", "2", config.SOURCE_STATIC_BROKER),
-        ("log.retention.ms", "604800000", config.SOURCE_DEFAULT),
-    ]
-    segment = described["segment.bytes"]
-    assert (segment.value, segment.source) == ("4096", config.SOURCE_STATIC_BROKER)
-    policy = described["cleanup.policy"]
-    assert (policy.value, policy.source) == ("delete", config.SOURCE_DEFAULT)
+def test_a_topic_in_force_leaves_out_what_is_wrong_and_keeps_the_rest() -> None:
+    overrides = {"retention.ms": "soon", "no.such": "1", "segment.bytes": "5000", "remote.storage.enable": "true"}
+    found, problems = TopicConfig.in_force(overrides, TOPIC_SETTINGS.defaults())
+    assert (found.segment_bytes, found.retention_ms) == (5000, 7 * 86_400_000)
+    assert len(problems) == 2 and "soon" in problems[0] and "no.such" in problems[1]
+
+
+def test_a_default_that_contradicts_a_topic_does_not_undo_it() -> None:
+    found, problems = TopicConfig.in_force(
+        {"min.compaction.lag.ms": "1000"}, {**TOPIC_SETTINGS.defaults(), "max.compaction.lag.ms": 500}
+    )
+    assert (found.min_compaction_lag_ms, found.max_compaction_lag_ms, problems) == (1000, 1000, [])

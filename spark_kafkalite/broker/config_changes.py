@@ -1,0 +1,224 @@
+"""Altering the settings of topics and brokers: what both AlterConfigs and IncrementalAlterConfigs come down to.
+
+Any broker alters a topic's settings and those of all brokers by default; a broker's own are altered at that broker, as
+in Kafka. The registry's node is written at the version that was read (``registry/config_nodes.py``), so nothing is lost
+when two alterations meet. An alteration is answered when this broker obeys it.
+
+Errors are Kafka's: UNKNOWN_TOPIC_OR_PARTITION (3) and INVALID_TOPIC_EXCEPTION (17) for the topic, INVALID_CONFIG (40)
+for a topic's unknown setting or bad value and for APPEND or SUBTRACT of what is no list, INVALID_REQUEST (42) for
+everything else: duplicates, missing values, the wrong broker, and a broker's setting that is unknown, read-only or
+wrong.
+Source: kafka.server.ConfigAdminManager and org.apache.kafka.controller.ConfigurationControlManager of Apache Kafka 4.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from spark_kafkalite.broker.config import BROKER_SETTINGS
+from spark_kafkalite.broker.dynamic_config import DynamicConfig
+from spark_kafkalite.broker.replicas import Replicas
+from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.errors import (
+    ConfigError,
+    InvalidConfig,
+    InvalidRequest,
+    InvalidTopic,
+    KafkaError,
+    RegistryError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from spark_kafkalite.log.config import TOPIC_SETTINGS
+from spark_kafkalite.model import topic_name_problem
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.config_nodes import alter_config
+from spark_kafkalite.registry.store import NoNode, Store
+from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.settings import Setting, SettingGroup
+
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+
+# How long an alteration waits until this broker obeys it: then it is written all the same.
+_OBEYED_WITHIN_S: Final = 10.0
+
+
+class Operation(IntEnum):
+    """What to do with a setting; the numbers are AlterConfigOp's."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigOperation(NamedTuple):
+    """One operation on one setting. ``operation`` may be none of Operation: then it is refused."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class ConfigChanges:
+    """Alters settings in the registry and waits until they hold here."""
+
+    def __init__(
+        self, config: DynamicConfig, store: Store, watcher: ClusterWatcher, topics: Topics, replicas: Replicas
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._watcher = watcher
+        self._topics = topics
+        self._replicas = replicas
+
+    async def alter(
+        self,
+        resource_type: int,
+        resource_name: str,
+        operations: Sequence[ConfigOperation],
+        *,
+        replace: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """Do the operations on one resource's settings; with ``replace`` those that are not named go.
+
+        Raises the errors of the module's text, RequestTimedOut (7) when the registry fails.
+        """
+        _check_form(operations)
+        if resource_type == TOPIC_RESOURCE:
+            path, owner, defaults = self._topic(resource_name)
+            group = TOPIC_SETTINGS
+        elif resource_type == BROKER_RESOURCE:
+            entity = self._broker_entity(resource_name)
+            path, owner, defaults = znodes.broker_config_path(entity), None, self._config.current.values
+            group = BROKER_SETTINGS
+        else:
+            raise InvalidRequest(f"resource type {resource_type} has no settings here; topics (2) and brokers (4) have")
+
+        def change(old: Mapping[str, str]) -> Mapping[str, str]:
+            new = {} if replace else dict(old)
+            for operation in operations:
+                _apply(operation, new, group, defaults)
+            if group is TOPIC_SETTINGS:
+                self._topics.check_config(new)
+            else:
+                self._check_broker(new, [operation.name for operation in operations], entity)
+            return new
+
+        try:
+            await alter_config(self._store, path, change, owner=owner, validate_only=validate_only)
+        except NoNode as error:
+            raise UnknownTopicOrPartition(f"topic {resource_name} does not exist") from error
+        except RegistryError as error:
+            raise RequestTimedOut(f"the registry failed ({error}); the change may or may not have been made") from error
+        if not validate_only:
+            await self._wait_until_obeyed()
+
+    def _topic(self, name: str) -> tuple[str, str, Mapping[str, object]]:
+        if name == "":
+            raise InvalidRequest("the resource names no topic; the defaults of all topics are the brokers' settings")
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise InvalidTopic(problem)
+        if name not in self._watcher.state.topics:
+            raise UnknownTopicOrPartition(f"topic {name} does not exist")
+        return znodes.topic_config_path(name), znodes.topic_path(name), self._config.current.topic_defaults
+
+    def _broker_entity(self, name: str) -> str:
+        if name == "":
+            return znodes.DEFAULT_ENTITY
+        own = str(self._config.current.broker_id)
+        if name != own:
+            raise InvalidRequest(f"broker {own} was asked to change the settings of broker {name!r}; ask that one")
+        return own
+
+    def _check_broker(self, new: Mapping[str, str], changed: Sequence[str], entity: str) -> None:
+        try:
+            self._config.check(changed, new, entity)
+        except ConfigError as error:
+            raise InvalidRequest(str(error)) from error
+
+    async def _wait_until_obeyed(self) -> None:
+        try:
+            await self._watcher.caught_up(_OBEYED_WITHIN_S)
+        except (RegistryError, TimeoutError) as error:
+            raise RequestTimedOut(f"the change has been written, but is not seen here yet ({error})") from error
+        await self._replicas.wait_until(lambda: self._replicas.is_idle, _OBEYED_WITHIN_S)
+
+
+class Outcome(NamedTuple):
+    """What became of one resource; code 0 is success."""
+
+    code: int
+    message: str | None
+
+
+Resource = tuple[int, str]
+
+
+async def alter_each(
+    changes: ConfigChanges,
+    wanted: Sequence[tuple[Resource, Sequence[ConfigOperation]]],
+    *,
+    replace: bool,
+    validate_only: bool,
+) -> dict[Resource, Outcome]:
+    """Alter the resources (type, name) one after the other and give each one's outcome."""
+    counts = Counter(resource for resource, _ in wanted)
+    outcomes: dict[Resource, Outcome] = {}
+    for resource, operations in wanted:
+        try:
+            if counts[resource] > 1:
+                raise InvalidRequest("each resource must appear at most once")
+            await changes.alter(*resource, operations, replace=replace, validate_only=validate_only)
+            outcomes[resource] = Outcome(0, None)
+        except KafkaError as error:
+            outcomes[resource] = Outcome(error.code, str(error))
+    return outcomes
+
+
+def _check_form(operations: Sequence[ConfigOperation]) -> None:
+    """Raise InvalidRequest for what can be seen without knowing the settings."""
+    twice = [name for name, count in Counter(each.name for each in operations).items() if count > 1]
+    if twice:
+        raise InvalidRequest(f"the request names a setting more than once: {', '.join(twice)}")
+    empty = [each.name for each in operations if each.value is None and each.operation != Operation.DELETE]
+    if empty:
+        raise InvalidRequest(f"null value not supported for: {', '.join(empty)}")
+    unknown = sorted({each.operation for each in operations} - {int(known) for known in Operation})
+    if unknown:
+        raise InvalidRequest(f"unknown operation {unknown[0]}; SET is 0, DELETE 1, APPEND 2, SUBTRACT 3")
+
+
+def _apply(
+    operation: ConfigOperation, settings: dict[str, str], group: SettingGroup, defaults: Mapping[str, object]
+) -> None:
+    name, value = operation.name, operation.value or ""
+    if operation.operation == Operation.SET:
+        settings[name] = value
+        return
+    if operation.operation == Operation.DELETE:
+        settings.pop(name, None)
+        return
+    if name not in group or group[name].kind != "list":
+        doing = Operation(operation.operation).name
+        raise InvalidConfig(f"can't {doing} to key {name} because its type is not LIST")
+    setting = group[name]
+    present = _items(setting, settings[name] if name in settings else defaults[name])
+    given = _items(setting, value)
+    if operation.operation == Operation.APPEND:
+        present += [item for item in given if item not in present]
+    else:
+        present = [item for item in present if item not in given]
+    settings[name] = ",".join(present)
+
+
+def _items(setting: Setting, value: object) -> list[str]:
+    """Return the items of a list that may hold what the setting does not allow: the check comes afterwards."""
+    text = value if isinstance(value, str) else setting.text(value) or ""
+    return [item for part in text.split(",") if (item := part.strip())]

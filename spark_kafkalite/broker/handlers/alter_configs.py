@@ -1,0 +1,40 @@
+"""AlterConfigs (key 33), versions 0 to 2: replaces all settings of a resource; those that are not named revert.
+
+v0  plain
+v2  flexible
+
+Superseded by IncrementalAlterConfigs, but still in use: the settings of a topic (2), of this broker, or of all brokers
+by default (4, empty name). Each resource has its own outcome. ``validate_only`` checks without changing.
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.config_changes import ConfigOperation, Operation, alter_each
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.wire.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+@handles(33, 0, 2)
+async def handle(context: BrokerContext, request: Request, message: AlterConfigsRequest) -> AlterConfigsResponse:
+    """Alter the resources one after the other."""
+    wanted = [
+        (
+            (resource.resource_type, resource.resource_name),
+            [ConfigOperation(each.name, Operation.SET, each.value) for each in resource.configs],
+        )
+        for resource in message.resources
+    ]
+    outcomes = await alter_each(context.config_changes, wanted, replace=True, validate_only=message.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                resource_type=resource_type, resource_name=name, error_code=outcome.code, error_message=outcome.message
+            )
+            for (resource_type, name), outcome in outcomes.items()
+        ]
+    )

@@ -1,0 +1,42 @@
+"""IncrementalAlterConfigs (key 44), versions 0 to 1: set, delete, append to and subtract from single settings.
+
+v0  plain
+v1  flexible
+
+Each resource (topic 2, broker 4; a broker of empty name is all of them by default) has its own outcome and is changed
+as a whole or not at all. ``validate_only`` checks without changing.
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.config_changes import ConfigOperation, alter_each
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.wire.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+@handles(44, 0, 1)
+async def handle(
+    context: BrokerContext, request: Request, message: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Alter the resources one after the other."""
+    wanted = [
+        (
+            (resource.resource_type, resource.resource_name),
+            [ConfigOperation(each.name, each.config_operation, each.value) for each in resource.configs],
+        )
+        for resource in message.resources
+    ]
+    outcomes = await alter_each(context.config_changes, wanted, replace=False, validate_only=message.validate_only)
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                resource_type=resource_type, resource_name=name, error_code=outcome.code, error_message=outcome.message
+            )
+            for (resource_type, name), outcome in outcomes.items()
+        ]
+    )

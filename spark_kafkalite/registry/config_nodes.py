@@ -1,0 +1,71 @@
+"""Changing a node of settings: read, decide, write at the version that was read, again when another came first.
+
+The decision is a function of what the node holds, so two alterations at the same time both count, whoever writes: two
+brokers, a tool, or one broker twice. A topic's node is written only while the topic exists (one multi).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.store import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    Create,
+    NodeExists,
+    NoNode,
+    Operation,
+    SetData,
+    Store,
+    answer,
+)
+
+_LOG = logging.getLogger(__name__)
+
+Change = Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+async def alter_config(
+    store: Store, path: str, change: Change, *, owner: str | None = None, validate_only: bool = False
+) -> None:
+    """Replace the settings in the node at ``path`` with what ``change`` makes of them; write nothing when it is equal.
+
+    ``owner`` is the path of a node without which nothing is written: NoNode names it then. Whatever ``change`` raises
+    comes out. ConnectionLoss: it may or may not have been done. A node that cannot be read counts as empty, so that an
+    alteration mends it.
+    """
+    while True:
+        version: int | None = None
+        old: Mapping[str, str] | None = {}
+        try:
+            data, stat = await answer(store.get(path))
+            version = stat.version
+            old = znodes.decode_config(path, data)
+        except NoNode:
+            pass
+        except znodes.MalformedNode as malformed:
+            _LOG.warning("altering settings that cannot be read as if there were none: %s", malformed)
+            old = None
+        new = change(old or {})
+        if validate_only or new == old:
+            return
+        encoded = znodes.encode_config(new)
+        operations: list[Operation] = [
+            Create(path, encoded) if version is None else SetData(path, encoded, version),
+        ]
+        if owner is not None:
+            operations.insert(0, Check(owner, ANY_VERSION))
+        try:
+            await answer(store.multi(operations))
+            return
+        except (BadVersion, NodeExists):
+            continue  # another alteration came between
+        except NoNode as error:
+            if owner is not None and error.operation_index == 0:
+                raise
+            # Removed meanwhile, unless the parent is missing: then there is nothing to try again.
+            if version is None:
+                raise
