@@ -22,7 +22,7 @@ from spark_kafkalite.registry.tree import Tree
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.crash.workload import PLANS, Plan, Promise, Workload, number_of
+from tests.crash.workload import Plan, Promise, Workload
 from tests.interop.raw_client import RawClient
 
 _READ_TIMEOUT_S = 30.0
@@ -69,21 +69,27 @@ class Examination:
         self.problems: list[str] = []
         # What this examination's own records add to the promise: they were acknowledged as flushed too.
         self.promise = promise
+        # Records in each topic.
+        self.found: dict[str, int] = {}
         self._broker = broker
         self._data_dir = data_dir
         self._workload = workload
 
     def run(self) -> None:
-        """Ask everything; ``problems`` holds what is wrong. The broker is left stopped."""
+        """Start the broker and ask everything; ``problems`` holds what is wrong. The broker is left stopped."""
         try:
             self._broker.start()
         except ChildFailed as error:
             self.problems.append(f"the broker does not start: {error}")
             return
+        self.look()
+
+    def look(self) -> None:
+        """Ask everything of the broker, which runs, and stop it."""
         try:
-            self._check_output()
+            self.check_output()
             self._check_topics()
-            for plan in PLANS:
+            for plan in self._workload.plans:
                 self._check_log(plan)
             if self._broker.stop() != 0:
                 self.problems.append(f"the broker does not stop in order: {self._broker.tail()}")
@@ -93,7 +99,8 @@ class Examination:
         finally:
             self._broker.kill()
 
-    def _check_output(self) -> None:
+    def check_output(self) -> None:
+        """Take up what the broker itself complains of."""
         output = self._broker.stderr_path.read_text(encoding="utf-8")
         self.problems += [f"the broker says: {found[0]}" for found in _CONFESSIONS.finditer(output)]
 
@@ -108,48 +115,71 @@ class Examination:
 
     def _check_log(self, plan: Plan) -> None:
         topic = plan.topic
-        kept = self.promise.kept[topic]
         try:
             start, end, found = self._read(topic)
         except KafkaliteError as error:
             self.problems.append(f"{topic} cannot be read: {error!r}")
             return
-        offsets = [offset for offset, _ in found]
-        if offsets != list(range(start, end)):
+        self.found[topic] = len(found)
+        offsets = [offset for offset, _, _ in found]
+        if plan.is_compacted:
+            if offsets != sorted(set(offsets)) or (offsets and not start <= offsets[0] <= offsets[-1] < end):
+                self.problems.append(f"{topic}: from {start} to {end}, but the offsets are {offsets}")
+        elif offsets != list(range(start, end)):
             self.problems.append(f"{topic}: from {start} to {end}, but {_first_gap(offsets, start)}")
-        numbers = {offset: number_of(topic, value) for offset, value in found}
+        numbers = {offset: plan.number_at(offset, key, value) for offset, key, value in found}
         sent = self._workload.writers[topic].sent
         wrong = [offset for offset, number in numbers.items() if number is None or number >= sent]
         if wrong:
             self.problems.append(f"{topic}: {len(wrong)} records were never sent, the first at {wrong[0]}")
-        lost = [offset for offset, number in kept.items() if numbers.get(offset) != number]
-        if lost:
-            first = min(lost)
-            self.problems.append(
-                f"{topic}: {len(lost)} of {len(kept)} promised records are lost, the first at {first}: "
-                f"{numbers.get(first)} instead of {kept[first]}, the log is {start} to {end}"
-            )
+        self._check_start(plan, start)
+        self._check_kept(plan, start, end, numbers)
         if plan.idempotent:
             moved = [offset for offset, number in numbers.items() if number is not None and number != offset]
             if moved:
                 self.problems.append(f"{topic}: repeated or skipped: record {numbers[moved[0]]} at offset {moved[0]}")
-            self._go_on(topic, end)
+            self._go_on(topic, start, end)
 
-    def _read(self, topic: str) -> tuple[int, int, list[tuple[int, bytes | None]]]:
-        found: list[tuple[int, bytes | None]] = []
+    def _check_start(self, plan: Plan, start: int) -> None:
+        told = self.promise.starts[plan.topic]
+        if start < told:
+            self.problems.append(f"{plan.topic}: the log start went from {told} back to {start}")
+        if plan.is_trimmed and start > self._workload.asked_starts.get(plan.topic, 0):
+            self.problems.append(f"{plan.topic}: the log starts at {start}, and nobody has asked for that")
+
+    def _check_kept(self, plan: Plan, start: int, end: int, numbers: Mapping[int, int | None]) -> None:
+        kept = self.promise.kept[plan.topic]
+        if plan.is_compacted:
+            # Every key's last record, and delete markers as long as they please.
+            last_of_key = {plan.record(number)[0]: number for number in range(start, end)}
+            must_be_there = {number: number for number in last_of_key.values() if plan.record(number)[1] is not None}
+            if kept and max(kept) >= end:
+                must_be_there[max(kept)] = kept[max(kept)]
+        else:
+            must_be_there = {offset: number for offset, number in kept.items() if offset >= start}
+        lost = [offset for offset, number in must_be_there.items() if numbers.get(offset) != number]
+        if lost:
+            first = min(lost)
+            self.problems.append(
+                f"{plan.topic}: {len(lost)} of {len(must_be_there)} promised records are lost, the first at {first}: "
+                f"{numbers.get(first)} instead of {must_be_there[first]}, the log is {start} to {end}"
+            )
+
+    def _read(self, topic: str) -> tuple[int, int, list[tuple[int, bytes | None, bytes | None]]]:
+        found: list[tuple[int, bytes | None, bytes | None]] = []
         with Consumer(bootstrap_servers=self._broker.bootstrap, auto_offset_reset="none") as consumer:
             consumer.assign([(topic, 0)])
             start = next(iter(consumer.beginning_offsets([(topic, 0)]).values()))
             end = next(iter(consumer.end_offsets([(topic, 0)]).values()))
             consumer.seek((topic, 0), start)
             deadline = time.monotonic() + _READ_TIMEOUT_S
-            while (found[-1][0] + 1 if found else start) < end and time.monotonic() < deadline:
-                found += [(record.offset, record.value) for record in consumer.poll(500, 20_000)]
+            while consumer.position((topic, 0)) < end and time.monotonic() < deadline:
+                found += [(record.offset, record.key, record.value) for record in consumer.poll(500, 20_000)]
         return start, end, found
 
-    def _go_on(self, topic: str, end: int) -> None:
+    def _go_on(self, topic: str, start: int, end: int) -> None:
         """Be the producer that comes back: its last batch again, which must not be written twice, and a next one."""
-        if not end:
+        if start == end:
             return
         with RawClient(self._broker.bootstrap) as client:
             fetched = client.fetch(topic, end - 1, max_wait_ms=0)
@@ -167,6 +197,7 @@ class Examination:
                 )
             following = make_batch(
                 [b"after the power came back"],
+                key=b"key",
                 timestamp_ms=time.time_ns() // 1_000_000,
                 producer_id=last.producer_id,
                 producer_epoch=last.producer_epoch,
@@ -180,7 +211,9 @@ class Examination:
                 )
 
     def _check_files(self) -> None:
-        logs = [path for path in self._data_dir.glob("*-*") if path.is_dir() and not path.name.endswith("-delete")]
+        # Removed logs, and those that were about to be: nobody reads them any more, and they may be cut anywhere.
+        gone = ("-delete", "-stray")
+        logs = [path for path in self._data_dir.glob("*-*") if path.is_dir() and not path.name.endswith(gone)]
         left = [path for log in logs for path in log.iterdir() if _LEFT_BEHIND.fullmatch(path.name)]
         self.problems += [f"left behind: {path}" for path in left]
         checked = CliRunner().invoke(dump_log.command, ["--check", *map(str, logs)], standalone_mode=False)

@@ -142,7 +142,7 @@ class Disk:
         began = time.monotonic()
         previous: tuple[Blocks, tuple[int, ...]] | None = None
         # Some tries wait for two copies that differ between the same two flushes; then any single copy will do.
-        tries_for_two = chance.choice((0, 0, 30))
+        tries_for_two = chance.choice((0, 0, 15))
         tries = 0
         while time.monotonic() - began < _PATIENCE_S:
             tries += 1

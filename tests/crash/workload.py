@@ -11,7 +11,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,15 +20,23 @@ from spark_kafkalite.client.admin import NewTopic
 from spark_kafkalite.client.delivery import RecordMetadata
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.interop.raw_client import RawClient
 
 # Records a second of each topic, and how many of them may wait for their acknowledgement.
-_RATE = 120
+_RATE = 90
 _MOST_UNACKNOWLEDGED = 200
 _PAUSE_S = 0.004
 # A record that was acknowledged this long ago must have been flushed where flush.ms says 30: generous, because the
 # machine may be busy.
 _AGED_S = 5.0
 _PAGE_BYTES = 4096
+_EARLIEST = -2
 _VALUE = re.compile(rb"([a-z0-9-]+) (\d{8}) (.*)", re.DOTALL)
 
 # One request at a time, so that a retry does not overtake: order is kept without idempotence too.
@@ -37,7 +45,10 @@ _PLAIN: Mapping[str, object] = {"enable_idempotence": False, "max_in_flight_requ
 
 @dataclass(frozen=True)
 class Plan:
-    """A topic and who writes it. Its idempotent producer has ``number == offset`` for ever."""
+    """A topic and who writes it. An idempotent producer's records have ``number == offset`` for ever.
+
+    With ``keys`` the records take turns with so many keys, and every seventh deletes its key's value.
+    """
 
     topic: str
     configs: Mapping[str, str]
@@ -45,10 +56,30 @@ class Plan:
     acks_are_flushed: bool = False
     shows_flushed: bool = False
     flushes_by_time: bool = False
+    keys: int = 0
+    # Somebody deletes its old records from time to time.
+    is_trimmed: bool = False
 
     @property
     def idempotent(self) -> bool:
         return self.producer.get("enable_idempotence", True) is True
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.configs.get("cleanup.policy", "")
+
+    def record(self, number: int) -> tuple[bytes | None, bytes | None]:
+        """Return a record's key and value."""
+        if not self.keys:
+            return None, value_of(self.topic, number)
+        # Not in a row, so that old keys stay alive for long.
+        key = b"key-%d" % ((number * 2654435761 >> 7) % self.keys)
+        return key, None if number % 7 == 6 else value_of(self.topic, number)
+
+    def number_at(self, offset: int, key: bytes | None, value: bytes | None) -> int | None:
+        """Return the number of a record that was found; None when none of this topic's records is like that."""
+        number = number_of(self.topic, value) if value is not None else offset
+        return number if number is not None and (key, value) == self.record(number) else None
 
 
 _SMALL = {"segment.bytes": "60000", "index.interval.bytes": "600", "file.delete.delay.ms": "300"}
@@ -71,6 +102,12 @@ PLANS = (
         flushes_by_time=True,
     ),
     Plan("loose", _SMALL, _PLAIN),
+    Plan("trimmed", {**_SMALL, "flush.before.ack": "true"}, acks_are_flushed=True, is_trimmed=True),
+    Plan(
+        "short",
+        {**_SMALL, "segment.bytes": "20000", "flush.before.ack": "true", "retention.bytes": "60000"},
+        acks_are_flushed=True,
+    ),
 )
 
 
@@ -92,9 +129,11 @@ def number_of(topic: str, value: bytes | None) -> int | None:
 
 @dataclass
 class Promise:
-    """What must be on the disk: offset to number by topic, topics that exist, topics that do not."""
+    """What must be on the disk: offset to number by topic, the first offsets that may be there, topics that exist and
+    topics that do not."""
 
     kept: dict[str, dict[int, int]]
+    starts: dict[str, int]
     created: set[str]
     deleted: set[str]
 
@@ -126,11 +165,12 @@ class Writer:
                 self.acknowledged[metadata.offset] = number
                 self.acknowledged_at[metadata.offset] = time.monotonic()
 
-        self._producer.send(self.plan.topic, value_of(self.plan.topic, number), partition=0, on_delivery=delivered)
+        key, value = self.plan.record(number)
+        self._producer.send(self.plan.topic, value, key, partition=0, on_delivery=delivered)
 
-    def promised(self) -> dict[int, int]:
-        """Return what the acknowledgements so far promise."""
-        if self.plan.acks_are_flushed:
+    def promised(self, *, power_stays: bool = False) -> dict[int, int]:
+        """Return what the acknowledgements so far promise; all of them do if only the broker dies."""
+        if self.plan.acks_are_flushed or power_stays:
             return self.acknowledged.copy()
         if self.plan.flushes_by_time:
             until = time.monotonic() - _AGED_S
@@ -149,11 +189,16 @@ class Writer:
 
 
 class Workload:
-    """Writers, a reader of what is shown, somebody who makes and removes topics, and pages written back."""
+    """Writers, a reader of what is shown, somebody who makes and removes topics and who deletes old records, and pages
+    written back."""
 
-    def __init__(self, bootstrap: str, data_dir: Path, seed: int) -> None:
+    def __init__(self, bootstrap: str, data_dir: Path, seed: int, plans: Sequence[Plan] = PLANS) -> None:
+        self.plans = plans
         self.data_dir = data_dir
-        self.seen: dict[str, dict[int, int]] = {plan.topic: {} for plan in PLANS if plan.shows_flushed}
+        self.seen: dict[str, dict[int, int]] = {plan.topic: {} for plan in plans if plan.shows_flushed}
+        # Log starts that somebody has been told, and the largest that was asked for.
+        self.starts: dict[str, int] = {plan.topic: 0 for plan in plans}
+        self.asked_starts: dict[str, int] = {}
         self.created: set[str] = set()
         self.may_exist: set[str] = set()
         self.deleted: set[str] = set()
@@ -162,12 +207,12 @@ class Workload:
         self._chance = random.Random(seed)
         self._stopping = threading.Event()
         with Admin(bootstrap_servers=bootstrap) as admin:
-            admin.create_topics([NewTopic(plan.topic, 1, 1, dict(plan.configs)) for plan in PLANS])
-        self.created.update(plan.topic for plan in PLANS)
-        self.writers = {plan.topic: Writer(plan, bootstrap) for plan in PLANS}
+            admin.create_topics([NewTopic(plan.topic, 1, 1, dict(plan.configs)) for plan in plans])
+        self.created.update(plan.topic for plan in plans)
+        self.writers = {plan.topic: Writer(plan, bootstrap) for plan in plans}
         self._threads = [
             threading.Thread(target=self._watched, args=(work,), name=work.__name__, daemon=True)
-            for work in (self._write, self._read, self._change_topics, self._write_back)
+            for work in (self._write, self._read, self._change_topics, self._trim, self._write_back)
         ]
         for thread in self._threads:
             thread.start()
@@ -180,13 +225,12 @@ class Workload:
         for writer in self.writers.values():
             writer.close()
 
-    def promise(self) -> Promise:
+    def promise(self, *, power_stays: bool = False) -> Promise:
         """Return what the broker has promised by now."""
-        # Deletions that are under way may or may not be there.
-        kept = {topic: writer.promised() for topic, writer in self.writers.items()}
+        kept = {topic: writer.promised(power_stays=power_stays) for topic, writer in self.writers.items()}
         for topic, seen in self.seen.items():
             kept[topic].update(seen.copy())
-        return Promise(kept, self.created.copy(), self.deleted.copy())
+        return Promise(kept, self.starts.copy(), self.created.copy(), self.deleted.copy())
 
     def forget_unflushed(self) -> None:
         """Take note that the power went: what was acknowledged without a flush may be gone."""
@@ -216,13 +260,14 @@ class Workload:
                 writer.send_due(due)
 
     def _read(self) -> None:
+        plans = {plan.topic: plan for plan in self.plans}
         with Consumer(bootstrap_servers=self._bootstrap, auto_offset_reset="none") as consumer:
             consumer.assign([(topic, 0) for topic in self.seen])
             for topic in self.seen:
                 consumer.seek((topic, 0), 0)
             while not self._stopping.is_set():
                 for record in consumer.poll(50, 500):
-                    number = number_of(record.topic, record.value)
+                    number = plans[record.topic].number_at(record.offset, record.key, record.value)
                     if number is None:
                         self.failures.append(f"{record.topic}: offset {record.offset} shown as {record.value!r:.80}")
                     else:
@@ -247,6 +292,36 @@ class Workload:
                 except KafkaliteError:
                     # The broker was away: whether it has been done shows later, and nothing is promised.
                     continue
+
+    def _trim(self) -> None:
+        """Look at the log starts, which may never go back, and move those that are moved by hand."""
+        while not self._stopping.wait(self._chance.uniform(0.02, 0.3)):
+            try:
+                with RawClient(self._bootstrap, 5.0) as client:
+                    for plan in self.plans:
+                        if plan.is_trimmed:
+                            self._delete_records(client, plan.topic)
+                        self._look_at_start(client, plan.topic)
+            except OSError:  # the broker is away
+                continue
+
+    def _delete_records(self, client: RawClient, topic: str) -> None:
+        written = self.writers[topic].acknowledged
+        until = self._chance.randrange(max(written, default=0) + 1)
+        self.asked_starts[topic] = max(until, self.asked_starts.get(topic, 0))
+        partition = DeleteRecordsPartition(partition_index=0, offset=until)
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=5000)
+        answer = client.call(request, 2).topics[0].partitions[0]
+        if answer.error_code == 0:
+            self.starts[topic] = max(self.starts[topic], answer.low_watermark)
+
+    def _look_at_start(self, client: RawClient, topic: str) -> None:
+        asked = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=_EARLIEST)])
+        answer = client.call(ListOffsetsRequest(replica_id=-1, topics=[asked]), 6).topics[0].partitions[0]
+        if answer.error_code == 0:
+            if answer.offset < self.starts[topic]:
+                self.failures.append(f"{topic}: the log start went from {self.starts[topic]} back to {answer.offset}")
+            self.starts[topic] = max(self.starts[topic], answer.offset)
 
     def _write_back(self) -> None:
         """Do what the kernel may do at any time: write some pages of some files, in any order."""
