@@ -11,8 +11,10 @@ and the rest is dirty still: there is always progress. The second copies batch b
 
 * A batch of which every record stays is copied byte for byte; one of which some go keeps everything but the records,
   their count, the largest timestamp and the CRC (``records.assemble.reassemble``).
-* A batch of which none stays goes, but for the last one of a producer that is still active: without records it goes on
-  saying what the producer's last sequence was.
+* A batch of which none stays goes, with two exceptions. The last one of a producer that is still active goes on saying,
+  without records, what the producer's last sequence was. The last one before ``until_offset`` goes on saying that
+  there is nothing up to there: a reader that waits for what comes next would else never learn that its position has
+  moved on.
 * A tombstone that is cleaned for the first time sets its batch's delete horizon, now + ``delete.retention.ms``; once
   that has passed it goes, in a cleaning that finds it in the clean part. There the values that it deletes are known to
   be gone; elsewhere a crash between two swaps could bring one back.
@@ -274,7 +276,7 @@ class _BatchFilter:
         if header.base_offset >= self._end_offset or header.is_control:
             return None
         if not header.record_count:
-            return None if self._is_last_of_producer(header) else bytearray()
+            return None if self._stays_empty(header) else bytearray()
         if header.next_offset <= job.log_start_offset:
             retained = RetainedRecords(0, 0, -1, False, bytearray(HEADER_BYTES))
         else:
@@ -282,7 +284,7 @@ class _BatchFilter:
         self.records_kept += retained.record_count - header.record_count
         if retained.buffer is None:
             return None
-        if not retained.record_count and not self._is_last_of_producer(header):
+        if not retained.record_count and not self._stays_empty(header):
             return bytearray()
         return reassemble(header, retained, self._new_horizon_ms)
 
@@ -311,10 +313,11 @@ class _BatchFilter:
     def _note_horizon(self, horizon_ms: int) -> None:
         self.next_horizon_ms = horizon_ms if self.next_horizon_ms < 0 else min(self.next_horizon_ms, horizon_ms)
 
-    def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        return header.producer_id >= 0 and (
-            self._job.last_offset_by_producer.get(header.producer_id) == header.last_offset
-        )
+    def _stays_empty(self, header: BatchHeader) -> bool:
+        job = self._job
+        if header.next_offset == job.until_offset:
+            return True
+        return header.producer_id >= 0 and job.last_offset_by_producer.get(header.producer_id) == header.last_offset
 
 
 class _Source:

@@ -143,7 +143,7 @@ class Scan:
             self.leader_epoch = header.partition_leader_epoch
             self.epochs.note(header.partition_leader_epoch, header.base_offset)
         if header.attributes & LOG_APPEND_TIME_BIT:
-            self.last_append_time_ms = header.max_timestamp
+            self.last_append_time_ms = max(self.last_append_time_ms, header.max_timestamp)
         if header.producer_id >= 0 and header.last_offset >= self.producers.map_end_offset:
             self.producers.update(header, header.base_offset, self._now_ms)
         self.producers.map_end_offset = max(self.producers.map_end_offset, header.next_offset)

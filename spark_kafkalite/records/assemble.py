@@ -92,9 +92,10 @@ def reassemble(header: BatchHeader, retained: RetainedRecords, delete_horizon_ms
         attributes |= layout.DELETE_HORIZON_BIT
         base_timestamp = delete_horizon_ms
     if not retained.record_count:
-        # There is nothing to compress, and no tombstone that a horizon could be for.
+        # There is nothing to compress, and no tombstone that a horizon could be for. Kafka keeps the largest timestamp;
+        # but look-ups by time, and retention, would then find a time that no record has.
         attributes &= ~(layout.CODEC_MASK | layout.DELETE_HORIZON_BIT)
-        base_timestamp = -1
+        base_timestamp = max_timestamp = -1
     elif not attributes & layout.LOG_APPEND_TIME_BIT:
         max_timestamp = retained.max_timestamp
     codec = attributes & layout.CODEC_MASK

@@ -153,13 +153,25 @@ def test_last_batch_of_an_active_producer_stays_without_records(log: CleanedLog)
     empty, last = (batch.header for batch in log.batches())
     assert (empty.base_offset, empty.last_offset, empty.record_count, empty.size_bytes) == (1, 2, 0, 61)
     assert (empty.producer_id, empty.producer_epoch, empty.base_sequence, empty.last_sequence) == (7, 0, 1, 2)
-    assert (empty.codec, empty.base_timestamp, empty.max_timestamp) == (0, -1, NOW_MS)
+    assert (empty.codec, empty.base_timestamp, empty.max_timestamp) == (0, -1, -1)
     assert last.base_offset == 4 and result.records_kept == 1
     before = log.data()
     log.clean(last_offset_by_producer={7: 2})
     assert log.data() == before
     log.clean(last_offset_by_producer={7: 9})
     assert [batch.header.base_offset for batch in log.batches()] == [4]
+
+
+def test_last_batch_stays_without_records_so_that_readers_get_to_its_end(log: CleanedLog) -> None:
+    log.add_segment(
+        [stored(0, [Rec(b"a", b"1")]), stored(1, [Rec(b"b", b"1"), Rec(None, b"1")]), stored(3, [Rec(b"b", None)])]
+    )
+    log.clean()
+    log.clean(NOW_MS + 1000)
+    assert [(batch.header.base_offset, list(batch.records)) for batch in log.batches()] == [(0, [0]), (3, [])]
+    log.add_segment([stored(4, [Rec(b"c", b"1")])])
+    log.clean()
+    assert [(batch.header.base_offset, list(batch.records)) for batch in log.batches()] == [(0, [0]), (4, [4])]
 
 
 def test_markers_and_transactions_replace_nothing_and_markers_stay(log: CleanedLog) -> None:

@@ -185,7 +185,7 @@ class Model:
         end = self._expected_end(first_dirty, until, how.slots * 9 // 10)
         assert result.end_offset == end
         assert end > first_dirty or first_dirty == until, "there must be progress"
-        self._expect_cleaned(first_dirty, end, active)
+        self._expect_cleaned(first_dirty, end, until, active)
         assert untouched == [
             read_whole(log.fs, log.path(each.base_offset)) for each in log.sources if each.base_offset >= until
         ]
@@ -203,7 +203,7 @@ class Model:
                     keys.add(record.key)
         return until
 
-    def _expect_cleaned(self, first_dirty: int, end: int, active: dict[int, int]) -> None:
+    def _expect_cleaned(self, first_dirty: int, end: int, until: int, active: dict[int, int]) -> None:
         last_offsets = {
             record.key: offset
             for batch in self.batches
@@ -221,7 +221,8 @@ class Model:
                     and self._stays(batch, offset, record, first_dirty, end, last_offsets)
                 }
                 tombstones = any(record.key is not None and record.value is None for record in kept.values())
-                if not kept and active.get(header.producer_id) != header.last_offset:
+                stays_empty = active.get(header.producer_id) == header.last_offset or header.next_offset == until
+                if not kept and not stays_empty:
                     continue
                 if tombstones and not header.is_transactional and not batch.has_horizon and header.next_offset <= end:
                     batch.header = header._replace(
@@ -232,7 +233,9 @@ class Model:
                     batch.raw = None
                 if batch.raw is None and not kept:
                     batch.header = header._replace(
-                        attributes=header.attributes & ~(DELETE_HORIZON_BIT | 7), base_timestamp=-1
+                        attributes=header.attributes & ~(DELETE_HORIZON_BIT | 7),
+                        base_timestamp=-1,
+                        max_timestamp=-1,
                     )
                 elif batch.raw is None and not header.attributes & LOG_APPEND_TIME_BIT:
                     largest = max(record.timestamp_ms for record in kept.values())
