@@ -260,6 +260,41 @@ BROKER_SETTINGS = SettingGroup(
             unit="ms",
             minimum=0,
         ),
+        # Compaction
+        Setting("log.cleaner.enable", "boolean", True, "Whether logs with cleanup.policy compact are compacted."),
+        Setting(
+            "log.cleaner.threads",
+            "int",
+            1,
+            "How many logs are compacted at a time, each by a process of its own that ends when it has nothing to do.",
+            minimum=0,
+            maximum=64,
+        ),
+        Setting(
+            "log.cleaner.dedupe.buffer.size",
+            "long",
+            128 * MEBIBYTE,
+            "Memory for the keys of the logs that are being compacted, 24 bytes each; taken only meanwhile. With more "
+            "keys a log is compacted in several rounds.",
+            unit="bytes",
+            minimum=MEBIBYTE,
+        ),
+        Setting(
+            "log.cleaner.io.max.bytes.per.second",
+            "double",
+            1.7976931348623157e308,
+            "How much compaction reads and writes in a second, of all logs together.",
+            unit="bytes per second",
+            minimum=1,
+        ),
+        Setting(
+            "log.cleaner.backoff.ms",
+            "long",
+            15_000,
+            "How long compaction waits when no log needs it before it looks again.",
+            unit="ms",
+            minimum=0,
+        ),
         *BROKER_LOG_SETTINGS,
     ),
 )

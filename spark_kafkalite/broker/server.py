@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from spark_kafkalite.broker import handlers
 from spark_kafkalite.broker.acceptor import Acceptor
+from spark_kafkalite.broker.cleaner import Cleaner
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.context import BrokerContext
@@ -196,6 +197,9 @@ class Broker:
         self._undo.callback(upkeep.stop)
         retention.start()
         self._undo.callback(retention.stop)
+        cleaner = Cleaner(config, logs, replicas, io, self._clock)
+        cleaner.start()
+        self._undo.push_async_callback(cleaner.stop)
         acceptor.start()
 
     async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager) -> None:

@@ -435,8 +435,10 @@ class PartitionLog(LocalLog):
         """How many segments lie wholly below the log start offset and the recovery point, so that they can go.
 
         What is not flushed stays: if the newer segments' names and snapshots were lost in a power cut, nothing would be
-        left to open.
+        left to open. None while the cleaner copies: what it read must still be there when it puts the copy in place.
         """
+        if self.cleaning:
+            return 0
         return self.segments.count_below(min(self.log_start_offset, self.recovery_point))
 
     def drop_hidden(self, at_most: int) -> list[str]:

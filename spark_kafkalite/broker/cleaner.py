@@ -1,0 +1,325 @@
+"""Which compacted log is cleaned next, and that a cleaning comes to a good end or to none.
+
+``log.cleaner.threads`` tasks of the event loop, each with a child process of its own (``cleaner_child``), look every
+``log.cleaner.backoff.ms`` for the log that needs it most. A task rolls the active segment of logs that nothing is
+written to, lets the child copy, and swaps (``log.swap``). While one log is cleaned ``log.cleaning`` is set, and nobody
+else removes segments of it; everything else (appends, reads, flushes, a log start that moves) goes on as ever.
+
+A cleaning is called off when the log is truncated, deleted or not compacted any more, when its directory is offline,
+and when the broker stops: the child is killed and what it wrote is removed. Once the swap is committed it is ended,
+which takes a few renames and syncs.
+
+A log that cannot be cleaned is left alone for an hour, a full disk and a dead child for less; the others go on.
+Source: kafka.log.LogCleaner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from spark_kafkalite.broker.cleaner_child import CleanerChild, CleanerDied
+from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.partition import Partition
+from spark_kafkalite.broker.replicas import Replicas
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import CorruptMessage, KafkaStorageError
+from spark_kafkalite.log.checkpoint import SWAP_FILE
+from spark_kafkalite.log.cleanable import clean_job, compaction_state, roll_is_due
+from spark_kafkalite.log.cleaner import CleanJob, CleanResult, UncleanableLog
+from spark_kafkalite.log.compaction import CompactionPlan, most_urgent, plan_compaction
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.swap import Swap, remove_cleaned
+
+logger = logging.getLogger(__name__)
+
+# Looking through the logs gives way to the loop after this long.
+_SLICE_S: Final = 0.005
+# How soon a cleaning is called off once there is a reason.
+_LOOK_S: Final = 0.1
+# A child that has had nothing to do for this long ends; starting one takes about 0.1 s of a processor.
+_IDLE_S: Final = 30.0
+_UNCLEANABLE_S: Final = 3600.0
+_DISK_FULL_S: Final = 60.0
+# A child that dies over the same log this often is not given it again for long.
+_DEATHS: Final = 3
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class _CalledOff(Exception):
+    """The cleaning ends here, for the reason given, and has changed nothing."""
+
+
+class Cleaner:
+    """The compaction of one broker's logs."""
+
+    def __init__(self, config: BrokerConfig, logs: LogManager, replicas: Replicas, io: IoThreads, clock: Clock) -> None:
+        self._config = config
+        self._logs = logs
+        self._replicas = replicas
+        self._io = io
+        self._clock = clock
+        self._stop_wanted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        # Logs that are left alone, until which monotonic time.
+        self._deferred: WeakKeyDictionary[PartitionLog, float] = WeakKeyDictionary()
+        # How often in a row a child has died over a log.
+        self._deaths: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
+        # When the first tombstones of a log's clean part may go; -1 when it has none.
+        self._next_horizon_ms: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
+
+    def start(self) -> None:
+        """Begin to look for logs to clean, unless ``log.cleaner.enable`` is off."""
+        if self._config["log.cleaner.enable"]:
+            loop = asyncio.get_running_loop()
+            count = self._config["log.cleaner.threads"]
+            self._tasks = [loop.create_task(self._work(), name=f"cleaner-{number}") for number in range(count)]
+
+    async def stop(self) -> None:
+        """Call off what is being copied and end what is being swapped; nothing is cleaned afterwards."""
+        self._stop_wanted.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _work(self) -> None:
+        child = CleanerChild()
+        busy_s = self._clock.monotonic_s()
+        while not self._stop_wanted.is_set():
+            try:
+                found = await self._next()
+                if found is not None:
+                    await self._clean(child, *found)
+                    busy_s = self._clock.monotonic_s()
+            except Exception:
+                # A bug; the other logs, and this one after a while, are still to be cleaned.
+                logger.exception("cleaning failed")
+                found = None
+            if found is None:
+                if self._clock.monotonic_s() - busy_s > _IDLE_S:
+                    await child.close()
+                await self._pause(self._config["log.cleaner.backoff.ms"] / 1000)
+        await child.close()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop_wanted.wait(), max(seconds, 0.001))
+
+    # Choosing -------------------------------------------------------------------------------------------------------
+
+    async def _next(self) -> tuple[Partition, CompactionPlan] | None:
+        """Return the partition whose log is to be cleaned now, marked as being cleaned; None when none is."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _SLICE_S
+        plans: list[CompactionPlan] = []
+        partitions: dict[int, Partition] = {}
+        for partition in list(self._replicas):
+            if loop.time() >= until_s:
+                await asyncio.sleep(0)
+                until_s = loop.time() + _SLICE_S
+            plan = self._plan(partition)
+            if plan is not None:
+                plans.append(plan)
+                partitions[id(plan)] = partition
+        chosen = most_urgent(plans)
+        if chosen is None:
+            return None
+        # Others may have had their turn since.
+        partition = partitions[id(chosen)]
+        plan = self._plan(partition)
+        if plan is None:
+            return None
+        partition.log.cleaning = True
+        return partition, plan
+
+    def _plan(self, partition: Partition) -> CompactionPlan | None:
+        """Return what to clean of a log now, None when that is nothing; roll its active segment if it is time."""
+        log = partition.log
+        config = log.config
+        if not config.is_compacted or log.cleaning or self._reason_against(partition, log.generation) is not None:
+            return None
+        if self._deferred.get(log, 0.0) > self._clock.monotonic_s():
+            return None
+        now_ms = self._clock.wall_ms()
+        if log.cleaned_until_offset and log not in self._next_horizon_ms:
+            # Cleaned before the last start; when tombstones may go is in the file, and this is not before it.
+            self._next_horizon_ms[log] = now_ms + config.delete_retention_ms
+        try:
+            if roll_is_due(log, now_ms):
+                partition.roll()
+                partition.request_flush()
+            horizon_ms = self._next_horizon_ms.get(log, -1)
+            return plan_compaction(compaction_state(log, partition.last_stable_offset, horizon_ms), config, now_ms)
+        except KafkaStorageError as error:
+            logger.error("%s", error)
+        except (OSError, CorruptMessage) as error:
+            self._defer(log, _UNCLEANABLE_S, str(error))
+        return None
+
+    def _reason_against(self, partition: Partition, generation: int) -> str | None:
+        """Return why the log of a partition must not be cleaned (any more), None when it may."""
+        log = partition.log
+        if self._stop_wanted.is_set():
+            return "the broker stops"
+        if log.closed or self._replicas.find(partition.topic_partition) is not partition:
+            return "it has been deleted"
+        if log.failure is not None or partition.storage_error is not None:
+            return "its log directory is offline"
+        if log.generation != generation:
+            return "it has been truncated"
+        if not log.config.is_compacted:
+            return "its cleanup.policy is not compact any more"
+        return None
+
+    def _defer(self, log: PartitionLog, seconds: float, reason: str) -> None:
+        self._deferred[log] = self._clock.monotonic_s() + seconds
+        when = f"in {round(seconds / 60)} minutes" if seconds else "soon"
+        logger.error(
+            "%s cannot be cleaned: %s; it is left as it is and tried again %s, other logs go on",
+            log.topic_partition,
+            reason,
+            when,
+        )
+
+    # Cleaning -------------------------------------------------------------------------------------------------------
+
+    async def _clean(self, child: CleanerChild, partition: Partition, plan: CompactionPlan) -> None:
+        log = partition.log
+        config = self._config
+        generation = log.generation
+        began_s = self._clock.monotonic_s()
+        try:
+            job = clean_job(
+                log,
+                plan,
+                self._clock.wall_ms(),
+                config["log.cleaner.dedupe.buffer.size"] // max(config["log.cleaner.threads"], 1),
+                config["max.decompressed.batch.bytes"],
+            )
+            result = await self._copy(child, partition, job, generation)
+            await self._swap(partition, result, generation)
+        except _CalledOff as reason:
+            logger.info("the cleaning of %s is called off: %s", log.topic_partition, reason)
+        except (UncleanableLog, CorruptMessage) as error:
+            self._defer(log, _UNCLEANABLE_S, str(error))
+        except CleanerDied as error:
+            self._deaths[log] = deaths = self._deaths.get(log, 0) + 1
+            self._defer(log, _UNCLEANABLE_S if deaths % _DEATHS == 0 else 0, str(error))
+        except KafkaStorageError as error:
+            self._replicas.storage_failed(partition, error)
+        except OSError as error:
+            if self._reason_against(partition, generation) is None:
+                self._defer(log, _DISK_FULL_S if error.errno in _DISK_FULL else _UNCLEANABLE_S, str(error))
+        else:
+            self._deaths.pop(log, None)
+            self._next_horizon_ms[log] = result.next_horizon_ms
+            self._report(log, plan, result, self._clock.monotonic_s() - began_s)
+        finally:
+            log.cleaning = False
+            log.swap = None
+
+    async def _copy(self, child: CleanerChild, partition: Partition, job: CleanJob, generation: int) -> CleanResult:
+        """Have the child copy, and kill it when there is a reason to. Raises what it says, and _CalledOff."""
+        config = self._config
+        bytes_per_second = config["log.cleaner.io.max.bytes.per.second"] / max(config["log.cleaner.threads"], 1)
+        copying = asyncio.get_running_loop().create_task(
+            child.clean(job, bytes_per_second, lambda count: self._report_progress(partition, count))
+        )
+        while True:
+            await asyncio.wait((copying,), timeout=_LOOK_S)
+            reason = self._reason_against(partition, generation)
+            if reason is None and not copying.done():
+                continue
+            if not copying.done():
+                copying.cancel()
+                await asyncio.wait((copying,))
+            if copying.cancelled() or copying.exception() is not None or reason is not None:
+                await self._io.run(lambda: remove_cleaned(self._logs.fs, job.directory))
+            if reason is not None:
+                raise _CalledOff(reason)
+            return copying.result()
+
+    async def _swap(self, partition: Partition, result: CleanResult, generation: int) -> None:
+        """Put what was copied in its place, and say so in the checkpoint."""
+        log, fs = partition.log, self._logs.fs
+        if result.groups:
+            swap = log.swap = Swap(fs, log, result)
+            try:
+                committed = await self._io.run(swap.commit, Lane.SYNC)
+            except (OSError, CorruptMessage) as error:
+                await self._uncommitted(partition, error)
+                raise
+            reason = self._reason_against(partition, generation)
+            if not committed:
+                await self._io.run(lambda: remove_cleaned(fs, log.directory))
+                raise _CalledOff(reason or "it has been truncated")
+            if not swap.applied:
+                if log.closed or log.failure is not None:
+                    raise _CalledOff(f"{reason}; the next start ends it")
+                swap.apply()
+            self._logs.delete_files(log, swap.retired)
+        else:
+            swap = None
+            log.cleaned_until_offset = result.end_offset
+        checkpoint = self._logs.cleaner_checkpoint(log)
+
+        def finish() -> None:
+            if swap is not None:
+                swap.sync_names()
+            checkpoint.write()
+            if swap is not None:
+                swap.forget()
+
+        while True:
+            try:
+                return await self._io.run(finish, Lane.SYNC)
+            except OSError as error:
+                if log.closed or self._stop_wanted.is_set():
+                    # The next start ends it.
+                    return None
+                if error.errno not in _DISK_FULL:
+                    raise KafkaStorageError(f"cannot end the cleaning of {log.directory}: {error}") from error
+                logger.warning("cannot end the cleaning of %s yet: %s", log.topic_partition, error)
+                await self._pause(1.0)
+
+    async def _uncommitted(self, partition: Partition, error: Exception) -> None:
+        """Clear up after a swap that failed before its commit. KafkaStorageError when it may have been committed."""
+        log, fs = partition.log, self._logs.fs
+        is_doubtful = isinstance(error, OSError) and (
+            error.errno not in _DISK_FULL or fs.exists(f"{log.directory}/{SWAP_FILE}")
+        )
+        if is_doubtful and not log.closed:
+            raise KafkaStorageError(f"cannot put cleaned segments in place in {log.directory}: {error}") from error
+        await self._io.run(lambda: remove_cleaned(fs, log.directory))
+
+    # Reporting ------------------------------------------------------------------------------------------------------
+
+    def _report_progress(self, partition: Partition, count: int) -> None:
+        logger.debug("cleaning %s: %.1f MB read and written", partition.topic_partition, count / 1e6)
+
+    def _report(self, log: PartitionLog, plan: CompactionPlan, result: CleanResult, seconds: float) -> None:
+        source_bytes = sum(source.size_bytes for source in plan.sources)
+        moved_bytes = result.bytes_read + result.bytes_written
+        logger.info(
+            "cleaned %s: offsets %d to %d, dirty from %d (%.0f %%); %d of %d records kept (%.1f %%), %d segments of "
+            "%.1f MB became %d of %.1f MB; read and wrote %.1f MB in %.2f s (%.1f MB/s)",
+            log.topic_partition,
+            plan.sources[0].base_offset,
+            result.end_offset,
+            plan.first_dirty_offset,
+            plan.dirty_ratio * 100,
+            result.records_kept,
+            result.records_read,
+            100 * result.records_kept / max(result.records_read, 1),
+            sum(len(group.sources) for group in result.groups),
+            source_bytes / 1e6,
+            len(result.groups),
+            result.bytes_written / 1e6,
+            moved_bytes / 1e6,
+            seconds,
+            moved_bytes / 1e6 / max(seconds, 0.001),
+        )
