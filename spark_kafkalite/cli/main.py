@@ -22,6 +22,7 @@ from spark_kafkalite.errors import ConfigError, KafkaliteError
 COMMANDS: Final = {
     "broker": ("broker", "Run a broker in the foreground."),
     "topics": ("topics", "Create, list, describe, extend and delete topics."),
+    "configs": ("configs", "Show and alter settings of topics and brokers."),
     "produce": ("produce", "Send records from standard input or a file."),
     "consume": ("consume", "Print the records of a topic."),
     "offsets": ("offsets", "Look up the offsets of partitions, by time too."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_kafkalite.cli.configs import Entity, warn_of_contradictions
 from spark_kafkalite.cli.options import (
     ActionGroup,
     bootstrap_option,
@@ -82,6 +83,8 @@ def create(
         if not existed:
             admin.create_topics([new], if_not_exists=if_not_exists)
         info = admin.describe_topics([topic])[topic]
+        if configs and not existed:
+            warn_of_contradictions(Entity("topics", topic), admin.describe_configs(topic=topic))
     if as_json:
         print_json({"topic": topic, "created": not existed, "partitions": len(info.partitions)})
     elif existed:

@@ -43,4 +43,9 @@ def test_the_commands_work_with_apache_kafka(apache_kafka: ApacheKafka) -> None:
     assert "compresscodec: lz4" in checked
     assert "key: k27 payload: v27" in checked
     assert "DAMAGED" not in checked
+    kafkalite("configs", "alter", "--topic", topic, "--add-config", "cleanup.policy=[compact,delete],flush.ms=7", *at)
+    kafkalite("configs", "alter", "--topic", topic, "--delete-config", "flush.ms,retention.ms", *at)
+    shown = kafkalite("configs", "--describe", "--entity-type", "topics", "--entity-name", topic, *at)
+    assert "  cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=" in shown
+    assert "flush.ms" not in shown and "retention.ms" not in shown
     kafkalite("topics", "delete", "--topic", topic, *at)

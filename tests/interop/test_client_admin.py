@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, NewTopic
+from spark_kafkalite.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigChange, NewTopic
 from spark_kafkalite.errors import (
     ConfigError,
+    InvalidConfig,
     InvalidPartitions,
     InvalidReplicationFactor,
+    InvalidRequest,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
@@ -42,6 +47,86 @@ def test_settings_say_where_they_come_from(admin: Admin) -> None:
         admin.describe_configs(topic="no-such-topic")
     with pytest.raises(ConfigError, match="either topic or broker_id"):
         admin.describe_configs()
+
+
+def test_settings_are_altered_one_by_one_or_all(admin: Admin) -> None:
+    name = "with-altered-settings"
+    admin.create_topic(name, 1, 1, {"retention.ms": "777000"}, if_not_exists=True)
+    changes = [
+        ConfigChange("retention.ms", "delete"),
+        ConfigChange("cleanup.policy", "append", "compact"),
+        ConfigChange("segment.ms", "set", "60000"),
+    ]
+    admin.incremental_alter_configs(changes, topic=name, validate_only=True)
+    assert own_settings(admin, name) == {"retention.ms": "777000"}
+    admin.incremental_alter_configs(changes, topic=name)
+    wait_for(lambda: own_settings(admin, name) == {"cleanup.policy": "delete,compact", "segment.ms": "60000"})
+    admin.incremental_alter_configs([ConfigChange("cleanup.policy", "subtract", "delete")], topic=name)
+    wait_for(lambda: own_settings(admin, name)["cleanup.policy"] == "compact")
+    described = admin.describe_configs(topic=name, include_synonyms=True)["cleanup.policy"]
+    assert (described.value, described.source, described.kind) == ("compact", "topic", "list")
+    assert [(each.value, each.source) for each in described.synonyms] == [("compact", "topic"), ("delete", "default")]
+    admin.alter_configs({"flush.ms": "50000"}, topic=name)
+    wait_for(lambda: own_settings(admin, name) == {"flush.ms": "50000"})
+
+
+def test_a_brokers_settings_go_before_those_of_all_brokers(admin: Admin) -> None:
+    retention = "log.retention.ms"
+    admin.incremental_alter_configs([ConfigChange(retention, "set", "888000")], all_brokers=True)
+    admin.incremental_alter_configs([ConfigChange(retention, "set", "999000")], broker_id=1)
+    wait_for(lambda: retention in admin.describe_configs(all_brokers=True))
+    assert admin.describe_configs(all_brokers=True)[retention].value == "888000"
+
+    def sources() -> list[tuple[str | None, str]]:
+        synonyms = admin.describe_configs(broker_id=1, include_synonyms=True)[retention].synonyms
+        return [(each.value, each.source) for each in synonyms if each.source != "default"]
+
+    wait_for(lambda: sources() == [("999000", "dynamic broker"), ("888000", "dynamic default broker")])
+    admin.incremental_alter_configs([ConfigChange(retention, "delete")], broker_id=1)
+    wait_for(lambda: sources() == [("888000", "dynamic default broker")])
+    admin.incremental_alter_configs([ConfigChange(retention, "delete")], all_brokers=True)
+    wait_for(lambda: sources() == [])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until Apache Kafka's broker has caught up with its controller; ours answers when it obeys."""
+    until_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ([ConfigChange("retenton.ms", "set", "1")], InvalidConfig),
+        ([ConfigChange("retention.ms", "set", "soon")], InvalidConfig),
+        ([ConfigChange("retention.ms", "append", "1")], InvalidConfig),
+        ([ConfigChange("retention.ms", "set", "1"), ConfigChange("retention.ms", "set", "2")], InvalidRequest),
+        ([ConfigChange("min.compaction.lag.ms", "set", "9"), ConfigChange("max.compaction.lag.ms", "set", "8")],
+         InvalidConfig),
+    ],
+)  # fmt: skip
+def test_alterations_that_are_refused(admin: Admin, changes: list[ConfigChange], kind: type[Exception]) -> None:
+    name = "with-refused-settings"
+    admin.create_topic(name, 1, 1, if_not_exists=True)
+    with pytest.raises(kind, match=name):
+        admin.incremental_alter_configs(changes, topic=name)
+    assert own_settings(admin, name) == {}
+
+
+def test_alterations_of_what_is_not_there_or_read_only_are_refused(admin: Admin) -> None:
+    with pytest.raises(UnknownTopicOrPartition):
+        admin.incremental_alter_configs([ConfigChange("retention.ms", "set", "1")], topic="no-such-topic")
+    with pytest.raises(InvalidRequest, match=r"log\.dirs"):
+        admin.incremental_alter_configs([ConfigChange("log.dirs", "set", "/x")], broker_id=1)
+    with pytest.raises(ConfigError, match="none of set, delete"):
+        admin.incremental_alter_configs([ConfigChange("flush.ms", "put", "1")], topic="t")  # type: ignore[arg-type]
+
+
+def own_settings(admin: Admin, topic: str) -> dict[str, str | None]:
+    entries = admin.describe_configs(topic=topic).values()
+    return {entry.name: entry.value for entry in entries if entry.source == "topic"}
 
 
 def test_refusals_name_the_topic(admin: Admin) -> None:

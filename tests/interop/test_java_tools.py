@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -89,6 +90,46 @@ def test_offsets_configs_and_versions(broker: BrokerProcess) -> None:
     versions = tool(broker, "BrokerApiVersionsCommand").stdout
     assert re.search(r"Produce\(0\): 0 to 9", versions) and re.search(r"Fetch\(1\): 4 to 12", versions)
     assert "OffsetCommit(8): UNSUPPORTED" in versions
+
+
+def test_settings_altered_by_kafkas_tool(broker: BrokerProcess) -> None:
+    configs = "kafka.admin.ConfigCommand"
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic("tuned", 1, 1)
+        of_topic = ("--entity-type", "topics", "--entity-name", "tuned")
+        changes = "retention.ms=123456,cleanup.policy=[compact,delete]"
+        altered = tool(broker, configs, "--alter", *of_topic, "--add-config", changes).stdout
+        assert "Completed updating config for topic tuned." in altered
+        found = admin.describe_configs(topic="tuned")
+        assert (found["retention.ms"].value, found["cleanup.policy"].value) == ("123456", "compact,delete")
+        tool(broker, configs, "--alter", *of_topic, "--delete-config", "cleanup.policy")
+        assert admin.describe_configs(topic="tuned")["cleanup.policy"].is_default
+        shown = tool(broker, configs, "--describe", *of_topic).stdout
+        assert (
+            "  retention.ms=123456 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=123456, "
+            "DEFAULT_CONFIG:log.retention.ms=604800000}"
+        ) in shown
+        # Ours says the same.
+        command = [sys.executable, "-m", "spark_kafkalite.cli", "configs", "--describe", *of_topic]
+        ours = subprocess.run(
+            [*command, "--bootstrap-server", broker.bootstrap], check=True, capture_output=True, text=True, timeout=30
+        )
+        assert ours.stdout == shown
+        by_default = ("--entity-type", "brokers", "--entity-default")
+        tool(broker, configs, "--alter", *by_default, "--add-config", "log.flush.interval.ms=5000")
+        assert "log.flush.interval.ms=5000" in tool(broker, configs, "--describe", *by_default).stdout
+        everything = tool(broker, configs, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all")
+        assert (
+            "  log.flush.interval.ms=5000 sensitive=false "
+            "synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:log.flush.interval.ms=5000, "
+        ) in everything.stdout
+        refused = tool(
+            broker, configs, "--alter", "--entity-type", "brokers", "--entity-name", "1", "--add-config", "log.dirs=/x",
+            check=False,
+        )  # fmt: skip
+        assert refused.returncode != 0
+        assert "log.dirs is read-only: it cannot be updated dynamically" in refused.stdout + refused.stderr
+        admin.alter_configs({}, all_brokers=True)
 
 
 def test_producer_performance(broker: BrokerProcess) -> None:

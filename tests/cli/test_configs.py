@@ -1,0 +1,122 @@
+"""``kafkalite configs`` as a process against a real broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafkalite.testing.cluster import BrokerProcess
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("cli") / "data") as broker:
+        yield broker
+
+
+class Command:
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._bootstrap = broker.bootstrap
+
+    def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "spark_kafkalite.cli", *arguments, "--bootstrap-server", self._bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+
+@pytest.fixture
+def run(broker: BrokerProcess) -> Command:
+    return Command(broker)
+
+
+def test_settings_of_a_topic(run: Command) -> None:
+    created = run("topics", "create", "--topic", "t", "--config", "retention.ms=5000")
+    assert created.stderr == ""
+    altered = run(
+        "configs", "alter", "--topic", "t", "--add-config", "flush.ms=7,cleanup.policy=[compact,delete]",
+        "--delete-config", "retention.ms",
+    )  # fmt: skip
+    assert altered.stdout == "Completed updating config for topic t.\n"
+    shown = run("configs", "--describe", "--entity-type", "topics", "--entity-name", "t")
+    assert shown.stdout.splitlines() == [
+        "Dynamic configs for topic t are:",
+        "  cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact,delete, "
+        "DEFAULT_CONFIG:log.cleanup.policy=delete}",
+        "  flush.ms=7 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:flush.ms=7, "
+        "DEFAULT_CONFIG:log.flush.interval.ms=9223372036854775807}",
+    ]
+    run("configs", "alter", "--topic", "t", "--subtract-config", "cleanup.policy=delete")
+    (described,) = json.loads(run("configs", "describe", "--topic", "t", "--all", "--json").stdout)
+    assert (described["entityType"], described["entityName"]) == ("topics", "t")
+    entries = {entry["name"]: entry for entry in described["configs"]}
+    assert (entries["cleanup.policy"]["value"], entries["cleanup.policy"]["type"]) == ("compact", "list")
+    assert entries["retention.ms"]["source"] == "DEFAULT_CONFIG"
+    checked = run("configs", "alter", "--topic", "t", "--append-config", "cleanup.policy=delete", "--validate-only")
+    assert checked.stdout == "The settings of topic t could be changed so.\n"
+    everything = json.loads(run("configs", "describe", "--entity-type", "topics", "--json").stdout)
+    described = next(each for each in everything if each["entityName"] == "t")
+    assert {entry["name"]: entry["value"] for entry in described["configs"]} == {
+        "cleanup.policy": "compact", "flush.ms": "7",
+    }  # fmt: skip
+
+
+def test_settings_of_brokers(run: Command) -> None:
+    altered = run("configs", "--alter", "--entity-type", "brokers", "--entity-default", "--add-config",
+                  "log.retention.ms=77")  # fmt: skip
+    assert altered.stdout == "Completed updating default config for brokers in the cluster.\n"
+    run("configs", "alter", "--broker", "1", "--add-config", "log.retention.ms=66")
+    shown = run("configs", "describe", "--entity-type", "brokers").stdout.splitlines()
+    assert shown == [
+        "Dynamic configs for broker 1 are:",
+        "  log.retention.ms=66 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.retention.ms=66, "
+        "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=77, DEFAULT_CONFIG:log.retention.ms=604800000}",
+        "Default configs for brokers in the cluster are:",
+        "  log.retention.ms=77 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=77}",
+    ]
+    (described,) = json.loads(run("configs", "describe", "--broker", "1", "--all", "--json").stdout)
+    assert {entry["name"]: entry["readOnly"] for entry in described["configs"]}["log.dirs"] is True
+    run("configs", "alter", "--broker", "1", "--delete-config", "log.retention.ms")
+    run("configs", "alter", "--broker-defaults", "--delete-config", "log.retention.ms")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--add-config", "a=1"], 2, "name what is meant"),
+        (["--topic", "t", "--broker", "1", "--add-config", "a=1"], 2, "name what is meant"),
+        (["--entity-type", "topics", "--entity-default", "--add-config", "a=1"], 2, "settings of the brokers"),
+        (["--broker", "one", "--add-config", "a=1"], 2, "'one' is not the number of a broker"),
+        (["--entity-type", "topics", "--add-config", "a=1"], 2, "one topic, one broker, or all"),
+        (["--topic", "t"], 2, "nothing to change"),
+        (["--topic", "t", "--add-config", "retention.ms"], 2, "not of the form name=value"),
+        (["--topic", "refused", "--add-config", "retenton.ms=1"], 1, "did you mean 'retention.ms'"),
+        (["--topic", "refused", "--add-config", "min.compaction.lag.ms=9,max.compaction.lag.ms=8"], 1,
+         "min.compaction.lag.ms=9: must not be above max.compaction.lag.ms=8"),
+        (["--topic", "refused", "--delete-config", "retention.ms"], 1, "retention.ms: not set for topic refused"),
+        (["--broker", "1", "--add-config", "log.dirs=/x"], 1, "log.dirs is read-only"),
+        (["--topic", "none", "--add-config", "flush.ms=1"], 1, "topic none does not exist"),
+    ],
+)  # fmt: skip
+def test_refusals_say_why(run: Command, arguments: list[str], code: int, text: str) -> None:
+    if "refused" in arguments:
+        run("topics", "create", "--topic", "refused", "--if-not-exists")
+    assert text in run("configs", "alter", *arguments, code=code).stderr
+
+
+def test_contradictions_that_a_broker_takes_are_warned_of(run: Command) -> None:
+    created = run("topics", "create", "--topic", "odd", "--config", "segment.bytes=5000")
+    assert "batches of more than segment.bytes=5000 are refused although max.message.bytes=1048588" in created.stderr
+    altered = run("configs", "alter", "--topic", "odd", "--add-config",
+                  "cleanup.policy=compact,retention.ms=5,max.message.bytes=4000")  # fmt: skip
+    assert altered.stderr == (
+        "kafkalite: warning: topic odd: retention.ms does nothing while cleanup.policy is 'compact'\n"
+    )
+    refused = run("topics", "create", "--topic", "odder", "--config", "min.compaction.lag.ms=9",
+                  "--config", "max.compaction.lag.ms=8", code=1)  # fmt: skip
+    assert "min.compaction.lag.ms=9: must not be above max.compaction.lag.ms=8" in refused.stderr
