@@ -295,6 +295,26 @@ BROKER_SETTINGS = SettingGroup(
             unit="ms",
             minimum=0,
         ),
+        # Disks
+        Setting(
+            "log.dir.min.free.bytes",
+            "long",
+            -1,
+            "Free bytes of a log directory's file system below which it takes no records (KAFKA_STORAGE_ERROR). Reads, "
+            "checkpoints and the registry go on, and it takes records again by itself. -1: 64 MiB or 1 % of the file "
+            "system, whichever is smaller. 0: no threshold, records are refused when the disk is full.",
+            unit="bytes",
+            minimum=-1,
+        ),
+        Setting(
+            "log.dir.reserve.bytes",
+            "long",
+            16 * MEBIBYTE,
+            "Size of a file in each log directory that keeps room for checkpoints, indexes and the registry's writes, "
+            "and is given back when others have filled the disk; never more than 5 % of the file system. 0: none.",
+            unit="bytes",
+            minimum=0,
+        ),
         *BROKER_LOG_SETTINGS,
     ),
 )

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 # flush.ms beyond a year (the default is for ever) needs no timer.
 _LONGEST_TIMER_MS = 365 * 86_400_000
+# After a flush that could not begin.
+_RETRY_S = 0.25
 # Dirty pages of one log before the kernel is asked to write them.
 _WRITEBACK_BYTES = 32 * 1024 * 1024
 
@@ -135,8 +137,10 @@ class Flusher:
         self._io.submit(job.run, lambda _: self._done(job), lambda error: self._could_not_run(job, error), Lane.SYNC)
 
     def _could_not_run(self, job: FlushJob, error: BaseException) -> None:
-        # Not a failed fsync, which the job notes itself: the thread could not even run it. It counts the same.
-        job.error = error if isinstance(error, OSError) else OSError(str(error))
+        # Not a failed fsync, which the job notes itself. Where memory ran out between two of them it is repeated; if it
+        # ran out in the middle of one nobody knows what came of that, so it counts as failed.
+        job.error = error if isinstance(error, OSError) else OSError(str(error) or "out of memory")
+        job.can_be_repeated = isinstance(error, MemoryError) and not job.in_sync
         self._done(job)
 
     def _done(self, job: FlushJob) -> None:
@@ -144,7 +148,12 @@ class Flusher:
         try:
             self._log.finish_flush(job)
         except KafkaStorageError as error:
-            self._on_failed(error)
+            if self._log.failure is not None:
+                self._on_failed(error)
+            elif not self._closed:
+                # Nothing was synced for want of a descriptor; whoever waits for the flush waits a little longer.
+                logger.warning("%s; trying again", error)
+                self._purgatory.call_later(_RETRY_S, self.request)
             return
         if self._log.recovery_point != self._announced_end_offset:
             self._announced_end_offset = self._log.recovery_point

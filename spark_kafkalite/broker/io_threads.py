@@ -1,7 +1,8 @@
 """The broker's few threads for what may block or take long: fsync, reads from the disk, large compressed batches.
 
 The event loop owns all state; a thread gets a self-contained piece of work and its outcome comes back to the loop. The
-threads are started when they are first needed, so an idle broker has none.
+threads are started when they are first needed, so an idle broker has none. Where not even the first can be started,
+for want of memory, the loop does the work itself: slowly is better than never.
 
 There are lanes, each with threads of its own, because what is done in one may take long: a produce that waits for its
 fsync must not queue behind a dozen consumers that read old data from the disk, nor behind batches being decompressed.
@@ -39,6 +40,8 @@ class IoThreads:
             lane: ThreadPoolExecutor(max_workers=count, thread_name_prefix=f"kafkalite-{lane.value}") for lane in Lane
         }
         self._running = 0
+        # Lanes that have a thread: it never ends before close, so it will run whatever is queued there.
+        self._started: set[Lane] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -52,8 +55,26 @@ class IoThreads:
         """Run ``work`` in a thread, then ``on_done`` with its result or ``on_error`` with its exception in the loop."""
         self._running += 1
         self._idle.clear()
-        future = self._executors[lane].submit(work)
-        future.add_done_callback(lambda done: self._hand_over(done, on_done, on_error))
+        outcome: Future[T] = Future()
+        outcome.add_done_callback(lambda done: self._hand_over(done, on_done, on_error))
+        try:
+            self._executors[lane].submit(self._run_in_thread, lane, work, outcome)
+        except (RuntimeError, MemoryError):
+            # No thread can be started for want of memory. What was submitted is queued for those that there are.
+            if lane not in self._started:
+                self._loop.call_soon(self._run, work, outcome)
+
+    def _run_in_thread(self, lane: Lane, work: Callable[[], T], outcome: Future[T]) -> None:
+        self._started.add(lane)
+        self._run(work, outcome)
+
+    def _run(self, work: Callable[[], T], outcome: Future[T]) -> None:
+        if outcome.done() or not outcome.set_running_or_notify_cancel():
+            return
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
 
     def _hand_over(self, done: Future[Any], on_done: Callable[[Any], None], on_error: Callable[..., None]) -> None:
         try:

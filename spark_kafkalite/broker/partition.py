@@ -19,7 +19,8 @@ Appends happen in the order in which they were handed in; what needs a thread fi
 
 There is no await in this file: between reading and changing state nothing else runs, and that is the lock. A failed
 write or fsync takes the partition offline; a failed fsync is never tried again, because the kernel has forgotten by
-then which pages did not reach the disk.
+then which pages did not reach the disk. A full disk does not: appends are refused, the partition leads and is read
+(``log.disk``).
 """
 
 from __future__ import annotations
@@ -148,6 +149,8 @@ class Partition(Appender):
         # Where the visible end was when visibility.policy became ``flushed``.
         self._shown_end_offset = 0
         self._take_up(log.config)
+        if log.failure is not None:
+            self.go_offline(KafkaStorageError(log.failure))
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -207,7 +210,10 @@ class Partition(Appender):
             # Followers truncate by this epoch (rule R1), so it must outlive a power loss; alone there are none.
             self.log.assign_leader_epoch(leader_epoch, sync=len(self.replicas) > 1)
         except KafkaStorageError as error:
-            self.go_offline(error)
+            if self.log.failure is not None:
+                self.go_offline(error)
+            # Else the disk has no room for it; the next state that names this broker is obeyed, if it is the same too.
+            self.state_version = -1
             raise
 
     def resign(self, leader: int, leader_epoch: int, state_version: int) -> None:
@@ -359,7 +365,8 @@ class Partition(Appender):
         try:
             result = self.log.append_as_leader(batch, header, self.leader_epoch)
         except KafkaStorageError as error:
-            self._storage_failed(error)
+            if self.log.failure is not None:
+                self._storage_failed(error)
             raise
         if not result.duplicate:
             self._flusher.appended(len(batch), self._flushes_each)

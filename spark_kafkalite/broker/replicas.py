@@ -5,7 +5,8 @@ served at once; the work that touches the disk (making, renaming and opening log
 topic with a thousand partitions does not keep other requests waiting. What is done is decided by the snapshot in force
 when the work is done, not by the one that asked for it.
 
-All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to. A
+All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to.
+While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there. A
 partition is led only in a state that was written after this broker's own registration (R1): a state from before a crash
 names a former incarnation, and the controller will raise its epoch.
 """
@@ -243,6 +244,8 @@ class Replicas:
             try:
                 partition.become_leader(state.leader_epoch, state.isr, state.replicas, state.version)
             except KafkaStorageError as error:
+                if partition.log.failure is None:
+                    raise
                 self._services.on_storage_failure(partition, error)
         elif state.leader != self._services.broker_id:
             partition.resign(state.leader, state.leader_epoch, state.version)
@@ -250,6 +253,8 @@ class Replicas:
     def _open_log(self, topic_partition: TopicPartition, topic_id: bytes) -> PartitionLog | None:
         log = self._logs.get(topic_partition)
         try:
+            if log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition):
+                self._logs.check_all_online(topic_partition)
             if log is not None and log.topic_id is not None and log.topic_id != topic_id:
                 kept = self._logs.set_aside(topic_partition)
                 logger.warning(
@@ -257,12 +262,34 @@ class Replicas:
                     topic_partition,
                     kept,
                 )
-            return self._logs.create(topic_partition, topic_id)
+            log = self._logs.create(topic_partition, topic_id)
         except (KafkaStorageError, ConfigError) as error:
             failure = error if isinstance(error, KafkaStorageError) else KafkaStorageError(str(error))
+            if topic_partition not in self._failed:
+                logger.error("%s cannot be served: %s", topic_partition, error)
             self._failed[topic_partition] = failure
-            logger.error("%s cannot be served: %s", topic_partition, error)
             return None
+        self._failed.pop(topic_partition, None)
+        return log
+
+    def _is_new(self, topic_partition: TopicPartition) -> bool:
+        """Return whether the partition has been created since this broker registered.
+
+        Every restart raises the leader epochs of what was there before, so only a new partition has its first one.
+        """
+        state = self._cluster().partition(topic_partition)
+        return state is not None and state.leader_epoch == 0 and self._me is not None and state.is_led_by(self._me)
+
+    def retry_failed(self) -> None:
+        """Try again to open or make the logs that could not be, for want of room or descriptors."""
+        for topic_partition in self._failed:
+            self._queue_partition(topic_partition)
+        self._start_work()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether some partition has no log, because it could not be opened or made."""
+        return bool(self._failed)
 
     def set_strays_aside(self) -> None:
         """Set logs aside that belong to no topic of the registry; called once, when the logs have been loaded.
@@ -275,16 +302,31 @@ class Replicas:
                 kept = self._logs.set_aside(topic_partition)
                 logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)
 
+    def check_room(self) -> None:
+        """Raise KafkaStorageError (56) when no log directory takes records."""
+        self._logs.check_room()
+
     # Failure and end ------------------------------------------------------------------------------------------------
 
     def storage_failed(self, failed: Partition, error: BaseException) -> None:
         """Take every partition in the log directory of ``failed`` offline, because its disk cannot be trusted."""
-        directory = failed.log.directory.rpartition("/")[0]
-        if failed.storage_error is None:
-            logger.error("log directory %s is offline: %s", directory, error)
+        self._logs.fail_directory(failed.log.disk.path, str(error))
+        # What was offline before.
+        failed.go_offline(error)
+
+    def directory_failed(self, path: str) -> None:
+        """Stop serving the partitions of a log directory that is offline now; the manager has said why."""
         for partition in self._partitions.values():
-            if partition.log.directory.rpartition("/")[0] == directory:
-                partition.go_offline(error)
+            if partition.log.disk.path == path:
+                partition.go_offline(KafkaStorageError(partition.log.failure or f"log directory {path} is offline"))
+        self._changed()
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Return whether this broker's replica cannot be served because of its disk."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return topic_partition in self._failed
+        return partition.storage_error is not None
 
     def close(self) -> None:
         """Answer every waiting request; nothing is served afterwards."""

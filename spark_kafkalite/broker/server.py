@@ -30,6 +30,7 @@ from spark_kafkalite.broker.cleaner import Cleaner
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.disk_watch import DiskWatch
 from spark_kafkalite.broker.dispatch import Dispatcher
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import configure_logging
@@ -116,6 +117,9 @@ class Broker:
             self._clock,
             config_of=lambda name: topics.config_of(name),
             producer_id_expiration_ms=config["producer.id.expiration.ms"],
+            min_free_bytes=config["log.dir.min.free.bytes"],
+            reserve_bytes=config["log.dir.reserve.bytes"],
+            topic_id_of=lambda name: topic.topic_id if (topic := watcher.state.topics.get(name)) is not None else None,
         )
         logs.open()
         # Replaced by the orderly shutdown once the logs are loaded: before that there is nothing to flush, and a
@@ -123,7 +127,7 @@ class Broker:
         loaded = False
         self._undo.callback(lambda: None if loaded else logs.abandon())
 
-        store = self._open_registry(loop)
+        store = self._open_registry(loop, logs)
         watcher = ClusterWatcher(store)
         controller = Controller(store, watcher, broker_id, self._clock)
         await session.create_base_nodes(store)
@@ -148,6 +152,7 @@ class Broker:
         self._replicas = replicas
         # Before the replicas, which ask for their topics' settings.
         watcher.add_listener(settings.cluster_changed)
+        logs.on_offline = replicas.directory_failed
         watcher.add_listener(replicas.cluster_changed)
         await watcher.start(cluster_id)
         self._undo.callback(watcher.close)
@@ -200,6 +205,9 @@ class Broker:
         cleaner = Cleaner(config, logs, replicas, io, self._clock)
         cleaner.start()
         self._undo.push_async_callback(cleaner.stop)
+        disks = DiskWatch(loop, io, logs, replicas, controller)
+        disks.start()
+        self._undo.callback(disks.stop)
         acceptor.start()
 
     async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager) -> None:
@@ -213,8 +221,13 @@ class Broker:
                 logs.interrupt_load()
             await loading
 
-    def _open_registry(self, loop: asyncio.AbstractEventLoop) -> Store:
-        store = open_embedded(self.config.registry_dir, clock=self._clock)
+    def _open_registry(self, loop: asyncio.AbstractEventLoop, logs: LogManager) -> Store:
+        registry_dir = self.config.registry_dir
+        store = open_embedded(
+            registry_dir,
+            clock=self._clock,
+            make_room=lambda: logs.directories.release_reserve_beside(str(registry_dir)),
+        )
         self._undo.callback(store.close)
 
         def session_changed(state: SessionState) -> None:
@@ -270,6 +283,9 @@ class Broker:
                 meta = read_meta(self._fs, f"{directory}/{META_FILE}")
             except CheckpointError as error:
                 raise ConfigError(str(error)) from error
+            except OSError:
+                # It is, or will be, offline.
+                continue
             if meta is not None and "cluster.id" in meta:
                 return meta["cluster.id"]
         return None

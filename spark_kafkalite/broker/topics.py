@@ -75,13 +75,15 @@ class Topics:
     ) -> dict[str, TopicAssignment | KafkaError]:
         """Create topics and wait until their leaders serve; give each one's assignment, or its error.
 
-        Creation goes on when the time is over: then the outcome is RequestTimedOut (7).
+        Creation goes on when the time is over: then the outcome is RequestTimedOut (7). On a full disk nothing is
+        created: KafkaStorageError (56).
         """
         results: dict[str, TopicAssignment | KafkaError] = {}
         accepted = []
         for topic in topics:
             try:
                 self._check_size(topic)
+                self._replicas.check_room()
                 self.check_config(topic.config)
                 accepted.append(topic)
             except KafkaError as error:

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from spark_kafkalite.log.checkpoint import read_epochs, write_epochs
+from spark_kafkalite.log.disk import FailureKind, kind_of
 from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.model import NO_LEADER_EPOCH
 
@@ -39,6 +40,8 @@ class LeaderEpochs:
             self.epochs.append(epoch)
             self._starts.append(start)
         self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
+        # Whether the file lacks something, because there was no room for it.
+        self.unwritten = False
 
     @classmethod
     def load(cls, fs: Fs, path: str) -> LeaderEpochs:
@@ -72,7 +75,7 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> bool:
         """Take up an epoch; return whether it was new. With ``write`` the checkpoint is then on the disk."""
-        if not self.note(epoch, start_offset):
+        if not self.note(epoch, start_offset) and not (write and self.unwritten):
             return False
         if write:
             self.write()
@@ -85,7 +88,8 @@ class LeaderEpochs:
         return self.unwritten and bool(self._starts) and self._starts[-1] < end_offset
 
     def write(self, *, sync: bool = True) -> None:
-        """Replace the checkpoint file by what is in memory."""
+        """Replace the checkpoint file by what is in memory; ``unwritten`` stays set when that fails."""
+        self.unwritten = True
         write_epochs(self._fs, self._path, self.entries, sync=sync)
         self.unwritten = False
 
@@ -130,7 +134,12 @@ class LeaderEpochs:
         del self._starts[:first]
         self._starts[0] = start_offset
         if write:
-            self.write()
+            try:
+                self.write()
+            except OSError as error:
+                # What the file says of offsets before the log start does no harm: a full disk may still be freed.
+                if kind_of(error) is FailureKind.BROKEN:
+                    raise
 
     def clear(self) -> None:
         """Forget every epoch."""

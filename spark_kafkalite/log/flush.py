@@ -3,10 +3,14 @@
 The log's owner makes a :class:`FlushJob` (``PartitionLog.start_flush``), any thread runs it, and the owner ends it
 (``PartitionLog.finish_flush``). The end offset is taken before the sync begins: what is appended meanwhile may or may
 not be covered, and is not counted. A job runs once; a sync that failed is never repeated, because the kernel has by
-then marked the lost pages clean and would report success.
+then marked the lost pages clean and would report success. Only a job that lacked a descriptor to begin with may be
+followed by another one for the same files.
 """
 
 from __future__ import annotations
+
+import contextlib
+import errno
 
 from spark_kafkalite.log.fs import File, Fs
 
@@ -26,36 +30,53 @@ class Unsynced:
         self.paths.append(path)
         self.directories.append(path.rpartition("/")[0])
 
+    def put_back(self, others: Unsynced) -> None:
+        """Take what another one had to sync in front."""
+        self.files[:0] = others.files
+        self.paths[:0] = others.paths
+        self.directories[:0] = others.directories
+
 
 class FlushJob:
     """Files, small files and directories to sync, in this order; ``error`` holds what went wrong."""
 
-    __slots__ = ("_fs", "_unsynced", "end_offset", "error", "generation", "started_s")
+    __slots__ = ("_fs", "can_be_repeated", "end_offset", "error", "generation", "in_sync", "started_s", "unsynced")
 
     def __init__(self, fs: Fs, unsynced: Unsynced, end_offset: int, generation: int, started_s: float) -> None:
         self._fs = fs
-        self._unsynced = unsynced
+        self.unsynced = unsynced
         self.end_offset = end_offset
         # Which truncation of the log the job belongs to.
         self.generation = generation
         self.started_s = started_s
         self.error: OSError | None = None
+        # Whether the error came before any sync failed: a file could not be opened for want of descriptors.
+        self.can_be_repeated = False
+        # Whether a sync has begun and not come back.
+        self.in_sync = False
 
     def run(self) -> None:
         """Sync everything; may run in any thread. Never raises: ``error`` is set instead."""
         try:
-            for file in self._unsynced.files:
-                file.sync()
-            for path in dict.fromkeys(self._unsynced.paths):
+            for file in self.unsynced.files:
+                self._sync(file)
+            for path in dict.fromkeys(self.unsynced.paths):
                 try:
-                    self._fs.open(path).sync()
+                    self._sync(self._fs.open(path))
                 except FileNotFoundError:
                     # Removed with its segment, or replaced, since the job was made.
                     continue
-            for directory in dict.fromkeys(self._unsynced.directories):
-                try:
+            for directory in dict.fromkeys(self.unsynced.directories):
+                self.in_sync = True
+                with contextlib.suppress(FileNotFoundError):
                     self._fs.sync_directory(directory)
-                except FileNotFoundError:
-                    continue
+                self.in_sync = False
         except OSError as error:
             self.error = error
+            # No sync ends with these two.
+            self.can_be_repeated = error.errno in (errno.EMFILE, errno.ENFILE)
+
+    def _sync(self, file: File) -> None:
+        self.in_sync = True
+        file.sync()
+        self.in_sync = False

@@ -18,6 +18,7 @@ Nothing else does, in no order.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -40,6 +41,13 @@ class Entry(NamedTuple):
     name: str
     is_directory: bool
     size_bytes: int
+
+
+class Space(NamedTuple):
+    """A file system's room, as far as this process may use it."""
+
+    free_bytes: int
+    total_bytes: int
 
 
 class File(Protocol):
@@ -65,6 +73,10 @@ class File(Protocol):
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file, or extend it with zeros."""
+        ...
+
+    def allocate(self, size_bytes: int) -> None:
+        """Make the file at least this long, in blocks that are its own: OSError ENOSPC when there are not enough."""
         ...
 
     def size(self) -> int:
@@ -124,6 +136,14 @@ class Fs(Protocol):
 
     def sync_everything(self, path: str) -> None:
         """Return once everything on the file system that holds ``path`` is on the disk."""
+        ...
+
+    def space(self, path: str) -> Space:
+        """Return the room of the file system that holds ``path``."""
+        ...
+
+    def same_file_system(self, one: str, other: str) -> bool:
+        """Return whether two paths lie on the same file system and so share its room."""
         ...
 
     def lock(self, path: str) -> Lock | None:
@@ -251,6 +271,9 @@ class OsFile:
     def truncate(self, size_bytes: int) -> None:
         os.ftruncate(self._descriptor, size_bytes)
 
+    def allocate(self, size_bytes: int) -> None:
+        os.posix_fallocate(self._descriptor, 0, size_bytes)
+
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
@@ -350,6 +373,13 @@ class OsFs:
         finally:
             os.close(descriptor)
 
+    def space(self, path: str) -> Space:
+        found = os.statvfs(path)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    def same_file_system(self, one: str, other: str) -> bool:
+        return os.stat(one).st_dev == os.stat(other).st_dev
+
     def lock(self, path: str) -> OsLock | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -382,11 +412,17 @@ def replace_file(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
     """
     temporary = path + ".tmp"
     file = fs.open(temporary, create=True)
-    file.truncate(0)
-    write_whole(file, data)
-    if sync:
-        file.sync()
-    fs.rename(temporary, path)
+    try:
+        file.truncate(0)
+        write_whole(file, data)
+        if sync:
+            file.sync()
+        fs.rename(temporary, path)
+    except OSError:
+        # On a full disk it would keep the room that the next attempt needs.
+        with contextlib.suppress(OSError):
+            fs.unlink(temporary)
+        raise
     if sync:
         fs.sync_directory(path.rpartition("/")[0] or ".")
 

@@ -7,8 +7,10 @@ One thread owns a log and calls everything here; only ``FlushJob.run`` may be ca
 is one ``pwrite`` at a position that only this object advances, so a reader's slice, which ends at a batch that is
 already written, can never run into one that is being written.
 
-The first failed write, sync, roll or truncation ends the log's life as far as writing goes: ``failure`` is set, and
-every later append raises KafkaStorageError. Going on could put a batch behind a hole (KAFKA-10778). Reads go on.
+What a failed write means is decided in ``disk``. A full disk and a lack of descriptors leave the log as it was, once
+what was half written has been cut off. Every other failed write, and every failed sync, ends the log's life as far as
+writing goes: ``failure`` is set, and every later append raises KafkaStorageError. Going on could put a batch behind a
+hole (KAFKA-10778). Reads go on.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.flush import FlushJob, Unsynced
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.reader import Reader
@@ -48,6 +51,7 @@ class LocalLog:
         cleaned_until_offset: int,
         on_dirty: Callable[[], None],
         on_recovery_point_lowered: Callable[[], None],
+        disk: LogDirectory,
     ) -> None:
         """``on_dirty`` is called when the first unflushed record is appended, ``on_recovery_point_lowered`` when the
         checkpoints of recovery points and cleaned logs must be written before anything else happens."""
@@ -67,6 +71,8 @@ class LocalLog:
         self.cleaned_until_offset = cleaned_until_offset
         self.cleaning = False
         self.swap: Swap | None = None
+        # The log directory that it lies in.
+        self.disk = disk
         self._files = files
         self._clock = clock
         self._reader = Reader(segments)
@@ -112,7 +118,7 @@ class LocalLog:
         try:
             active.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
         except OSError as error:
-            raise self._fail("append to", error) from error
+            raise self._failed("append to", error, len(batch)) from error
         self._reader.remember(base_offset, position)
         self.log_end_offset = Offset(last_offset + 1)
         if self._dirty_since_s is None:
@@ -124,24 +130,43 @@ class LocalLog:
         base = int(self.log_end_offset) if base_offset is None else base_offset
         old_file = self.segments.active.file
         try:
-            sealed = self.segments.roll(base, self._clock.wall_ms())
+            sealed = self.disk.persist(lambda: self.segments.roll(base, self._clock.wall_ms()))
         except OSError as error:
-            raise self._fail("roll a segment of", error) from error
+            raise self._failed("roll a segment of", error) from error
         self._unsynced.files.append(old_file)
         self._unsynced.add_path(sealed.offset_index.path)
         self._unsynced.add_path(sealed.time_index.path)
         self._reader.forget_positions()
         self._set_jitter()
 
+    def _failed(self, doing: str, error: OSError, size_bytes: int = 0) -> KafkaStorageError:
+        """Take up a failed write that has changed nothing in memory, and return what to raise."""
+        kind = kind_of(error)
+        if kind is FailureKind.BROKEN:
+            return self._fail(doing, error)
+        try:
+            self.segments.active.cut_back()
+        except OSError:
+            return self._fail(doing, error)
+        doing = f"{doing} {self.topic_partition}"
+        if kind is FailureKind.NO_ROOM:
+            return self.disk.out_of_room(doing, error, size_bytes)
+        return KafkaStorageError(f"cannot {doing}: {error.strerror or error}; nothing was written, try again")
+
     def _fail(self, doing: str, error: OSError) -> KafkaStorageError:
         """Mark the log failed, and cut off what a failed append may have left."""
-        self.failure = f"cannot {doing} {self.topic_partition} in {self.directory}: {error.strerror or error}"
+        self.fail(f"cannot {doing} {self.topic_partition} in {self.directory}: {error.strerror or error}")
         try:
             self.segments.active.cut_back()
         except OSError as again:
             # Recovery cuts it at the next start.
-            self.failure += f"; cutting the segment back failed too: {again.strerror or again}"
+            self.failure = f"{self.failure}; cutting the segment back failed too: {again.strerror or again}"
         return KafkaStorageError(self.failure)
+
+    def fail(self, reason: str) -> None:
+        """Write nothing any more, because the disk cannot be trusted."""
+        if self.failure is None:
+            self.failure = reason
 
     def _unusable(self) -> KafkaStorageError | ClosedError:
         if self.failure is not None:
@@ -181,6 +206,11 @@ class LocalLog:
         """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""
         self._flushing = False
         if job.error is not None:
+            if job.can_be_repeated:
+                self._unsynced.put_back(job.unsynced)
+                raise KafkaStorageError(
+                    f"cannot flush {self.topic_partition} at present: {job.error.strerror or job.error}"
+                ) from job.error
             raise self._fail("flush", job.error) from job.error
         if job.generation != self.generation:
             # Truncated meanwhile: what the job synced may have been replaced by other records at the same offsets.
@@ -231,9 +261,10 @@ class LocalLog:
         survives a power loss. KafkaStorageError when the disk fails.
         """
         try:
-            retired = self._rename_out_of_use(segments)
+            # What a first attempt has renamed, and a second does not find any more, the next start removes.
+            retired = self.disk.persist(lambda: self._rename_out_of_use(segments))
         except OSError as error:
-            raise self._fail("remove segments of", error) from error
+            raise self._failed("remove segments of", error) from error
         self._reader.forget_positions()
         return retired
 

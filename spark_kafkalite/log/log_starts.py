@@ -85,9 +85,10 @@ class LogStartJob:
 
     def run(self) -> None:
         """Write; may run in any thread. Never raises: ``errors`` is filled instead."""
-        for checkpoint in self.moves:
+        for checkpoint, moves in self.moves.items():
             try:
-                checkpoint.write()
+                # On a full disk too: removing segments is what makes room there.
+                next(iter(moves)).disk.persist(checkpoint.write)
             except OSError as error:
                 self.errors[checkpoint] = error
 

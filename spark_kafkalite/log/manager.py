@@ -15,34 +15,39 @@ A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
 The clean-shutdown marker counts only if it is read: it is deleted before the first log is opened, so that a crash while
 loading is seen as a crash (KAFKA-10471). At a stop it is written after every log and checkpoint is on the disk.
 
+A directory whose disk fails is offline: its logs fail with it, and loading, checkpoints and the stop pass it by. The
+others go on. What a full disk means for each of these steps is said where they are; ``disk`` has the whole.
+
 ``open`` (locks, identity) and ``load`` (the work) are separate, and ``load`` touches nothing but its own logs, so that
 a broker can run it in a thread and listen meanwhile. Afterwards one thread owns the manager and its logs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
 
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError, UnknownTopicOrPartition
+from spark_kafkalite.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartition
 from spark_kafkalite.log.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
-    LOCK_FILE,
-    META_FILE,
+    PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     CheckpointError,
-    read_meta,
-    write_meta,
+    read_topic_id,
     write_offsets,
 )
 from spark_kafkalite.log.cleaner_checkpoint import CleanerCheckpoint
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.deletions import DeletionJob, Deletions
-from spark_kafkalite.log.fs import Fs, Lock, replace_file
+from spark_kafkalite.log.directories import LogDirectories
+from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
+from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
 from spark_kafkalite.log.loading import FoundLog, Loading, survey
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
@@ -72,13 +77,20 @@ class LogManager:
         config_of: ConfigOf,
         producer_id_expiration_ms: int = 86_400_000,
         open_files: int = DEFAULT_CAPACITY,
+        min_free_bytes: int = 0,
+        reserve_bytes: int = 0,
+        topic_id_of: Callable[[str], bytes | None] | None = None,
     ) -> None:
-        """``config_of`` gives a topic's configuration: its overrides over the broker's defaults."""
+        """``config_of`` gives a topic's configuration: its overrides over the broker's defaults. ``min_free_bytes`` and
+        ``reserve_bytes`` as ``disk.LogDirectory`` takes them. ``topic_id_of`` gives the id of a topic that exists."""
         self.fs = fs
         self.log_dirs = [directory.rstrip("/") or "/" for directory in log_dirs]
         if not self.log_dirs:
             raise ConfigError("log.dirs is empty: name at least one directory")
+        self.directories = LogDirectories(fs, self.log_dirs, min_free_bytes=min_free_bytes, reserve_bytes=reserve_bytes)
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        # Called with its path when a directory goes offline after the start.
+        self.on_offline: Callable[[str], None] = lambda path: None
         # Logs with records that are not synced; the only ones that flushing has to look at.
         self.dirty: set[PartitionLog] = set()
         # Whether all directories were left by an orderly stop; known after load.
@@ -87,7 +99,9 @@ class LogManager:
         self._config_of = config_of
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._files = OpenFiles(fs, open_files)
-        self._locks: list[Lock] = []
+        self._topic_id_of = topic_id_of
+        # Logs that are there and could not be opened for want of room or descriptors, with the reason.
+        self._unopened: dict[TopicPartition, tuple[FoundLog, str]] = {}
         # The high watermarks as they are in the checkpoints.
         self._high_watermarks: dict[TopicPartition, int] = {}
         # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
@@ -102,81 +116,35 @@ class LogManager:
     # Start ----------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Make and lock the directories. ConfigError when one is in use or cannot be made."""
-        for directory in self.log_dirs:
-            try:
-                self._make_directory(directory)
-                lock = self.fs.lock(f"{directory}/{LOCK_FILE}")
-            except OSError as error:
-                self._release_locks()
-                raise ConfigError(f"log directory {directory}: {error.strerror or error}") from error
-            if lock is None:
-                self._release_locks()
-                raise ConfigError(
-                    f"log directory {directory} is in use by another broker process (it holds {LOCK_FILE}); "
-                    "stop that one, or name another directory in log.dirs"
-                )
-            self._locks.append(lock)
-
-    def _make_directory(self, directory: str) -> None:
-        """Make a log directory whose name, and those of the parents it needed, survive a power loss."""
-        missing = []
-        path = directory
-        while path and not self.fs.exists(path):
-            missing.append(path)
-            path = path.rpartition("/")[0]
-        self.fs.make_directories(directory)
-        for made in reversed(missing):
-            self.fs.sync_directory(made.rpartition("/")[0] or ("/" if made.startswith("/") else "."))
+        """Make and lock the directories; see ``directories``."""
+        self.directories.open()
 
     def claim(self, broker_id: int, cluster_id: str) -> None:
-        """Check that the directories are this broker's and cluster's; write ``meta.properties`` where it is missing.
-
-        ConfigError for another broker's, InconsistentClusterId for another cluster's.
-        """
-        for directory in self.log_dirs:
-            path = f"{directory}/{META_FILE}"
-            try:
-                meta = read_meta(self.fs, path)
-            except CheckpointError as error:
-                raise ConfigError(str(error)) from error
-            if meta is None:
-                write_meta(self.fs, path, broker_id, cluster_id)
-                continue
-            found = meta.get("broker.id", meta.get("node.id", str(broker_id)))
-            if found != str(broker_id):
-                raise ConfigError(
-                    f"log directory {directory} belongs to broker {found}, this is broker {broker_id}: "
-                    f"set broker.id={found} or name another directory in log.dirs"
-                )
-            if meta.get("cluster.id", cluster_id) != cluster_id:
-                raise InconsistentClusterId(
-                    f"log directory {directory} holds data of cluster {meta['cluster.id']}, this broker joins "
-                    f"{cluster_id}: name another directory in log.dirs, or connect to the other cluster's registry"
-                )
+        """Check that the directories are this broker's and cluster's; see ``directories``."""
+        self.directories.claim(broker_id, cluster_id)
 
     def load(self, threads_per_dir: int = 1) -> None:
         """Open every log, recovering those that a crash left, in up to ``threads_per_dir`` threads a directory.
 
         May run in a thread of its own before anything else of the manager is used; ``interrupt_load`` ends it early
-        with LoadInterrupted, after which only ``abandon`` may follow. Raises KafkaStorageError naming the directory
-        when the disk fails, ConfigError when two directories hold the same partition.
+        with LoadInterrupted, after which only ``abandon`` may follow. A directory whose disk fails is offline
+        afterwards; a log for which there is no room or no descriptor is opened by ``create`` later. Raises
+        KafkaStorageError when no directory is left, ConfigError when two directories hold the same partition.
         """
         found: list[FoundLog] = []
-        for log_dir in self.log_dirs:
+        for directory in self.directories.online:
             try:
-                here = survey(self.fs, log_dir)
+                here = survey(self.fs, directory.path)
             except OSError as error:
-                raise KafkaStorageError(f"log directory {log_dir}: {error.strerror or error}") from error
+                directory.take_offline(f"cannot load it: {error.strerror or error}")
+                continue
             found += here.logs
             self.was_clean &= here.clean
             self._high_watermarks.update(here.high_watermarks)
             for path in here.deleted:
                 self._deletions.add_directory(self._clock.monotonic_s(), path)
         found.sort(key=lambda each: each.key)
-        for one, other in pairwise(found):
-            if one.key == other.key:
-                raise ConfigError(f"partition {one.key} lies in {one.path} and in {other.path}: move one away")
+        found = self._without_doubles(found)
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.clean}
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
@@ -190,31 +158,76 @@ class LogManager:
                 sum(log.recovered_segments for log in self.logs.values()),
                 sum(log.cut_bytes for log in self.logs.values()),
             )
-            self.checkpoint()
+            try:
+                self.checkpoint()
+            except KafkaStorageError as error:
+                logger.warning("%s; the next start scans again what this one has scanned", error)
         elif found:
             logger.info("loaded %s", self._loading.describe())
         self._end_swaps()
+        self.directories.check_any_online()
+        for log in self.logs.values():
+            if log.disk.offline is not None:
+                log.fail(log.disk.offline)
 
     def _end_swaps(self) -> None:
         """Say in the checkpoints how far interrupted cleanings, which loading has ended, have cleaned the logs."""
-        swapped = [log for log in self.logs.values() if log.swapped_at_start]
+        swapped = [log for log in self.logs.values() if log.swapped_at_start and log.disk.offline is None]
+        for disk in self.directories.online:
+            here = [log for log in swapped if log.disk is disk]
+            if here:
+                self._end_swaps_of(disk, here)
+
+    def _end_swaps_of(self, disk: LogDirectory, swapped: Sequence[PartitionLog]) -> None:
         try:
-            for log in swapped:
-                self.cleaner_checkpoint(log).write()
+            disk.persist(self.cleaner_checkpoint(swapped[0]).write)
             for log in swapped:
                 forget_swap(self.fs, log.directory)
         except OSError as error:
-            raise KafkaStorageError(
-                f"cannot end an interrupted cleaning: {error.strerror or error} ({error.filename})"
-            ) from error
+            reason = f"cannot end an interrupted cleaning: {error.strerror or error} ({error.filename})"
+            if kind_of(error) is FailureKind.BROKEN:
+                disk.take_offline(reason)
+            else:
+                # Gaps must not be taken for damage by a later start, so the records wait for room.
+                raise KafkaStorageError(reason) from error
+
+    def _without_doubles(self, found: list[FoundLog]) -> list[FoundLog]:
+        """Set aside logs of older topics where another directory holds the same partition.
+
+        That is what a directory leaves that was offline while its topic was deleted and made again.
+        """
+        kept: list[FoundLog] = []
+        for each in found:
+            while kept and kept[-1].key == each.key:
+                other = kept.pop()
+                stale = [one for one in (other, each) if self._is_of_older_topic(one)]
+                if len(stale) != 1:
+                    raise ConfigError(f"partition {each.key} lies in {other.path} and in {each.path}: move one away")
+                target = _name_out_of_use(stale[0].path, "stray")
+                self.fs.rename(stale[0].path, target)
+                logger.warning("%s is the log of an older topic of its name; it is kept as %s", stale[0].path, target)
+                each = other if stale[0] is each else each
+            kept.append(each)
+        return kept
+
+    def _is_of_older_topic(self, found: FoundLog) -> bool:
+        current = self._topic_id_of(found.key.topic) if self._topic_id_of is not None else None
+        try:
+            return current is not None and read_topic_id(self.fs, f"{found.path}/{PARTITION_METADATA_FILE}") != current
+        except CheckpointError:
+            return False
 
     def interrupt_load(self) -> None:
         """Have ``load`` end soon. May be called from any thread, before ``load`` too."""
         self._loading.interrupt()
 
     def _open_found(self, found: FoundLog, *, sync: bool) -> None:
-        try:
-            self.logs[found.key] = PartitionLog.open(
+        disk = self.directories[found.log_dir]
+        if disk.offline is not None:
+            return
+
+        def open_log() -> PartitionLog:
+            return PartitionLog.open(
                 self._files,
                 found.path,
                 found.key,
@@ -225,19 +238,40 @@ class LogManager:
                 log_start_offset=found.log_start_offset,
                 cleaned_until_offset=found.cleaned_until_offset,
                 on_dirty=self.dirty.add,
-                on_recovery_point_lowered=self._write_recovery_points,
+                on_recovery_point_lowered=lambda: self._write_recovery_points(found.log_dir),
                 sync=sync,
                 on_bytes=self._loading.on_bytes,
+                disk=disk,
             )
+
+        try:
+            # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
+            self.logs[found.key] = disk.persist(open_log)
+            self._unopened.pop(found.key, None)
         except OSError as error:
-            raise KafkaStorageError(f"cannot open the log {found.path}: {error.strerror or error}") from error
+            reason = f"cannot open the log {found.path}: {error.strerror or error}"
+            if kind_of(error) is FailureKind.BROKEN:
+                disk.take_offline(reason)
+            else:
+                self._unopened[found.key] = found, f"{reason}; it is tried again from time to time"
+                logger.error("%s", self._unopened[found.key][1])
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
-        for directory in directories:
+        for path in directories:
             try:
-                self.fs.sync_everything(directory)
+                if self.directories[path].offline is None:
+                    self.fs.sync_everything(path)
             except OSError as error:
-                raise KafkaStorageError(f"cannot sync {directory}: {error.strerror or error}") from error
+                self.fail_directory(path, f"cannot sync it: {error.strerror or error}")
+
+    def fail_directory(self, path: str, reason: str) -> None:
+        """Take a log directory and all its logs offline, because its disk cannot be trusted."""
+        if not self.directories[path].take_offline(reason):
+            return
+        for log in self.logs.values():
+            if log.disk.path == path:
+                log.fail(reason)
+        self.on_offline(path)
 
     # Logs -----------------------------------------------------------------------------------------------------------
 
@@ -245,12 +279,37 @@ class LogManager:
         """Return a log, None when this broker has none of the partition."""
         return self.logs.get(topic_partition)
 
+    def knows(self, topic_partition: TopicPartition) -> bool:
+        """Return whether there is a log of the partition, opened or not, in a directory that is online."""
+        return topic_partition in self.logs or topic_partition in self._unopened
+
+    def check_all_online(self, topic_partition: TopicPartition) -> None:
+        """Raise KafkaStorageError if a directory is offline, in which the log of this partition may lie."""
+        offline = [directory for directory in self.directories if directory.offline is not None]
+        if offline:
+            raise KafkaStorageError(
+                f"{topic_partition} has no log in the directories that can be read; it may lie in "
+                f"{', '.join(directory.path for directory in offline)}, which is offline: repair the disk and restart "
+                "the broker, or delete the topic"
+            )
+
+    def check_room(self) -> None:
+        """Raise KafkaStorageError when no directory takes records, so that a new log could hold nothing."""
+        for directory in self.directories.online:
+            directory.look()
+        if self.directories.online and all(directory.refusal is not None for directory in self.directories.online):
+            raise KafkaStorageError("; ".join(str(directory.refusal) for directory in self.directories.online))
+
     def create(self, topic_partition: TopicPartition, topic_id: bytes | None) -> PartitionLog:
         """Make the log of a new partition, or return the one that is there with the same topic id.
 
         A log of another topic id is never touched: ConfigError (``set_aside`` it first). A log without takes this.
-        KafkaStorageError when the disk fails.
+        KafkaStorageError when the disk fails, or has no room.
         """
+        if topic_partition in self._unopened:
+            self._open_found(self._unopened[topic_partition][0], sync=True)
+            if topic_partition in self._unopened:
+                raise KafkaStorageError(self._unopened[topic_partition][1])
         log = self.logs.get(topic_partition)
         if log is None:
             problem = topic_name_problem(topic_partition.topic)
@@ -258,36 +317,44 @@ class LogManager:
                 raise ConfigError(problem)
             if topic_partition in self._stale_checkpoints:
                 self.checkpoint()
-            directory = f"{self._emptiest()}/{topic_partition}"
-            try:
-                log = PartitionLog.create(
-                    self._files,
-                    directory,
-                    topic_partition,
-                    topic_id,
-                    self._config_of(topic_partition.topic),
-                    self._clock,
-                    on_dirty=self.dirty.add,
-                    on_recovery_point_lowered=self._write_recovery_points,
-                )
-            except OSError as error:
-                raise KafkaStorageError(f"cannot make the log {directory}: {error.strerror or error}") from error
+            log = self._make(topic_partition, topic_id)
             self.logs[topic_partition] = log
         elif topic_id is not None and log.topic_id != topic_id:
             if log.topic_id is not None:
                 raise ConfigError(f"{log.directory} belongs to an older topic of the same name")
             try:
-                log.adopt_topic_id(topic_id)
+                log.disk.persist(lambda: log.adopt_topic_id(topic_id))
             except OSError as error:
                 raise KafkaStorageError(f"{log.directory}: {error.strerror or error}") from error
         return log
 
-    def _emptiest(self) -> str:
-        """Return the log directory with the fewest logs."""
-        counts = dict.fromkeys(self.log_dirs, 0)
-        for log in self.logs.values():
-            counts[log.directory.rpartition("/")[0]] += 1
-        return min(self.log_dirs, key=counts.__getitem__)
+    def _make(self, topic_partition: TopicPartition, topic_id: bytes | None) -> PartitionLog:
+        disk = self.directories.choose(Counter(log.disk.path for log in self.logs.values()))
+        directory = f"{disk.path}/{topic_partition}"
+
+        def make_log() -> PartitionLog:
+            return PartitionLog.create(
+                self._files,
+                directory,
+                topic_partition,
+                topic_id,
+                self._config_of(topic_partition.topic),
+                self._clock,
+                on_dirty=self.dirty.add,
+                on_recovery_point_lowered=lambda: self._write_recovery_points(disk.path),
+                disk=disk,
+            )
+
+        try:
+            return disk.persist(make_log)
+        except OSError as error:
+            reason = f"cannot make the log {directory}: {error.strerror or error}"
+            if kind_of(error) is FailureKind.BROKEN:
+                self.fail_directory(disk.path, reason)
+            # Another directory may get it next time; two of the same partition would keep the broker from starting.
+            with contextlib.suppress(OSError):
+                remove_tree(self.fs, directory)
+            raise KafkaStorageError(f"{reason}; {disk.refusal}" if disk.refusal else reason) from error
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take a log out of use and rename its directory, which goes after ``file.delete.delay.ms``.
@@ -295,7 +362,8 @@ class LogManager:
         UnknownTopicOrPartition (3) when there is none, KafkaStorageError (56) when it cannot be renamed.
         """
         log, path = self._retire(topic_partition, "delete")
-        self._deletions.add_directory(self._clock.monotonic_s() + log.config.file_delete_delay_ms / 1000, path)
+        if log.disk.offline is None:
+            self._deletions.add_directory(self._clock.monotonic_s() + log.config.file_delete_delay_ms / 1000, path)
 
     def delete_files(self, log: PartitionLog, paths: Sequence[str]) -> None:
         """Have files that ``LocalLog.retire`` has renamed removed after the topic's ``file.delete.delay.ms``."""
@@ -313,14 +381,17 @@ class LogManager:
         if log is None:
             raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
         log.close(clean=False)
-        tail = f".{uuid.uuid4().hex}-{suffix}"
-        parent, _, name = log.directory.rpartition("/")
-        target = f"{parent}/{name[: _MAX_NAME_BYTES - len(tail)]}{tail}"
-        try:
-            self.fs.rename(log.directory, target)
-            self.fs.sync_directory(parent)
-        except OSError as error:
-            raise KafkaStorageError(f"cannot rename {log.directory}: {error.strerror or error}") from error
+        parent = log.disk.path
+        target = _name_out_of_use(log.directory, suffix)
+        if log.disk.offline is not None:
+            # Its files cannot be reached. When they can be, a start finds that no topic owns them.
+            target = log.directory
+        else:
+            try:
+                log.disk.persist(lambda: self.fs.rename(log.directory, target))
+                self.fs.sync_directory(parent)
+            except OSError as error:
+                raise KafkaStorageError(f"cannot rename {log.directory}: {error.strerror or error}") from error
         del self.logs[topic_partition]
         self.dirty.discard(log)
         self._high_watermarks.pop(topic_partition, None)
@@ -357,28 +428,37 @@ class LogManager:
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Write the checkpoints of recovery points and log start offsets, and of high watermarks.
 
-        High watermarks that are not given stay what they were. KafkaStorageError when the disk fails; the old
-        checkpoints are then still there.
+        High watermarks that are not given stay what they were. KafkaStorageError when a directory's cannot be written;
+        its old ones are then still there, and those of the other directories are new all the same.
         """
         if high_watermarks is not None:
             self._high_watermarks = {key: offset for key, offset in high_watermarks.items() if key in self.logs}
-        try:
-            self._write_recovery_points()
-            for directory, logs in self._logs_by_directory().items():
-                self.log_starts.write(directory, logs)
-                marks = {key: offset for key, offset in self._high_watermarks.items() if key in logs}
-                write_offsets(self.fs, f"{directory}/{HIGH_WATERMARK_FILE}", marks)
-        except OSError as error:
-            raise KafkaStorageError(
-                f"cannot write a checkpoint: {error.strerror or error} ({error.filename})"
-            ) from error
+        problems = []
+        for path, logs in self._logs_by_directory().items():
+            disk = self.directories[path]
+            if disk.offline is not None:
+                continue
+            try:
+                disk.persist(partial(self._write_checkpoints, path, logs))
+            except OSError as error:
+                reason = f"cannot write the checkpoints in {path}: {error.strerror or error} ({error.filename})"
+                problems.append(reason)
+                if kind_of(error) is FailureKind.BROKEN:
+                    self.fail_directory(path, reason)
+        if problems:
+            raise KafkaStorageError("; ".join(problems))
         self._stale_checkpoints.clear()
 
-    def _write_recovery_points(self) -> None:
-        for directory, logs in self._logs_by_directory().items():
-            points = {key: int(log.recovery_point) for key, log in logs.items()}
-            write_offsets(self.fs, f"{directory}/{RECOVERY_POINT_FILE}", points)
-            self._set_cleaner_offsets(directory, logs).write()
+    def _write_checkpoints(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        self._write_recovery_points(path)
+        self.log_starts.write(path, logs)
+        marks = {key: offset for key, offset in self._high_watermarks.items() if key in logs}
+        write_offsets(self.fs, f"{path}/{HIGH_WATERMARK_FILE}", marks)
+
+    def _write_recovery_points(self, path: str) -> None:
+        points = {key: int(log.recovery_point) for key, log in self.logs.items() if log.disk.path == path}
+        write_offsets(self.fs, f"{path}/{RECOVERY_POINT_FILE}", points)
+        self._set_cleaner_offsets(path, self._logs_by_directory()[path]).write()
 
     def cleaner_checkpoint(self, log: PartitionLog) -> CleanerCheckpoint:
         """Return the checkpoint of cleaned logs in a log's directory, ready to be written, in a thread, with what the
@@ -420,43 +500,54 @@ class LogManager:
             return
         self._closed = True
         failed = set()
+        logs = [log for log in self.logs.values() if log.disk.offline is None]
         many = len(self.dirty) > _SYNCED_ONE_BY_ONE
         if many:
             try:
-                for log in self.logs.values():
+                for log in logs:
                     if log.failure is None:
                         log.write_small_files()
                 self._sync_everything(self.log_dirs)
             except KafkaStorageError as error:
                 logger.error("%s", error)
                 many = False
-        for log in self.logs.values():
+        for log in logs:
             try:
                 log.close(sync=not many)
             except KafkaStorageError as error:
                 logger.error("%s", error)
+                failed.add(log.disk.path)
             if log.failure is not None:
-                failed.add(log.directory.rpartition("/")[0])
+                failed.add(log.disk.path)
         try:
             self.checkpoint(high_watermarks)
-            for directory in self.log_dirs:
-                if directory in failed:
-                    continue
-                # The content is Kafka's: a version and a broker epoch, which says nothing here.
-                marker = b'{"version":0,"brokerEpoch":-1}'
-                replace_file(self.fs, f"{directory}/{CLEAN_SHUTDOWN_FILE}", marker)
-        except (OSError, KafkaStorageError) as error:
+        except KafkaStorageError as error:
             logger.error("the stop is not clean: %s", error)
-        self._release_locks()
+        for disk in self.directories.online:
+            # A log that could not be opened has not been recovered either.
+            if disk.path in failed or any(found.log_dir == disk.path for found, _ in self._unopened.values()):
+                continue
+            # The content is Kafka's: a version and a broker epoch, which says nothing here.
+            marker = b'{"version":0,"brokerEpoch":-1}'
+            try:
+                disk.persist(partial(replace_file, self.fs, f"{disk.path}/{CLEAN_SHUTDOWN_FILE}", marker))
+            except OSError as error:
+                logger.error("the stop is not clean in %s: %s", disk.path, error.strerror or error)
+        self._close_rest()
+
+    def _close_rest(self) -> None:
+        for log in self.logs.values():
+            log.close(clean=False)
+        self.directories.release_locks()
 
     def abandon(self) -> None:
         """Let go of everything as a crash would: nothing is synced or written."""
         self._closed = True
-        for log in self.logs.values():
-            log.close(clean=False)
-        self._release_locks()
+        self._close_rest()
 
-    def _release_locks(self) -> None:
-        for lock in self._locks:
-            lock.release()
-        self._locks.clear()
+
+def _name_out_of_use(directory: str, suffix: str) -> str:
+    """Return a new name for a log's directory, which no start takes for that of a log."""
+    tail = f".{uuid.uuid4().hex}-{suffix}"
+    parent, _, name = directory.rpartition("/")
+    return f"{parent}/{name[: _MAX_NAME_BYTES - len(tail)]}{tail}"

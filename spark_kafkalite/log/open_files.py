@@ -1,11 +1,14 @@
 """A bounded set of open files, so that the number of descriptors does not grow with the number of segments.
 
-Active segments hold their own file; sealed segments and index files are opened here when they are read and stay open
-until others push them out. A file that is pushed out while an answer is being sent from it stays open for that answer.
+Active segments hold their own file, opened here and not kept (:meth:`OpenFiles.open_apart`): errors of writing back are
+told to descriptors that were open when they happened, so such a file stays open until it is synced. Sealed segments and
+index files are opened here when they are read and stay open until others push them out. A file that is pushed out while
+an answer is being sent from it stays open for that answer.
 """
 
 from __future__ import annotations
 
+import errno
 from collections import OrderedDict
 
 from spark_kafkalite.log.fs import File, Fs
@@ -21,11 +24,22 @@ class OpenFiles:
         self._capacity = capacity
         self._files: OrderedDict[str, File] = OrderedDict()
 
+    def open_apart(self, path: str, *, create: bool = False) -> File:
+        """Open a file for a holder of its own. For want of descriptors, half of those kept are given back first."""
+        try:
+            return self.fs.open(path, create=create)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._files:
+                raise
+        for _ in range((len(self._files) + 1) // 2):
+            self._files.popitem(last=False)
+        return self.fs.open(path, create=create)
+
     def open(self, path: str, *, create: bool = False) -> File:
         """Return the file, opening it if need be."""
         file = self._files.get(path)
         if file is None:
-            file = self.fs.open(path, create=create)
+            file = self.open_apart(path, create=create)
             self._files[path] = file
             if len(self._files) > self._capacity:
                 self._files.popitem(last=False)

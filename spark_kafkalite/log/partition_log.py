@@ -33,6 +33,7 @@ from spark_kafkalite.log.checkpoint import (
     topic_id_text,
 )
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.fs import replace_file
 from spark_kafkalite.log.local_log import LocalLog
@@ -71,6 +72,7 @@ class PartitionLog(LocalLog):
         loaded: LoadedLog,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
+        disk: LogDirectory | None = None,
     ) -> None:
         super().__init__(
             files,
@@ -84,6 +86,7 @@ class PartitionLog(LocalLog):
             loaded.cleaned_until_offset,
             (lambda: on_dirty(self)) if on_dirty is not None else _nothing,
             on_recovery_point_lowered if on_recovery_point_lowered is not None else _nothing,
+            disk if disk is not None else LogDirectory(files.fs, directory.rpartition("/")[0]),
         )
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
@@ -113,6 +116,7 @@ class PartitionLog(LocalLog):
         on_recovery_point_lowered: Callable[[], None] | None = None,
         sync: bool = True,
         on_bytes: OnBytes | None = None,
+        disk: LogDirectory | None = None,
     ) -> PartitionLog:
         """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails."""
         try:
@@ -133,7 +137,16 @@ class PartitionLog(LocalLog):
             on_bytes=on_bytes,
         )
         return cls(
-            files, directory, topic_partition, topic_id, config, clock, loaded, on_dirty, on_recovery_point_lowered
+            files,
+            directory,
+            topic_partition,
+            topic_id,
+            config,
+            clock,
+            loaded,
+            on_dirty,
+            on_recovery_point_lowered,
+            disk,
         )
 
     @classmethod
@@ -147,6 +160,7 @@ class PartitionLog(LocalLog):
         clock: Clock,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
+        disk: LogDirectory | None = None,
     ) -> PartitionLog:
         """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
         files.fs.make_directories(directory)
@@ -159,6 +173,7 @@ class PartitionLog(LocalLog):
             clean=True,
             on_dirty=on_dirty,
             on_recovery_point_lowered=on_recovery_point_lowered,
+            disk=disk,
         )
         log._unsynced.directories += [directory, directory.rpartition("/")[0]]
         if topic_id is not None:
@@ -205,6 +220,9 @@ class PartitionLog(LocalLog):
             raise RecordListTooLarge(
                 f"{self.topic_partition}: a batch of {size} bytes does not fit segment.bytes={config.segment_bytes}"
             )
+        self.disk.budget_bytes -= size
+        if self.disk.budget_bytes < 0:
+            self.disk.check(size)
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         if config.message_timestamp_type == "LogAppendTime":
@@ -275,6 +293,9 @@ class PartitionLog(LocalLog):
                 )
             next_offset, epoch = header.next_offset, header.partition_leader_epoch
             position += header.size_bytes
+        self.disk.budget_bytes -= len(view)
+        if self.disk.budget_bytes < 0:
+            self.disk.check(len(view))
         position = 0
         for header in headers:
             if header.partition_leader_epoch != self.epochs.latest:
@@ -290,23 +311,28 @@ class PartitionLog(LocalLog):
 
     def assign_leader_epoch(self, leader_epoch: int, start_offset: int | None = None, *, sync: bool = True) -> None:
         """Note that ``leader_epoch`` begins at the log end (or ``start_offset``). With ``sync`` it is on the disk when
-        this returns, which a leader with followers needs before it acts; without, after the flush of its records."""
+        this returns, which a leader with followers needs before it acts; without, after the flush of its records.
+
+        KafkaStorageError (56), also for want of room; the epoch is known in memory then, and can be assigned again.
+        """
+        start = self.log_end_offset if start_offset is None else start_offset
         try:
-            self.epochs.assign(leader_epoch, self.log_end_offset if start_offset is None else start_offset, write=sync)
+            self.disk.persist(lambda: self.epochs.assign(leader_epoch, start, write=sync))
         except OSError as error:
-            raise self._fail("write the leader epochs of", error) from error
+            raise self._failed("write the leader epochs of", error) from error
 
     def start_flush(self) -> FlushJob | None:
         """Return what to sync; see ``LocalLog.start_flush``. Epochs that are in memory only are written first."""
         error: OSError | None = None
         if self.epochs.unwritten and not self._flushing and self.failure is None and not self.closed:
             try:
-                self._write_epochs()
+                self.disk.persist(self._write_epochs)
             except OSError as failed:
                 error = failed
         job = super().start_flush()
         if job is not None and error is not None:
             job.error = error
+            job.can_be_repeated = kind_of(error) is not FailureKind.BROKEN
         return job
 
     def _write_epochs(self) -> None:
@@ -323,7 +349,10 @@ class PartitionLog(LocalLog):
             self.producers.map_end_offset = self.segments.active.base_offset
             snapshot = self.producers.write_snapshot(self._files.fs, self.directory)
         except OSError as error:
-            raise self._fail("write a producer snapshot of", error) from error
+            if kind_of(error) is FailureKind.BROKEN:
+                raise self._fail("write a producer snapshot of", error) from error
+            # The segment has rolled all the same; after a crash recovery replays from the snapshot before this one.
+            snapshot = None
         if snapshot is not None:
             self._unsynced.add_path(snapshot)
 
@@ -486,19 +515,20 @@ class PartitionLog(LocalLog):
     def write_small_files(self) -> None:
         """Write the active segment's indexes and a producer snapshot; the next flush syncs them."""
         try:
-            self._write_epochs()
-            active = self.segments.active
-            if active.write_indexes():
-                self._unsynced.add_path(active.offset_index.path)
-                self._unsynced.add_path(active.time_index.path)
-            self.producers.map_end_offset = self.log_end_offset
-            snapshot = (
-                self.producers.write_snapshot(self._files.fs, self.directory) if self.log_end_offset > 0 else None
-            )
-            if snapshot is not None:
-                self._unsynced.add_path(snapshot)
+            self.disk.persist(self._write_small_files)
         except OSError as error:
-            raise self._fail("write the indexes of", error) from error
+            raise self._failed("write the indexes of", error) from error
+
+    def _write_small_files(self) -> None:
+        self._write_epochs()
+        active = self.segments.active
+        if active.write_indexes():
+            self._unsynced.add_path(active.offset_index.path)
+            self._unsynced.add_path(active.time_index.path)
+        self.producers.map_end_offset = self.log_end_offset
+        snapshot = self.producers.write_snapshot(self._files.fs, self.directory) if self.log_end_offset > 0 else None
+        if snapshot is not None:
+            self._unsynced.add_path(snapshot)
 
 
 def _nothing() -> None:

@@ -353,7 +353,7 @@ class ActiveSegment(Segment):
             index_entries=index_entries,
             time_index_entries=time_index_entries,
         )
-        self._file = files.fs.open(self.log_path, create=True)
+        self._file = files.open_apart(self.log_path, create=True)
         self._since_index_entry = 0
         # What the larger of the two indexes takes; the time index never has more entries, but for its last one.
         self._index_bytes = index_entries * TimeIndex.ENTRY.size
@@ -418,8 +418,9 @@ class ActiveSegment(Segment):
         self.size_bytes = position + size
 
     def cut_back(self) -> None:
-        """Cut the remains of a failed write off the file."""
-        self._file.truncate(self.size_bytes)
+        """Cut the remains of a failed write off the file, if there are any."""
+        if self._file.size() != self.size_bytes:
+            self._file.truncate(self.size_bytes)
 
     def must_roll(self, size: int, last_offset: int, max_timestamp: int, config: TopicConfig, clock: Clock) -> bool:
         """Return whether a batch belongs into a new segment. Source: LogSegment.shouldRoll."""

@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_right
 from typing import ClassVar
 
+from spark_kafkalite.log.disk import FailureKind, kind_of
 from spark_kafkalite.log.fs import File, write_whole
 from spark_kafkalite.log.open_files import OpenFiles
 
@@ -65,7 +66,12 @@ class SparseIndex:
         self._values.append(value)
         self._changed = True
         if len(self._keys) > SPILL_ENTRIES:
-            self.write()
+            try:
+                self.write()
+            except OSError as error:
+                # The batch is in the log already; what the file lacks stays in memory until there is room for it.
+                if kind_of(error) is FailureKind.BROKEN:
+                    raise
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """Return the last entry whose key is at most ``key``, None when there is none."""

@@ -25,6 +25,7 @@ from typing import Any, Final
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     KafkaError,
+    KafkaStorageError,
     NotController,
     RegistryError,
     RequestTimedOut,
@@ -50,6 +51,7 @@ from spark_kafkalite.registry.store import (
     NodeExists,
     NoNode,
     Operation,
+    OutOfRoom,
     SessionExpired,
     SetData,
     Store,
@@ -183,6 +185,12 @@ class Controller:
             self._resign()
             raise NotController(f"broker {self._broker_id} has lost its registry session") from error
         return results[1:]
+
+    def check_everything(self) -> None:
+        """Look for partitions that need a leader: what the registry had no room for may succeed now."""
+        if self.is_active and not self._closed:
+            self._check_all = True
+            self._spawn(self._elect_pending())
 
     # Elections --------------------------------------------------------------------------------------------------------
 
@@ -416,4 +424,6 @@ def _as_kafka_error(error: KafkaError | RegistryError, what: str) -> KafkaError:
     """Turn a registry's error into one with a wire code."""
     if isinstance(error, KafkaError):
         return error
+    if isinstance(error, OutOfRoom):
+        return KafkaStorageError(f"{what}: {error}")
     return RequestTimedOut(f"{what}: the registry did not answer ({error}); it may or may not have been done")

@@ -13,6 +13,7 @@ a database, and one process: whoever opens it holds the directory's lock.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,7 +36,11 @@ _SAVE_COUNTER: Final = "INSERT OR REPLACE INTO counters VALUES (?,?)"
 
 
 class DatabaseFailed(RegistryError):
-    """A commit failed: what it held is not on disk."""
+    """A commit failed: what it held is not on disk, and the disk cannot be trusted."""
+
+
+class DatabaseFull(RegistryError):
+    """A commit found no room on the disk (or no memory): what it held is not there, all before it is."""
 
 
 class NodeDatabase:
@@ -89,7 +94,10 @@ class NodeDatabase:
         return counters["zxid"], counters["session"]
 
     def commit(self, saved: Iterable[tuple[str, Node]], removed: Iterable[str], zxid: int, session: int) -> None:
-        """Write all of it in one transaction, on disk when this returns. Raises DatabaseFailed: none of it is there."""
+        """Write all of it in one transaction, on disk when this returns.
+
+        Raises DatabaseFull and DatabaseFailed: none of it is there.
+        """
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -99,11 +107,27 @@ class NodeDatabase:
             if session != self._saved_session:
                 connection.execute(_SAVE_COUNTER, ("session", session))
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            with contextlib.suppress(sqlite3.Error):
+        except (sqlite3.Error, MemoryError) as error:
+            with contextlib.suppress(sqlite3.Error, MemoryError):
                 connection.execute("ROLLBACK")
+            # A transaction that cannot be taken back would swallow those after it.
+            if self._has_no_room(error) and not connection.in_transaction:
+                raise DatabaseFull(str(error) or "out of memory") from error
             raise DatabaseFailed(str(error)) from error
         self._saved_session = session
+
+    def _has_no_room(self, error: Exception) -> bool:
+        """Return whether an error says no more than that there is no room; all others mean that the disk failed."""
+        if isinstance(error, MemoryError):
+            return True
+        name = getattr(error, "sqlite_errorname", "")
+        if name in ("SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_NOMEM") or name.startswith("SQLITE_READONLY"):
+            return True
+        # SQLite has no number for a write that a read-only file system refuses.
+        try:
+            return name == "SQLITE_IOERR_WRITE" and bool(os.statvfs(self.path).f_flag & os.ST_RDONLY)
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Close the file; the write-ahead log moves into it, unless the disk has failed."""

@@ -4,9 +4,12 @@ One writer thread owns the tree and the database. It takes every operation that 
 changed nodes in one SQLite transaction (group commit), and only then completes the futures and calls the watches, in
 the order of the transactions. So whatever an answer or an event shows is on disk, reads included.
 
-Sessions and ephemeral nodes end with the process and are never stored. If a commit fails (disk full, I/O error) the
-tree is ahead of the disk, so the registry stops for good: every waiting and later operation fails and every session is
-LOST.
+Sessions and ephemeral nodes end with the process and are never stored.
+
+If a commit finds no room on the disk, the owner is asked to make some (``make_room``); if that does not help, the tree
+takes the round back and each of its operations is tried alone: what does not fit fails with OutOfRoom and has not
+happened, the others succeed. If a commit fails in any other way the tree is ahead of a disk that cannot be trusted, so
+the registry stops for good: every waiting and later operation fails and every session is LOST.
 
 ``registry.lock`` (flock) keeps a second process out. The callbacks rule of ``registry.store`` holds: watches, session
 listeners and future callbacks run in the writer thread.
@@ -27,13 +30,14 @@ from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.registry.database import DATABASE_NAME, DatabaseFailed, NodeDatabase
+from spark_kafkalite.registry.database import DATABASE_NAME, DatabaseFull, NodeDatabase
 from spark_kafkalite.registry.store import (
     ANY_VERSION,
     ConnectionLoss,
     Create,
     Delete,
     Operation,
+    OutOfRoom,
     SessionExpired,
     SessionListener,
     SessionState,
@@ -68,13 +72,17 @@ class _Task:
 class EmbeddedRegistry:
     """The tree, its database and its writer thread. One per directory; any number of sessions."""
 
-    def __init__(self, directory: Path | str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, directory: Path | str, clock: Clock = SYSTEM_CLOCK, make_room: Callable[[], bool] | None = None
+    ) -> None:
         """Open or create the registry in ``directory``.
 
+        ``make_room`` is called in the writer thread when the disk is full; it returns whether another try can help.
         Raises RegistryError when another process has it open, or the file is damaged or of an unknown format.
         """
         self.directory = Path(directory)
         self._clock = clock
+        self._make_room = make_room
         self._tree = Tree()
         self._zxid = 0
         self._last_session = 0
@@ -110,24 +118,31 @@ class EmbeddedRegistry:
             self._zxid += 1
             self._last_session += 1
             self._tree.open_session(self._last_session)
-            store = EmbeddedStore(self, self._last_session, session_timeout_ms)
-            self._stores[store.session_id] = store
-            return store
+            return EmbeddedStore(self, self._last_session, session_timeout_ms)
 
+        def keep(opened: Future[EmbeddedStore]) -> None:
+            if opened.exception() is None:
+                self._stores[opened.result().session_id] = opened.result()
+
+        # In the writer thread, for a failure right afterwards; and here, for whoever ends the session next.
+        opened.add_done_callback(keep)
         self.submit(open_session, opened)
-        return opened.result()
+        store = opened.result()
+        self._stores[store.session_id] = store
+        return store
 
     def expire(self, session_id: int) -> Future[None]:
         """End a session: its ephemeral nodes go, and its store is told LOST."""
         ended: Future[None] = Future()
 
         def end() -> None:
-            if self._stores.pop(session_id, None) is not None:
+            if session_id in self._tree.sessions:
                 self._zxid += 1
                 self._tree.close_session(session_id, self._zxid, self._clock.wall_ms())
 
-        def tell(_: Future[None]) -> None:
-            if known is not None:
+        def tell(ended: Future[None]) -> None:
+            if known is not None and ended.exception() is None:
+                self._stores.pop(session_id, None)
                 known.report(SessionState.LOST)
 
         known = self._stores.get(session_id)
@@ -195,7 +210,7 @@ class EmbeddedRegistry:
 
     def _run_group(self, group: list[_Task]) -> None:
         touched: set[str] = set()
-        zxid_before = self._zxid
+        zxid_before, last_session_before = self._zxid, self._last_session
         for task in group:
             try:
                 if self._failure is not None:
@@ -208,9 +223,24 @@ class EmbeddedRegistry:
         if self._zxid != zxid_before and self._failure is None:
             try:
                 self._commit(touched)
-            except DatabaseFailed as error:
+            except (DatabaseFull, MemoryError) as error:
+                self._tree.roll_back()
+                self._zxid, self._last_session = zxid_before, last_session_before
+                if len(group) > 1:
+                    for task in group:
+                        task.result, task.error = None, None
+                        self._run_group([task])
+                    return
+                group[0].fired = []
+                what = str(error) or "out of memory"
+                group[0].error = OutOfRoom(
+                    f"the registry {self.directory / DATABASE_NAME} has no room: {what}; free space on its disk, then "
+                    "try again"
+                )
+            except Exception as error:  # DatabaseFailed, and whatever else leaves unknown what is on disk
                 self._fail(error, group)
                 return
+        self._tree.settle()
         for task in group:
             _deliver(task)
 
@@ -223,12 +253,18 @@ class EmbeddedRegistry:
                 removed.append(path)
             elif not node.ephemeral_owner:
                 saved.append((path, node))
-        self._database.commit(saved, removed, self._zxid, self._last_session)
+        while True:
+            try:
+                self._database.commit(saved, removed, self._zxid, self._last_session)
+                return
+            except DatabaseFull:
+                if self._make_room is None or not self._make_room():
+                    raise
 
-    def _fail(self, error: DatabaseFailed, group: list[_Task]) -> None:
+    def _fail(self, error: Exception, group: list[_Task]) -> None:
         """Stop for good: the tree holds what the disk does not."""
         self._failure = ConnectionLoss(
-            f"the registry {self.directory / DATABASE_NAME} cannot be written: {error}; free space or repair the disk, "
+            f"the registry {self.directory / DATABASE_NAME} cannot be written: {error}; repair or replace the disk, "
             "then restart the broker"
         )
         _LOG.critical("%s", self._failure)
@@ -349,14 +385,22 @@ class EmbeddedStore:
 
 
 def open_embedded(
-    directory: Path | str, *, session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS, clock: Clock = SYSTEM_CLOCK
+    directory: Path | str,
+    *,
+    session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
+    clock: Clock = SYSTEM_CLOCK,
+    make_room: Callable[[], bool] | None = None,
 ) -> EmbeddedStore:
     """Open the registry in ``directory`` (made when missing) with one session; closing that closes the registry.
 
-    Raises RegistryError when another process has it open, or its file is damaged.
+    Raises RegistryError when another process has it open, its file is damaged, or there is no room for the session.
     """
-    registry = EmbeddedRegistry(directory, clock)
-    store = registry.connect(session_timeout_ms)
+    registry = EmbeddedRegistry(directory, clock, make_room)
+    try:
+        store = registry.connect(session_timeout_ms)
+    except RegistryError:
+        registry.close()
+        raise
     store.own_registry()
     return store
 

@@ -77,6 +77,12 @@ class ConnectionLoss(RegistryError):
     retriable = True
 
 
+class OutOfRoom(RegistryError):
+    """The registry's disk has no room for the operation: nothing was done."""
+
+    retriable = True
+
+
 class Stat(NamedTuple):
     """What the registry knows of a node. Times are milliseconds since the epoch; zxids number transactions."""
 

@@ -3,7 +3,9 @@
 One owner calls it, with the transaction's number (zxid) and the wall time as arguments; a zxid is larger than every one
 before. A transaction that raises has changed nothing, also in the middle of a multi (each step leaves an undo entry).
 What must be persisted is collected in ``touched``, the watches that fired in ``fired``; the owner drains both with
-:meth:`Tree.drain` after each transaction and lets the events out only when the transaction is safe on disk.
+:meth:`Tree.drain` after each transaction and lets the events out only when the transaction is safe on disk. It then
+calls :meth:`Tree.settle`; or :meth:`Tree.roll_back`, when the disk had no room, and all that was done since the last
+settling has not happened.
 
 Child counters: a node counts its children's *creations*; ZooKeeper's ``cversion`` (creations and deletions) is
 ``2 * creations - children``, and the next sequential name takes the number of creations. So both only grow, also when
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from spark_kafkalite.registry import store
@@ -84,7 +87,9 @@ class Tree:
         self._child_watches: _WatchTable = {}
         self._touched: set[str] = set()
         self._fired: list[tuple[Watcher, WatchEvent]] = []
+        # What takes back the steps of the transaction under way, and everything since the last settle.
         self._undo: list[Callable[[], None]] = []
+        self._unsettled: list[Callable[[], None]] = []
 
     def load(self, path: str, node: Node) -> None:
         """Put back a persisted node; parents must be loaded before their children."""
@@ -100,6 +105,17 @@ class Tree:
         touched, fired = self._touched, self._fired
         self._touched, self._fired = set(), []
         return touched, fired
+
+    def settle(self) -> None:
+        """Keep what has been done: it is on disk."""
+        self._unsettled.clear()
+
+    def roll_back(self) -> None:
+        """Take back everything since the last settle: nodes, sessions, and watches that have fired."""
+        for undo in reversed(self._unsettled):
+            undo()
+        self._unsettled.clear()
+        self.drain()
 
     # Reads ----------------------------------------------------------------------------------------------------------
 
@@ -141,9 +157,10 @@ class Tree:
                 undo()
             del self._fired[fired_before:]
             self._touched = touched_before
-            raise
-        finally:
             self._undo.clear()
+            raise
+        self._unsettled += self._undo
+        self._undo.clear()
         for event_type, path in triggers:
             self._trigger(event_type, path)
         return results
@@ -160,6 +177,10 @@ class Tree:
 
     def open_session(self, session_id: int) -> None:
         self.sessions[session_id] = set()
+        self._unsettled.append(lambda: self._forget_session(session_id))
+
+    def _forget_session(self, session_id: int) -> None:
+        self.sessions.pop(session_id, None)
 
     def close_session(self, session_id: int, zxid: int, now_ms: int) -> None:
         """Forget the session and its watches and remove its ephemeral nodes, as one transaction."""
@@ -169,11 +190,17 @@ class Tree:
         self.drop_watches(session_id)
         self.apply([Delete(path) for path in sorted(ephemerals)], session_id, zxid, now_ms)
         del self.sessions[session_id]
+        # Before those of the deletions, which put the paths back into the same set.
+        self._unsettled.append(lambda: self.sessions.__setitem__(session_id, ephemerals))
 
     def drop_watches(self, session_id: int) -> None:
         """Forget the watches that a session left."""
         for table in (self._data_watches, self._child_watches):
             for path in list(table):
+                dropped = {watch: None for watch in table[path] if watch[0] == session_id}
+                if not dropped:
+                    continue
+                self._unsettled.append(partial(_restore_watches, table, path, dropped))
                 kept = {watch: None for watch in table[path] if watch[0] != session_id}
                 if kept:
                     table[path] = kept
@@ -286,14 +313,21 @@ class Tree:
     def _trigger(self, event_type: EventType, path: str) -> None:
         watches: Iterable[_Watch]
         if event_type is EventType.CHILDREN_CHANGED:
-            watches = self._child_watches.pop(path, {})
+            watches = self._taken(self._child_watches, path)
         elif event_type is EventType.DELETED:
             # A watcher that left both kinds hears of the deletion once.
-            watches = {**self._data_watches.pop(path, {}), **self._child_watches.pop(path, {})}
+            watches = {**self._taken(self._data_watches, path), **self._taken(self._child_watches, path)}
         else:
-            watches = self._data_watches.pop(path, {})
+            watches = self._taken(self._data_watches, path)
         event = WatchEvent(event_type, path)
         self._fired.extend((watcher, event) for _, watcher in watches)
+
+    def _taken(self, table: _WatchTable, path: str) -> dict[_Watch, None]:
+        watches = table.pop(path, None)
+        if watches is None:
+            return {}
+        self._unsettled.append(partial(_restore_watches, table, path, watches))
+        return watches
 
     def _existing(self, path: str) -> Node:
         node = self.nodes.get(path)
@@ -305,6 +339,10 @@ class Tree:
 
 def _add_watch(table: _WatchTable, path: str, session_id: int, watch: Watcher) -> None:
     table.setdefault(path, {})[session_id, watch] = None
+
+
+def _restore_watches(table: _WatchTable, path: str, watches: dict[_Watch, None]) -> None:
+    table[path] = {**watches, **table.get(path, {})}
 
 
 def _check_data(path: str, data: bytes) -> None:

@@ -30,7 +30,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_kafkalite.log.fs import Entry
+from spark_kafkalite.log.fs import Entry, Space
+
+# What a file system without capacity_bytes says that it has.
+_ENDLESS_BYTES = 1 << 50
 
 
 class SimulatedCrash(BaseException):
@@ -156,6 +159,15 @@ class MemoryFile:
         self._fs._before("truncate", self.path)
         self._inode.change(_Cut(size_bytes))
         self._fs._touch(self._inode)
+
+    def allocate(self, size_bytes: int) -> None:
+        room = self._fs._room()
+        missing = size_bytes - len(self._inode.content)
+        self._fs._before("allocate", self.path)
+        if room is not None and missing > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+        if missing > 0:
+            self.truncate(size_bytes)
 
     def size(self) -> int:
         return len(self._inode.content)
@@ -337,6 +349,16 @@ class MemoryFs:
         self._root.sync()
         for _, node in _walk(self._root, ""):
             node.sync()
+
+    def space(self, path: str) -> Space:
+        self._node(path)
+        room = self._room()
+        if room is None:
+            return Space(_ENDLESS_BYTES, _ENDLESS_BYTES)
+        return Space(room, self.capacity_bytes or 0)
+
+    def same_file_system(self, one: str, other: str) -> bool:
+        return True
 
     def lock(self, path: str) -> MemoryLock | None:
         if path in self._locked:

@@ -106,6 +106,7 @@ def _answered(
 
 def _described(context: BrokerContext, cluster: ClusterState, name: str, topic: TopicState) -> MetadataResponseTopic:
     partitions = []
+    me = context.config.broker_id
     for number, state in topic.partitions.items():
         served = context.replicas.serves(TopicPartition(name, number), topic.topic_id)
         partitions.append(
@@ -116,7 +117,12 @@ def _described(context: BrokerContext, cluster: ClusterState, name: str, topic: 
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
-                offline_replicas=[replica for replica in state.replicas if replica not in cluster.brokers],
+                offline_replicas=[
+                    replica
+                    for replica in state.replicas
+                    if replica not in cluster.brokers
+                    or (replica == me and context.replicas.is_offline(TopicPartition(name, number)))
+                ],
             )
         )
     return MetadataResponseTopic(

@@ -64,9 +64,22 @@ def test_logs_are_recovered_in_threads(crashed: MemoryFs, open_manager: Opener, 
     assert all(name.startswith("kafkalite-recovery") for name in names)
 
 
-def test_failure_in_a_thread_names_the_log(crashed: MemoryFs, open_manager: Opener) -> None:
+def test_failure_in_a_thread_takes_its_directory_offline_and_names_the_log(
+    crashed: MemoryFs, open_manager: Opener
+) -> None:
     crashed.fail("pread", path_part="t-3/")
-    with pytest.raises(KafkaStorageError, match="t-3"):
+    manager = open_manager(crashed)
+    manager.load(2)
+    offline = [directory for directory in manager.directories if directory.offline is not None]
+    assert [directory.path for directory in offline] == ["/two"]
+    assert "t-3" in str(offline[0].offline)
+    assert all((log.failure is None) == (log.disk.path == "/one") for log in manager.logs.values())
+
+
+def test_no_directory_left_is_an_error_that_names_all(crashed: MemoryFs, open_manager: Opener) -> None:
+    crashed.fail("pread", path_part="/one/")
+    crashed.fail("pread", path_part="/two/")
+    with pytest.raises(KafkaStorageError, match=r"/one.*/two"):
         open_manager(crashed).load(2)
 
 

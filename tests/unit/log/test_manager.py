@@ -352,6 +352,7 @@ def test_disk_errors_name_the_directory(start: Starter, fs: MemoryFs) -> None:
     fs.fail("create", errno.ENOSPC, path_part="t-0")
     with pytest.raises(KafkaStorageError, match="/data/t-0"):
         manager.create(T0, ID)
+    assert manager.directories["/data"].resume()
     append(manager.create(T0, ID))
     manager.abandon()
     fs.fail("entries", path_part="t-0")

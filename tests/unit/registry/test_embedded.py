@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.registry.database import DATABASE_NAME
+from spark_kafkalite.registry.database import DATABASE_NAME, DatabaseFailed, DatabaseFull
 from spark_kafkalite.registry.embedded import EmbeddedRegistry, open_embedded
-from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired, SessionState
+from spark_kafkalite.registry.store import (
+    ConnectionLoss,
+    Create,
+    OutOfRoom,
+    SessionExpired,
+    SessionState,
+    SetData,
+    WatchEvent,
+)
 
 ROOT = str(Path(__file__).resolve().parents[3])
 
@@ -78,6 +86,91 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         EmbeddedRegistry(tmp_path / "file" / "r")
 
 
+def limit_pages(registry: EmbeddedRegistry, more: int) -> None:
+    """Let the database have so many pages more: beyond them SQLite answers as on a full disk."""
+
+    def limit() -> None:
+        pages = registry._database._connection.execute("PRAGMA page_count").fetchone()[0]
+        registry._database._connection.execute(f"PRAGMA max_page_count = {pages + more}")
+
+    limited: Future[None] = Future()
+    registry.submit(limit, limited)
+    limited.result(10)
+
+
+def test_what_does_not_fit_on_a_full_disk_has_not_happened_and_all_else_goes_on(tmp_path: Path) -> None:
+    events: list[WatchEvent] = []
+    with EmbeddedRegistry(tmp_path) as registry:
+        store = registry.connect()
+        store.create("/safe", b"1").result()
+        store.exists("/big", watch=events.append).result()
+        limit_pages(registry, 0)
+        held = threading.Event()
+        registry.submit(lambda: held.wait(10), Future())
+        # One round of the writer: what does not fit fails alone.
+        read = store.get("/safe")
+        big = store.create("/big", bytes(500_000))
+        small = store.set("/safe", b"2")
+        children = store.children("/")
+        held.set()
+        with pytest.raises(OutOfRoom, match=r"no room.*free space"):
+            big.result(10)
+        assert read.result(10)[0] == b"1"
+        assert small.result(10).version == 1
+        assert children.result(10) == ["safe"]
+        with pytest.raises(OutOfRoom):
+            store.multi([SetData("/safe", b"3"), Create("/big", bytes(500_000))]).result(10)
+        assert store.get("/safe").result(10)[0] == b"2"
+        assert not events and store.state is SessionState.CONNECTED
+        limit_pages(registry, 1000)
+        assert store.create("/big", bytes(500_000)).result(10) == "/big"
+        assert [event.path for event in events] == ["/big"]
+        assert store.get("/").result(10)[1].cversion == 2
+    with EmbeddedRegistry(tmp_path) as again:
+        store = again.connect()
+        assert store.get("/safe").result()[0] == b"2"
+        assert len(store.get("/big").result()[0]) == 500_000
+
+
+def test_room_is_made_before_an_operation_fails(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def make_room() -> bool:
+        made.append(1)
+        # In the writer thread already.
+        registry._database._connection.execute("PRAGMA max_page_count = 100000")
+        return len(made) < 3
+
+    registry = EmbeddedRegistry(tmp_path, make_room=make_room)
+    with registry:
+        store = registry.connect()
+        limit_pages(registry, 0)
+        assert store.create("/big", bytes(500_000)).result(10) == "/big"
+        assert len(made) == 1
+
+
+def test_a_session_that_does_not_fit_is_not_there(tmp_path: Path) -> None:
+    with EmbeddedRegistry(tmp_path) as registry:
+        first = registry.connect()
+        registry._database.commit = no_room  # type: ignore[method-assign]
+        with pytest.raises(OutOfRoom):
+            registry.connect()
+        with pytest.raises(OutOfRoom):
+            first.create("/ephemeral", ephemeral=True).result(10)
+        with pytest.raises(OutOfRoom):
+            registry.expire(first.session_id).result(10)
+        del registry._database.commit
+        assert first.create("/ephemeral", ephemeral=True).result(10) == "/ephemeral"
+        second = registry.connect()
+        assert second.session_id == first.session_id + 1
+        first.close()
+        assert second.exists("/ephemeral").result(10) is None
+
+
+def no_room(*_: object) -> None:
+    raise DatabaseFull("database or disk is full")
+
+
 def test_a_failed_commit_stops_the_registry_and_loses_the_session(tmp_path: Path) -> None:
     registry = EmbeddedRegistry(tmp_path)
     store = registry.connect()
@@ -85,14 +178,10 @@ def test_a_failed_commit_stops_the_registry_and_loses_the_session(tmp_path: Path
     lost = threading.Event()
     store.add_session_listener(lambda state: lost.set() if state is SessionState.LOST else None)
 
-    def fill_the_disk() -> None:
-        # The limit lies below what the next node needs: SQLite answers as on a full disk.
-        pages = registry._database._connection.execute("PRAGMA page_count").fetchone()[0]
-        registry._database._connection.execute(f"PRAGMA max_page_count = {pages}")
+    def broken(*_: object) -> None:
+        raise DatabaseFailed("disk I/O error")
 
-    filled: Future[None] = Future()
-    registry.submit(fill_the_disk, filled)
-    filled.result(10)
+    registry._database.commit = broken  # type: ignore[method-assign]
     with pytest.raises(ConnectionLoss, match="cannot be written"):
         store.create("/big", bytes(500_000)).result(10)
     assert lost.wait(10)

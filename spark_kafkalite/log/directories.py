@@ -1,0 +1,139 @@
+"""The log directories of one broker: made, locked, claimed, and which of them can be used.
+
+A directory that cannot be made, locked or read is offline, and the broker works with the others; when none is left it
+cannot start. One that another process holds, or that belongs to another broker or cluster, is a mistake in the settings
+and always an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError
+from spark_kafkalite.log.checkpoint import LOCK_FILE, META_FILE, CheckpointError, read_meta, write_meta
+from spark_kafkalite.log.disk import LogDirectory
+from spark_kafkalite.log.fs import Fs, Lock
+
+
+class LogDirectories:
+    """All of ``log.dirs``, by path."""
+
+    def __init__(self, fs: Fs, paths: Iterable[str], *, min_free_bytes: int = 0, reserve_bytes: int = 0) -> None:
+        self._fs = fs
+        self._by_path = {
+            path: LogDirectory(fs, path, min_free_bytes=min_free_bytes, reserve_bytes=reserve_bytes) for path in paths
+        }
+        self._locks: list[Lock] = []
+
+    def __iter__(self) -> Iterator[LogDirectory]:
+        return iter(self._by_path.values())
+
+    def __getitem__(self, path: str) -> LogDirectory:
+        return self._by_path[path]
+
+    @property
+    def online(self) -> list[LogDirectory]:
+        """The directories that are in use."""
+        return [directory for directory in self if directory.offline is None]
+
+    def check_any_online(self) -> None:
+        """Raise KafkaStorageError when every directory is offline."""
+        if not self.online:
+            reasons = "; ".join(f"{directory.path}: {directory.offline}" for directory in self)
+            raise KafkaStorageError(
+                f"no log directory can be used: {reasons}; repair the disks, or name other directories in log.dirs"
+            )
+
+    def open(self) -> None:
+        """Make and lock the directories. ConfigError when one is in use, or none can be used."""
+        for directory in self:
+            try:
+                self._make(directory.path)
+                lock = self._fs.lock(f"{directory.path}/{LOCK_FILE}")
+                directory.find_reserve()
+            except OSError as error:
+                directory.take_offline(error.strerror or str(error))
+                continue
+            if lock is None:
+                self.release_locks()
+                raise ConfigError(
+                    f"log directory {directory.path} is in use by another broker process (it holds {LOCK_FILE}); "
+                    "stop that one, or name another directory in log.dirs"
+                )
+            self._locks.append(lock)
+        try:
+            self.check_any_online()
+        except KafkaStorageError as error:
+            raise ConfigError(str(error)) from error
+
+    def _make(self, directory: str) -> None:
+        """Make a log directory whose name, and those of the parents it needed, survive a power loss."""
+        missing = []
+        path = directory
+        while path and not self._fs.exists(path):
+            missing.append(path)
+            path = path.rpartition("/")[0]
+        self._fs.make_directories(directory)
+        for made in reversed(missing):
+            self._fs.sync_directory(made.rpartition("/")[0] or ("/" if made.startswith("/") else "."))
+
+    def claim(self, broker_id: int, cluster_id: str) -> None:
+        """Check that the directories are this broker's and cluster's; write ``meta.properties`` where it is missing.
+
+        ConfigError for another broker's, InconsistentClusterId for another cluster's.
+        """
+        for directory in self.online:
+            try:
+                self._claim_one(directory, broker_id, cluster_id)
+            except OSError as error:
+                directory.take_offline(f"{META_FILE}: {error.strerror or error}")
+        self.check_any_online()
+
+    def _claim_one(self, directory: LogDirectory, broker_id: int, cluster_id: str) -> None:
+        path = f"{directory.path}/{META_FILE}"
+        try:
+            meta = read_meta(self._fs, path)
+        except CheckpointError as error:
+            raise ConfigError(str(error)) from error
+        if meta is None:
+            directory.persist(lambda: write_meta(self._fs, path, broker_id, cluster_id))
+            return
+        found = meta.get("broker.id", meta.get("node.id", str(broker_id)))
+        if found != str(broker_id):
+            raise ConfigError(
+                f"log directory {directory.path} belongs to broker {found}, this is broker {broker_id}: "
+                f"set broker.id={found} or name another directory in log.dirs"
+            )
+        if meta.get("cluster.id", cluster_id) != cluster_id:
+            raise InconsistentClusterId(
+                f"log directory {directory.path} holds data of cluster {meta['cluster.id']}, this broker joins "
+                f"{cluster_id}: name another directory in log.dirs, or connect to the other cluster's registry"
+            )
+
+    def choose(self, counts: dict[str, int]) -> LogDirectory:
+        """Return where a new log goes: the directory with the fewest logs of those that take records, if any does.
+
+        ``counts`` are the logs by path. KafkaStorageError when none is online.
+        """
+        self.check_any_online()
+        return min(self.online, key=lambda directory: (directory.refusal is not None, counts.get(directory.path, 0)))
+
+    def release_reserve_beside(self, path: str) -> bool:
+        """Give back a piece of a reserve on the file system that holds ``path``; return whether there was any.
+
+        In any thread.
+        """
+        for directory in self.online:
+            try:
+                beside = self._fs.same_file_system(directory.path, path)
+            except OSError:
+                continue
+            if beside and directory.release_reserve():
+                return True
+        return False
+
+    def release_locks(self) -> None:
+        """Let other processes use the directories."""
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
