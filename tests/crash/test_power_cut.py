@@ -39,6 +39,9 @@ QUICK_BUGS = ("flushed-before-sync", "rename-before-sync", "skip-log-sync")
 
 OVERRIDES = {
     "log.flush.offset.checkpoint.interval.ms": 150,
+    "log.retention.check.interval.ms": 100,
+    "log.initial.task.delay.ms": 20,
+    "log.cleaner.backoff.ms": 50,
     "auto.create.topics.enable": False,
     "logging.level": "INFO",
 }

@@ -108,6 +108,19 @@ PLANS = (
         {**_SMALL, "segment.bytes": "20000", "flush.before.ack": "true", "retention.bytes": "60000"},
         acks_are_flushed=True,
     ),
+    Plan(
+        "compacted",
+        {
+            **_SMALL,
+            "segment.bytes": "20000",
+            "flush.before.ack": "true",
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": "500",
+        },
+        acks_are_flushed=True,
+        keys=30,
+    ),
 )
 
 
