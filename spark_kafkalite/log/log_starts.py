@@ -129,11 +129,15 @@ class LogStarts:
             checkpoint.settle(_by_name(starts))
         return failed
 
-    def write(self, directory: str, logs: Mapping[TopicPartition, PartitionLog]) -> None:
-        """Write the checkpoint of a directory that holds these logs, now. OSError when the disk fails."""
+    def take_up(self, directory: str, logs: Mapping[TopicPartition, PartitionLog]) -> LogStartCheckpoint:
+        """Note the starts of the logs in a directory, which the next write would drop otherwise."""
         checkpoint = self._checkpoints[directory]
         checkpoint.set({key: int(log.log_start_offset) for key, log in logs.items()})
-        checkpoint.write()
+        return checkpoint
+
+    def write(self, directory: str, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        """Write the checkpoint of a directory that holds these logs, now. OSError when the disk fails."""
+        self.take_up(directory, logs).write()
 
     def forget(self, log: PartitionLog) -> None:
         """Drop a log that has been removed; the next write leaves it out."""

@@ -149,6 +149,8 @@ class LogManager:
         unclean = {each.log_dir for each in found if not each.clean}
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
         self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
+        for log_dir, logs in self._logs_by_directory().items():
+            self.log_starts.take_up(log_dir, logs)
         if unclean:
             if not sync_each:
                 self._sync_everything(unclean)

@@ -1,0 +1,190 @@
+"""A few runs of random work on logs are stopped in every single operation of the disk (see ``log_model``).
+
+The harness itself is tried out besides, on logs with bugs put in: a sync, a directory's sync or a check is skipped, a
+file is renamed before it is synced, a recovery point is believed too early. Each must make a run fail.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log import checkpoint, log_starts, scan
+from spark_kafkalite.log.checkpoint import RECOVERY_POINT_FILE
+from spark_kafkalite.log.flush import FlushJob
+from spark_kafkalite.log.fs import Fs, write_whole
+from spark_kafkalite.log.log_starts import LogStartCheckpoint
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.testing.memory_fs import CrashMode
+from tests.crash.log_model import crash_and_check
+
+SEEDS = [4, 35, 540, 580]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mode", CrashMode)
+def test_stopped_in_every_operation_of_a_run(mode: CrashMode, seed: int) -> None:
+    for stop_at in range(1, 10_000):
+        try:
+            stopped = crash_and_check(seed, stop_at, mode, steps=30)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, stopped at {stop_at}, {mode}: {error}") from error
+        if not stopped:
+            assert stop_at > 100, "the run was too short to say anything"
+            return
+    pytest.fail("the run never came to its end")
+
+
+@pytest.mark.parametrize(
+    ("seed", "stop_at"),
+    [
+        # A log start went back when the names that retention had changed did not survive a power cut.
+        (45, None),
+        # Segments below the log start that came back in part made recovery take later ones for foreign.
+        (580, None),
+        # The first log start to move after a restart took those of other logs out of the checkpoint.
+        (540, None),
+        (790, None),
+    ],
+)
+@pytest.mark.parametrize("mode", CrashMode)
+def test_seed_that_once_failed(mode: CrashMode, seed: int, stop_at: int | None) -> None:
+    crash_and_check(seed, stop_at or random.Random(seed).randrange(1, 400), mode)
+    crash_and_check(seed, stop_at or random.Random(seed).randrange(1, 400), mode, stop_recovery_too=True)
+
+
+# The harness itself is tried out on logs that are wrong.
+
+
+def _skip_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlushJob, "run", lambda self: None)
+
+
+def _believe_every_crc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan.kernel, "check_crc", lambda buffer, position, size: None)
+
+
+def _count_appends_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = PartitionLog.finish_flush
+
+    def hasty(self: PartitionLog, job: FlushJob) -> None:
+        job.end_offset = self.log_end_offset
+        finish(self, job)
+
+    monkeypatch.setattr(PartitionLog, "finish_flush", hasty)
+
+
+def _forget_the_old_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    roll = PartitionLog.roll
+
+    def careless(self: PartitionLog, base_offset: int | None = None) -> None:
+        roll(self, base_offset)
+        self._unsynced.files.clear()
+
+    monkeypatch.setattr(PartitionLog, "roll", careless)
+
+
+def _keep_a_torn_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_all(self: object, header: object, base_offset: int, bytes_left: int) -> None:
+        return None
+
+    def no_check(buffer: bytes, position: int, size: int) -> None:
+        if len(buffer) < position + size:
+            raise CorruptMessage("cut")
+
+    monkeypatch.setattr(scan.Scan, "_fault", take_all)
+    monkeypatch.setattr(scan.kernel, "check_crc", no_check)
+
+
+def _keep_later_segments_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Segments, "truncate", lambda self, offset, created_ms: offset)
+
+
+def _skip_syncs_of_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FlushJob.run
+
+    def careless(self: FlushJob) -> None:
+        self._unsynced.directories.clear()
+        run(self)
+
+    monkeypatch.setattr(FlushJob, "run", careless)
+
+
+def _rename_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
+        file = fs.open(path + ".tmp", create=True)
+        file.truncate(0)
+        write_whole(file, data)
+        fs.rename(path + ".tmp", path)
+        fs.sync_directory(path.rpartition("/")[0])
+
+    monkeypatch.setattr(checkpoint, "replace_file", hasty)
+
+
+def _forget_the_directory_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
+        file = fs.open(path + ".tmp", create=True)
+        file.truncate(0)
+        write_whole(file, data)
+        file.sync()
+        fs.rename(path + ".tmp", path)
+
+    monkeypatch.setattr(checkpoint, "replace_file", forgetful)
+
+
+def _write_the_recovery_point_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    def early(self: LogManager) -> None:
+        for directory, logs in self._logs_by_directory().items():
+            points = {key: int(log.log_end_offset) for key, log in logs.items()}
+            checkpoint.write_offsets(self.fs, f"{directory}/{RECOVERY_POINT_FILE}", points)
+
+    monkeypatch.setattr(LogManager, "_write_recovery_points", early)
+
+
+def _move_log_starts_before_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogStartCheckpoint, "write", lambda self: None)
+
+
+def _forget_other_log_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_starts.LogStarts, "take_up", lambda self, directory, logs: self._checkpoints[directory])
+
+
+def _keep_the_recovery_point_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = PartitionLog._before_truncation
+
+    def careless(self: PartitionLog, offset: int) -> None:
+        self._on_recovery_point_lowered = lambda: None
+        before(self, offset)
+
+    monkeypatch.setattr(PartitionLog, "_before_truncation", careless)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        _skip_sync,
+        _skip_syncs_of_directories,
+        _rename_before_the_sync,
+        _forget_the_directory_of_a_checkpoint,
+        _write_the_recovery_point_before_the_sync,
+        _move_log_starts_before_they_are_written,
+        _forget_other_log_starts,
+        _keep_the_recovery_point_when_truncating,
+        _believe_every_crc,
+        _count_appends_as_flushed,
+        _forget_the_old_segment,
+        _keep_a_torn_tail,
+        _keep_later_segments_when_truncating,
+    ],
+)
+def test_seeded_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: Callable[[pytest.MonkeyPatch], None]) -> None:
+    bug(monkeypatch)
+    with pytest.raises(Exception) as found:
+        for seed in range(1500):
+            crash_and_check(seed, random.Random(seed).randrange(1, 400), CrashMode.POWER_TORN)
+    print(f"seed {seed} found it: {found.type.__name__} {found.value}")
