@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.measurement import Row
 
-NAMES = ("broker", "clients", "spark_read_write")
+NAMES = ("broker", "clients", "spark_read_write", "compaction_copy")
 # Both connectors run on the one PySpark that the JVM connector's jars are of.
 ENVIRONMENTS = {"spark_read_write": ".venv-spark42"}
 ROOT = Path(__file__).resolve().parent.parent
