@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "produce": ("produce", "Send records from standard input or a file."),
     "consume": ("consume", "Print the records of a topic."),
     "offsets": ("offsets", "Look up the offsets of partitions, by time too."),
+    "cluster": ("cluster", "Show what the brokers hold."),
     "dump-log": ("dump_log", "Show and check the files of a log."),
     "jobs": ("jobs", "List, locate and run the Spark jobs."),
 }

@@ -23,7 +23,15 @@ from spark_kafkalite.model import TopicPartition
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
-_PLACES: Final = {"latest": LATEST, "earliest": EARLIEST, "max-timestamp": MAX_TIMESTAMP}
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+_PLACES: Final = {
+    "latest": LATEST,
+    "earliest": EARLIEST,
+    "max-timestamp": MAX_TIMESTAMP,
+    "earliest-local": EARLIEST_LOCAL,
+    "latest-tiered": LATEST_TIERED,
+}
 
 _EPILOG = """\b
 Examples:
@@ -47,8 +55,8 @@ def command() -> None:
     default="latest",
     show_default=True,
     metavar="WHEN",
-    help="latest (-1), earliest (-2), max-timestamp (-3), milliseconds since 1970, or a date and time such as "
-    "2026-01-31T12:00:00Z (UTC without a zone): the first record at or after it.",
+    help="latest (-1), earliest (-2), max-timestamp (-3), earliest-local (-4), latest-tiered (-5), milliseconds since "
+    "1970, or a date and time such as 2026-01-31T12:00:00Z (UTC without a zone): the first record at or after it.",
 )
 @click.option("--exclude-internal-topics", is_flag=True, help="Leave out the topics that brokers keep for themselves.")
 @bootstrap_option

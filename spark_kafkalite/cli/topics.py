@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_kafkalite.cli.configs import Entity, warn_of_contradictions
+from spark_kafkalite.cli.delete_records import delete_records
 from spark_kafkalite.cli.options import (
     ActionGroup,
     bootstrap_option,
@@ -32,6 +33,7 @@ Examples:
   kafkalite topics describe --topic events
   kafkalite topics alter --topic events --partitions 8
   kafkalite topics delete --topic events
+  kafkalite topics delete-records --topic events --partition 0 --before-offset 1000
 
 Kafka's spelling works too: kafkalite topics --describe --topic events
 """
@@ -40,6 +42,9 @@ Kafka's spelling works too: kafkalite topics --describe --topic events
 @click.group("topics", cls=ActionGroup, epilog=_EPILOG)
 def command() -> None:
     """Create, list, describe, extend and delete topics."""
+
+
+command.add_command(delete_records)
 
 
 def _admin(bootstrap_server: str, command_config: str | None, command_properties: tuple[str, ...]) -> Admin:

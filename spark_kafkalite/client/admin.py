@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_kafkalite.client.admin_configs import ConfigAdmin, ConfigChange, ConfigEntry
-from spark_kafkalite.client.cluster import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTimestamp
+from spark_kafkalite.client.admin_logs import HIGH_WATERMARK, LogAdmin, LogDirInfo, ReplicaInfo
+from spark_kafkalite.client.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from spark_kafkalite.client.connection import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -31,7 +32,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from spark_kafkalite.model import IsolationLevel, TopicPartition, topic_name_problem
+from spark_kafkalite.model import topic_name_problem
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -49,13 +50,18 @@ from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterReques
 
 __all__ = [
     "EARLIEST",
+    "EARLIEST_LOCAL",
+    "HIGH_WATERMARK",
     "LATEST",
+    "LATEST_TIERED",
     "MAX_TIMESTAMP",
     "Admin",
     "ClusterDescription",
     "ConfigChange",
     "ConfigEntry",
+    "LogDirInfo",
     "NewTopic",
+    "ReplicaInfo",
 ]
 
 # A topic of the same name that somebody makes anew at once must not hold up delete_topics() for long.
@@ -82,7 +88,7 @@ class ClusterDescription:
     brokers: tuple[Node, ...]
 
 
-class Admin(ConfigAdmin):
+class Admin(ConfigAdmin, LogAdmin):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
 
     # Topics ---------------------------------------------------------------------------------------------------------
@@ -238,18 +244,7 @@ class Admin(ConfigAdmin):
                 raise error_for(code, f"topic {name} cannot be described")
         return {name: found[name] for name in wanted}
 
-    # Offsets, cluster ------------------------------------------------------------------------------------------------
-
-    def list_offsets(
-        self,
-        timestamps: Mapping[TopicPartition, int],
-        *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        timeout_ms: int | None = None,
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return offsets by time (ms), or for EARLIEST (-2), LATEST (-1), MAX_TIMESTAMP (-3); None for none."""
-        wanted = {TopicPartition(*each): timestamp for each, timestamp in timestamps.items()}
-        return self._cluster.offsets_for(wanted, self._deadline(timeout_ms), isolation=isolation)
+    # Cluster --------------------------------------------------------------------------------------------------------
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
         """Return the brokers, the controller and the cluster's id."""

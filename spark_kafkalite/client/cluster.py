@@ -43,6 +43,8 @@ _LOG = logging.getLogger("spark_kafkalite.client")
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
 
 # Metadata may lag behind a partition that was just added, for about as long as these attempts take.
 _UNKNOWN_ATTEMPTS: Final = 4
@@ -355,7 +357,7 @@ class ClusterClient:
         by_leader: dict[int, dict[str, list[tuple[PartitionInfo, int]]]] = {}
         for topic_partition, timestamp in left.items():
             try:
-                info = self._leading(topic_partition)
+                info = self.leading(topic_partition)
             except KafkaliteError as failure:
                 error = failure
             else:
@@ -401,7 +403,8 @@ class ClusterClient:
                     )
         return error
 
-    def _leading(self, topic_partition: TopicPartition) -> PartitionInfo:
+    def leading(self, topic_partition: TopicPartition) -> PartitionInfo:
+        """Return what is known of a partition with a live leader. UnknownTopicOrPartition or LeaderNotAvailable."""
         info = self._snapshot.partition(topic_partition)
         if info is None:
             topic = self._snapshot.topics.get(topic_partition.topic)

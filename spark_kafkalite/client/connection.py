@@ -39,9 +39,11 @@ METADATA: Final = 3
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
+DELETE_RECORDS: Final = 21
 INIT_PRODUCER_ID: Final = 22
 DESCRIBE_CONFIGS: Final = 32
 ALTER_CONFIGS: Final = 33
+DESCRIBE_LOG_DIRS: Final = 35
 CREATE_PARTITIONS: Final = 37
 INCREMENTAL_ALTER_CONFIGS: Final = 44
 DESCRIBE_CLUSTER: Final = 60
@@ -50,13 +52,15 @@ DESCRIBE_CLUSTER: Final = 60
 SUPPORTED: Final[dict[int, tuple[str, int, int]]] = {
     PRODUCE: ("Produce", 3, 9),
     FETCH: ("Fetch", 4, 12),
-    LIST_OFFSETS: ("ListOffsets", 1, 8),
+    LIST_OFFSETS: ("ListOffsets", 1, 9),
     METADATA: ("Metadata", 1, 12),
     CREATE_TOPICS: ("CreateTopics", 2, 7),
     DELETE_TOPICS: ("DeleteTopics", 1, 6),
+    DELETE_RECORDS: ("DeleteRecords", 0, 2),
     INIT_PRODUCER_ID: ("InitProducerId", 0, 4),
     DESCRIBE_CONFIGS: ("DescribeConfigs", 1, 4),
     ALTER_CONFIGS: ("AlterConfigs", 0, 2),
+    DESCRIBE_LOG_DIRS: ("DescribeLogDirs", 1, 4),
     CREATE_PARTITIONS: ("CreatePartitions", 0, 3),
     INCREMENTAL_ALTER_CONFIGS: ("IncrementalAlterConfigs", 0, 1),
     DESCRIBE_CLUSTER: ("DescribeCluster", 0, 1),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +154,30 @@ def test_producer_performance(broker: BrokerProcess) -> None:
     )
     assert len(indexes) == 2 and checked.stdout.count("passed sanity check") == 2
     broker.start()
+
+
+def test_deleting_records_and_looking_at_log_directories(broker: BrokerProcess, tmp_path: Path) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic("to-delete", 2, 1)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(20):
+            producer.send("to-delete", b"%d" % number, partition=number % 2)
+    file = tmp_path / "offsets.json"
+    partitions = [
+        {"topic": "to-delete", "partition": 0, "offset": 4},
+        {"topic": "to-delete", "partition": 1, "offset": -1},
+    ]
+    file.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    deleted = tool(broker, "DeleteRecordsCommand", "--offset-json-file", str(file)).stdout
+    low_watermarks = re.findall(r"partition: (\S+)\s+low_watermark: (\d+)", deleted)
+    assert sorted(low_watermarks) == [("to-delete-0", "4"), ("to-delete-1", "10")]
+    for when, expected in (("-2", ["4", "10"]), ("-4", ["4", "10"]), ("latest", ["10", "10"]), ("-5", [])):
+        shown = tool(broker, "GetOffsetShell", "--topic", "to-delete", "--time", when).stdout
+        assert re.findall(r"^to-delete:\d:(\d+)$", shown, re.MULTILINE) == expected
+    described = tool(broker, "LogDirsCommand", "--describe", "--topic-list", "to-delete").stdout
+    (brokers,) = [json.loads(line) for line in described.splitlines() if line.startswith("{")]
+    (directory,) = brokers["brokers"][0]["logDirs"]
+    assert (directory["logDir"], directory["error"]) == (str(broker.data_dir), None)
+    found = {each["partition"]: (each["size"], each["offsetLag"], each["isFuture"]) for each in directory["partitions"]}
+    assert set(found) == {"to-delete-0", "to-delete-1"}
+    assert all(size > 100 and not lag and not future for size, lag, future in found.values())

@@ -1,0 +1,98 @@
+"""``kafkalite topics delete-records``: delete old records before retention does (Kafka's ``kafka-delete-records``)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from spark_kafkalite.cli.offsets import parse_partitions
+from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
+from spark_kafkalite.cli.output import print_json
+from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.model import TopicPartition
+
+_END = -1
+
+
+@click.command("delete-records")
+@click.option("--topic", metavar="NAME", help="The topic.")
+@click.option("--partition", "--partitions", "partitions", metavar="N[,N]", help="Its partitions; all without it.")
+@click.option("--before-offset", metavar="OFFSET", help="Delete what lies before it; 'latest' (-1) deletes everything.")
+@click.option(
+    "--offset-json-file",
+    metavar="FILE",
+    help='Instead of these three, Kafka\'s file: {"partitions": [{"topic": "t", "partition": 0, "offset": 9}]}.',
+)
+@bootstrap_option
+@json_option
+def delete_records(
+    topic: str | None,
+    partitions: str | None,
+    before_offset: str | None,
+    offset_json_file: str | None,
+    bootstrap_server: str,
+    command_config: str | None,
+    command_properties: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Delete the records before an offset, for good, and print where each partition starts afterwards.
+
+    The disk gets its space back in whole segments, a moment later.
+    """
+    wanted: dict[TopicPartition, int] = {}
+    if offset_json_file is not None:
+        if topic or partitions or before_offset:
+            raise click.UsageError("--offset-json-file stands instead of --topic, --partition and --before-offset")
+        wanted = _read_offsets(offset_json_file)
+    elif topic is None or before_offset is None:
+        raise click.UsageError("give --topic and --before-offset, or --offset-json-file")
+    offset = _offset(before_offset) if before_offset is not None else _END
+    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+        if topic is not None:
+            there = {each.partition for each in admin.describe_topics([topic])[topic].partitions}
+            numbers = parse_partitions(partitions) if partitions else there
+            if not numbers <= there:
+                raise UnknownTopicOrPartition(f"topic {topic} has no partition {min(numbers - there)}")
+            wanted = {TopicPartition(topic, number): offset for number in sorted(numbers)}
+        starts = admin.delete_records(wanted)
+    if as_json:
+        print_json(
+            [{"topic": each.topic, "partition": each.partition, "low_watermark": starts[each]} for each in wanted]
+        )
+        return
+    for each in wanted:
+        click.echo(f"{each.topic}:{each.partition}:{starts[each]}")
+
+
+def _offset(text: str) -> int:
+    if text.strip().lower() == "latest":
+        return _END
+    try:
+        offset = int(text)
+    except ValueError:
+        offset = _END - 1
+    if offset < _END:
+        raise click.UsageError(f"--before-offset {text}: neither an offset nor 'latest'")
+    return offset
+
+
+def _read_offsets(path: str) -> dict[TopicPartition, int]:
+    """Read Kafka's file. Raises UsageError naming what is wrong with it."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        if document.get("version", 1) != 1:
+            raise click.UsageError(f"--offset-json-file {path}: version {document['version']} is not known, only 1 is")
+        found: dict[TopicPartition, int] = {}
+        for each in document["partitions"]:
+            key = TopicPartition(str(each["topic"]), int(each["partition"]))
+            if key in found:
+                raise click.UsageError(f"--offset-json-file {path}: {key} is named twice")
+            found[key] = int(each["offset"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise click.UsageError(
+            f'--offset-json-file {path}: not of the form {{"partitions": [{{"topic": "t", "partition": 0, '
+            f'"offset": 9}}]}}: {type(error).__name__} {error}'
+        ) from None
+    return found
