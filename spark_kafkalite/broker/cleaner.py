@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 from spark_kafkalite.broker.cleaner_child import CleanerChild, CleanerDied
 from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.replicas import Replicas
@@ -59,8 +60,10 @@ class _CalledOff(Exception):
 class Cleaner:
     """The compaction of one broker's logs."""
 
-    def __init__(self, config: BrokerConfig, logs: LogManager, replicas: Replicas, io: IoThreads, clock: Clock) -> None:
-        self._config = config
+    def __init__(
+        self, settings: DynamicConfig, logs: LogManager, replicas: Replicas, io: IoThreads, clock: Clock
+    ) -> None:
+        self._settings = settings
         self._logs = logs
         self._replicas = replicas
         self._io = io
@@ -76,10 +79,17 @@ class Cleaner:
 
     def start(self) -> None:
         """Begin to look for logs to clean, unless ``log.cleaner.enable`` is off."""
-        if self._config["log.cleaner.enable"]:
-            loop = asyncio.get_running_loop()
-            count = self._config["log.cleaner.threads"]
-            self._tasks = [loop.create_task(self._work(), name=f"cleaner-{number}") for number in range(count)]
+        if self._settings.current["log.cleaner.enable"]:
+            self._start_tasks(self._settings.current)
+            self._settings.add_listener(lambda _, new: self._start_tasks(new))
+
+    def _start_tasks(self, config: BrokerConfig) -> None:
+        """Start the tasks that ``log.cleaner.threads`` wants more; those that it wants no more end by themselves."""
+        if self._stop_wanted.is_set():
+            return
+        loop = asyncio.get_running_loop()
+        for number in range(len(self._tasks), config["log.cleaner.threads"]):
+            self._tasks.append(loop.create_task(self._work(), name=f"cleaner-{number}"))
 
     async def stop(self) -> None:
         """Call off what is being copied and end what is being swapped; nothing is cleaned afterwards."""
@@ -89,7 +99,7 @@ class Cleaner:
     async def _work(self) -> None:
         child = CleanerChild()
         busy_s = self._clock.monotonic_s()
-        while not self._stop_wanted.is_set():
+        while not self._stop_wanted.is_set() and not self._is_superfluous():
             try:
                 found = await self._next()
                 if found is not None:
@@ -102,8 +112,17 @@ class Cleaner:
             if found is None:
                 if self._clock.monotonic_s() - busy_s > _IDLE_S:
                     await child.close()
-                await self._pause(self._config["log.cleaner.backoff.ms"] / 1000)
+                await self._pause(self._settings.current["log.cleaner.backoff.ms"] / 1000)
         await child.close()
+
+    def _is_superfluous(self) -> bool:
+        """Take the running task out if there are more than ``log.cleaner.threads``; return whether."""
+        if len(self._tasks) <= self._settings.current["log.cleaner.threads"]:
+            return False
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.remove(task)
+        return True
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -189,7 +208,7 @@ class Cleaner:
 
     async def _clean(self, child: CleanerChild, partition: Partition, plan: CompactionPlan) -> None:
         log = partition.log
-        config = self._config
+        config = self._settings.current
         generation = log.generation
         began_s = self._clock.monotonic_s()
         try:
@@ -224,7 +243,7 @@ class Cleaner:
 
     async def _copy(self, child: CleanerChild, partition: Partition, job: CleanJob, generation: int) -> CleanResult:
         """Have the child copy, and kill it when there is a reason to. Raises what it says, and _CalledOff."""
-        config = self._config
+        config = self._settings.current
         bytes_per_second = config["log.cleaner.io.max.bytes.per.second"] / max(config["log.cleaner.threads"], 1)
         copying = asyncio.get_running_loop().create_task(
             child.clean(job, bytes_per_second, lambda count: self._report_progress(partition, count))

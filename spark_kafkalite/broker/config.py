@@ -269,6 +269,7 @@ BROKER_SETTINGS = SettingGroup(
             "How many logs are compacted at a time, each by a process of its own that ends when it has nothing to do.",
             minimum=0,
             maximum=64,
+            dynamic=True,
         ),
         Setting(
             "log.cleaner.dedupe.buffer.size",
@@ -278,6 +279,7 @@ BROKER_SETTINGS = SettingGroup(
             "keys a log is compacted in several rounds.",
             unit="bytes",
             minimum=MEBIBYTE,
+            dynamic=True,
         ),
         Setting(
             "log.cleaner.io.max.bytes.per.second",
@@ -286,6 +288,7 @@ BROKER_SETTINGS = SettingGroup(
             "How much compaction reads and writes in a second, of all logs together.",
             unit="bytes per second",
             minimum=1,
+            dynamic=True,
         ),
         Setting(
             "log.cleaner.backoff.ms",
@@ -294,6 +297,7 @@ BROKER_SETTINGS = SettingGroup(
             "How long compaction waits when no log needs it before it looks again.",
             unit="ms",
             minimum=0,
+            dynamic=True,
         ),
         # Disks
         Setting(

@@ -202,7 +202,7 @@ class Broker:
         self._undo.callback(upkeep.stop)
         retention.start()
         self._undo.callback(retention.stop)
-        cleaner = Cleaner(config, logs, replicas, io, self._clock)
+        cleaner = Cleaner(settings, logs, replicas, io, self._clock)
         cleaner.start()
         self._undo.push_async_callback(cleaner.stop)
         disks = DiskWatch(loop, io, logs, replicas, controller)
