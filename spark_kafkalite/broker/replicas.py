@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # Half of what the loop may stall for: one piece of work may take longer than the check of the time.
 _SLICE_S = 0.010
+# Partitions of one topic that take up changed settings in one piece of work: a millisecond or two.
+_CONFIGURED_AT_ONCE = 100
 
 
 class Replicas:
@@ -182,16 +184,19 @@ class Replicas:
             self._work.append(partial(self._apply_config, name))
         self._start_work()
 
-    def _apply_config(self, name: str) -> None:
+    def _apply_config(self, name: str, first: int = 0) -> None:
+        """Have a topic's partitions, from this one on, obey its settings; some in this piece of work, some in more."""
         topic = self._cluster().topics.get(name)
         if topic is None:
             return
         config = self._config_of(name)
-        for number in topic.partitions:
+        for number in range(first, min(first + _CONFIGURED_AT_ONCE, len(topic.partitions))):
             partition = self._partitions.get(TopicPartition(name, number))
             if partition is not None and partition.config != config:
                 partition.log.update_config(config)
                 partition.apply_config(config)
+        if first + _CONFIGURED_AT_ONCE < len(topic.partitions):
+            self._work.append(partial(self._apply_config, name, first + _CONFIGURED_AT_ONCE))
 
     # Work in slices -------------------------------------------------------------------------------------------------
 

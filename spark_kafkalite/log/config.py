@@ -42,7 +42,9 @@ TOPIC_SETTINGS = SettingGroup(
             minimum=-1, maximum=9,
         ),
         Setting(
-            "compression.lz4.level", "int", 9, "Level at which the broker compresses with lz4.", minimum=1, maximum=17
+            "compression.lz4.level", "int", 9,
+            "Accepted for Kafka's sake: lz4 has one level here, the one that Kafka's default chooses.",
+            minimum=1, maximum=17,
         ),
         Setting(
             "compression.type",
@@ -139,7 +141,9 @@ TOPIC_SETTINGS = SettingGroup(
             minimum=1,
         ),
         Setting(
-            "preallocate", "boolean", False, "Accepted for Kafka's sake: segment files are never preallocated here."
+            "preallocate", "boolean", False,
+            "Accepted for Kafka's sake: segment files are never preallocated here, since it makes neither appends nor "
+            "flushes faster and a file's size would no longer be that of its records.",
         ),
         Setting(
             "remote.log.copy.disable", "boolean", False,

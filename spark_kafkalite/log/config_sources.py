@@ -88,10 +88,15 @@ def _broker_synonyms(synonyms: Sequence[Synonym], layers: Sequence[ConfigLayer])
     ]
 
 
-def describe_topic(overrides: Mapping[str, object], layers: Sequence[ConfigLayer]) -> list[DescribedSetting]:
-    """Return every topic setting with its value and where that comes from; wrong overrides do not count."""
+def describe_topic(
+    overrides: Mapping[str, object], layers: Sequence[ConfigLayer], defaults: Mapping[str, Any]
+) -> list[DescribedSetting]:
+    """Return every topic setting with its value and where that comes from; wrong overrides do not count.
+
+    ``defaults`` is what :func:`broker_defaults` makes of the layers.
+    """
     parsed, _ = TOPIC_SETTINGS.parse_usable(overrides)
-    values = {**broker_defaults(layers), **parsed}
+    values = {**defaults, **parsed}
     described = []
     for setting in TOPIC_SETTINGS:
         broker_names = BROKER_SYNONYMS.get(setting.name, ())

@@ -96,7 +96,7 @@ def _result(
     if isinstance(outcome, KafkaError):
         return CreatableTopicResult(name=name, error_code=outcome.code, error_message=str(outcome))
     overrides = {} if topic is None else topic.config
-    described = describe_topic(overrides, context.config.layers)
+    described = describe_topic(overrides, context.config.layers, context.config.topic_defaults)
     replicas = next(iter(outcome.partitions.values()), ())
     return CreatableTopicResult(
         name=name,

@@ -10,6 +10,7 @@ empty name stands for all of them: it has the settings that were set so by defau
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from spark_kafkalite.broker.config import BROKER_SETTINGS
@@ -38,11 +39,17 @@ _BROKER = 4
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
+# Resources between which others have their turn: a few milliseconds.
+_DESCRIBED_AT_ONCE = 10
+
+
 @handles(32, 1, 4)
-def handle(context: BrokerContext, request: Request, message: DescribeConfigsRequest) -> DescribeConfigsResponse:
+async def handle(context: BrokerContext, request: Request, message: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe the settings of each resource."""
     results = []
-    for resource in message.resources:
+    for number, resource in enumerate(message.resources):
+        if number % _DESCRIBED_AT_ONCE == _DESCRIBED_AT_ONCE - 1:
+            await asyncio.sleep(0)
         result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:
             entries = _entries(context, resource)
@@ -68,7 +75,10 @@ def _entries(context: BrokerContext, resource: DescribeConfigsResource) -> Itera
         topic = context.cluster.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name} does not exist")
-        return [_entry(one, read_only=False) for one in describe_topic(topic.config, context.config.layers)]
+        config = context.config
+        return [
+            _entry(one, read_only=False) for one in describe_topic(topic.config, config.layers, config.topic_defaults)
+        ]
     if resource.resource_type == _BROKER:
         described = describe_broker(BROKER_SETTINGS, context.config.values, context.config.layers)
         if name == "":

@@ -435,3 +435,16 @@ class TestQueue:
         header: BatchHeader = kernel.scan_headers(stored)[0]
         kernel.check_crc(stored, 0, header.size_bytes)
         assert (header.codec, header.record_count, header.producer_id, header.base_sequence) == (4, 5, 7, 3)
+
+    @pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", -50, 19)])
+    def test_levels_of_compression_are_obeyed_at_once(self, harness: Harness, codec: str, low: int, high: int) -> None:
+        values = [b"%d" % (number * 7919 % 10007) for number in range(2000)]
+        partition = harness.partition()
+        sizes = []
+        for level in (low, high):
+            change(partition, **{"compression_type": codec, f"compression_{codec}_level": level})
+            before = partition.log.size_bytes
+            self.queue(harness, partition, harness.batch(values=values))
+            harness.io.run_one()
+            sizes.append(partition.log.size_bytes - before)
+        assert sizes[0] > sizes[1] > 0

@@ -14,6 +14,7 @@ from spark_kafkalite.log.config_sources import (
     SOURCE_STATIC_BROKER,
     SOURCE_TOPIC,
     ConfigLayer,
+    broker_defaults,
     describe_broker,
     describe_topic,
 )
@@ -47,7 +48,9 @@ def test_no_change_of_one_source_undoes_another(static: dict[str, str], changes:
             sources[where][name] = value
         config = config.with_dynamic(*(_as_broker(sources[where]) for where in ("own", "by default")))
         found, _ = TopicConfig.in_force(sources["topic"], config.topic_defaults)
-        described = {each.setting.name: each for each in describe_topic(sources["topic"], config.layers)}
+        described = {
+            each.setting.name: each for each in describe_topic(sources["topic"], config.layers, config.topic_defaults)
+        }
         for each in TOPIC_NAMES:
             setting = TOPIC_SETTINGS[each]
             wanted = [sources[where][each] for where in WHERE if each in sources[where]]
@@ -69,7 +72,9 @@ def test_description_names_the_value_and_every_place_it_may_come_from() -> None:
         ConfigLayer(SOURCE_DYNAMIC_DEFAULT_BROKER, {"log.retention.ms": 4, "log.segment.bytes": 2048}),
         ConfigLayer(SOURCE_STATIC_BROKER, {"log.retention.hours": 2, "log.segment.bytes": 4096}),
     )
-    described = {each.setting.name: each for each in describe_topic({"retention.ms": "5"}, layers)}
+    described = {
+        each.setting.name: each for each in describe_topic({"retention.ms": "5"}, layers, broker_defaults(layers))
+    }
     retention = described["retention.ms"]
     assert (retention.value, retention.source) == ("5", SOURCE_TOPIC)
     assert [tuple(each) for each in retention.synonyms] == [

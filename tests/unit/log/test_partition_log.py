@@ -180,6 +180,28 @@ def test_jitter_makes_a_segment_roll_early_but_never_at_once(open_log: LogOpener
     assert open_log().segments.active.roll_jitter_ms == 0
 
 
+def test_jitter_counts_until_the_segment_rolls_whatever_else_changes(open_log: LogOpener) -> None:
+    log = open_log(segment_ms=1000, segment_jitter_ms=999)
+    log.segments.active.roll_jitter_ms = 400
+    log.update_config(open_log(segment_ms=1000, segment_jitter_ms=999, flush_ms=5).config)
+    for timestamp_ms, segments in ((5000, 1), (5600, 1), (5601, 2)):
+        append(log, timestamp_ms=timestamp_ms)
+        assert len(log.segments) == segments
+    log.update_config(open_log(segment_ms=1000).config)
+    assert log.segments.active.roll_jitter_ms == 0
+
+
+def test_index_interval_says_how_many_entries_there_are(open_log: LogOpener) -> None:
+    log = open_log(index_interval_bytes=0)
+    for _ in range(10):
+        append(log)
+    dense = log.segments.active.offset_index.count
+    log.update_config(open_log(index_interval_bytes=10**6).config)
+    for _ in range(10):
+        append(log)
+    assert (dense, log.segments.active.offset_index.count) == (9, 9)
+
+
 # Read
 
 
