@@ -86,8 +86,8 @@ BROKER_SETTINGS = SettingGroup(
             "num.io.threads",
             "int",
             4,
-            "Threads, at most, for each of what may block: fsync, reads of old data that is not in memory, large "
-            "compressed batches, removing files.",
+            "Threads, at most, for each of what may block: reads of old data that is not in memory, large compressed "
+            "batches, removing files. fsync has 16, or as many if this is more.",
             minimum=1,
             maximum=64,
         ),
