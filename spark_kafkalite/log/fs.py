@@ -152,7 +152,13 @@ class Fs(Protocol):
 
 
 class NotInMemory(Exception):
-    """A read without waiting found that it would have to wait. Not an OSError: nothing has failed."""
+    """A read without waiting found that it would have to wait. Not an OSError: nothing has failed.
+
+    ``window_bytes``: how much ``load`` reads at least. ``goes_on``: the same look-up, begun anew, will get further.
+    """
+
+    window_bytes = _WINDOW_BYTES
+    goes_on = False
 
     def __init__(self, file: File, position: int, length: int) -> None:
         super().__init__(f"{length} bytes at {position} of {file.path} are not in memory")
@@ -162,7 +168,7 @@ class NotInMemory(Exception):
 
     def load(self) -> None:
         """Read the bytes, and some around them, so that they are in memory; for a thread that may wait."""
-        position, end = self._position, self._position + max(self._length, _WINDOW_BYTES)
+        position, end = self._position, self._position + max(self._length, self.window_bytes)
         size_bytes = self._file.size()
         if size_bytes <= _READ_WHOLE_BYTES:
             position, end = 0, size_bytes

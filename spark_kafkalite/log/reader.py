@@ -4,6 +4,10 @@ Both go from the segments' sorted base offsets to a segment, from its sparse ind
 headers. Reads at the end of the log, and reads that go on where another ended, find their position in a small table
 instead: that is what nearly all consumers do.
 
+A look-up by time may have to walk far: past a million batches of one timestamp, of which the time index has only the
+first. Where reads may not wait, it stops after some batches with WalkGoesOn and remembers how far it came, so that the
+same look-up goes on from there.
+
 Nothing here knows the log's bounds; ``PartitionLog`` checks them and names the partition in errors.
 """
 
@@ -11,6 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from spark_kafkalite.log.fs import NotInMemory, may_wait
 from spark_kafkalite.log.segment import Found, LogSlice, Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.records.columns import add_batch
@@ -22,6 +27,11 @@ _REMEMBERED_POSITIONS = 256
 # How far back a producer's batches are looked for, first and if there were few: some ten milliseconds' work.
 _LATE_BYTES = (1 << 20, 8 << 20)
 _FEW_BATCHES = 1000
+# How many batches a look-up by time walks before others get their turn: a few milliseconds' work.
+_WALKED_AT_ONCE = 1000
+# How much of the log a thread reads for a walk that has missed, and how many walks are remembered.
+_WALK_WINDOW_BYTES = 4 << 20
+_REMEMBERED_WALKS = 64
 
 
 class TimestampOffset(NamedTuple):
@@ -32,15 +42,29 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
+class WalkGoesOn(NotInMemory):
+    """A look-up has walked long enough for one turn; nothing has to be read."""
+
+    goes_on = True
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "the look-up goes on")
+
+    def load(self) -> None:
+        pass
+
+
 class Reader:
     """Reads the segments of one log."""
 
-    __slots__ = ("_positions", "_segments")
+    __slots__ = ("_positions", "_segments", "_walks")
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
         # Base offset of a batch to its position in its segment.
         self._positions: dict[int, int] = {}
+        # How far look-ups by time have come: (timestamp, base offset of the segment) to a position in it.
+        self._walks: dict[tuple[int, int], int] = {}
 
     def remember(self, base_offset: int, position: int) -> None:
         """Note where a batch starts in its segment."""
@@ -52,6 +76,7 @@ class Reader:
     def forget_positions(self) -> None:
         """Drop what is remembered; needed when batches move or go."""
         self._positions.clear()
+        self._walks.clear()
 
     def slice(
         self, start_offset: int, max_bytes: int, until_offset: int, end_offset: int, at_least_one: bool
@@ -100,7 +125,11 @@ class Reader:
     def _remember_boundary(self, segment: Segment, position: int) -> None:
         """Note which offset begins where a read ended, for the read that goes on from there."""
         if position < segment.size_bytes:
-            found = next(segment.headers(position, position + 1, read_bytes=HEADER_BYTES))
+            try:
+                found = next(segment.headers(position, position + 1, read_bytes=HEADER_BYTES))
+            except NotInMemory:
+                # Not worth waiting for: that read will find its way by the index.
+                return
             self.remember(found.header.base_offset, position)
 
     def late_batches_of(self, producer_id: int) -> list[tuple[int, BatchHeader]]:
@@ -138,16 +167,41 @@ class Reader:
                 break
             if segment.max_timestamp[0] < timestamp_ms:
                 continue
-            offset = max(segment.offset_before(timestamp_ms), start_offset)
-            for found in segment.headers(segment.position_before(offset)):
+            record, ended = self._walk(segment, timestamp_ms, start_offset, until_offset)
+            if record is not None or ended:
+                return record
+        return None
+
+    def _walk(
+        self, segment: Segment, timestamp_ms: int, start_offset: int, until_offset: int
+    ) -> tuple[TimestampOffset | None, bool]:
+        """Look for the record in one segment; return it, and whether ``until_offset`` was reached."""
+        key = timestamp_ms, segment.base_offset
+        offset = max(segment.offset_before(timestamp_ms), start_offset)
+        position = max(segment.position_before(offset), self._walks.pop(key, 0))
+        walked = 0
+        try:
+            for found in segment.headers(position):
+                position = found.position
                 if found.header.base_offset >= until_offset:
-                    return None
+                    return None, True
+                if walked >= _WALKED_AT_ONCE and not may_wait():
+                    raise WalkGoesOn
+                walked += 1
                 if found.header.max_timestamp < timestamp_ms or found.header.last_offset < offset:
                     continue
                 record = _record_at_or_after(segment, found, timestamp_ms, start_offset, until_offset)
                 if record is not None:
-                    return record
-        return None
+                    return record, False
+        except NotInMemory as missing:
+            if len(self._walks) >= _REMEMBERED_WALKS:
+                self._walks.clear()
+            self._walks[key] = position
+            if walked > 1:
+                missing.window_bytes = _WALK_WINDOW_BYTES
+                missing.goes_on = True
+            raise
+        return None, False
 
     def with_max_timestamp(self, start_offset: int, until_offset: int) -> TimestampOffset | None:
         """Return the first record with the largest timestamp of those in the range; None when there is none."""
@@ -169,7 +223,10 @@ def _max_timestamp_batch(segment: Segment, start_offset: int, until_offset: int)
     if start_offset <= offset < until_offset:
         return segment.find(offset)
     best: Found | None = None
-    for found in segment.headers(segment.position_before(start_offset)):
+    # The largest time is hidden or gone. Up to its last entry that may be read, the time index knows the largest one.
+    known = segment.largest_before(until_offset)
+    walk_from = start_offset if known is None else max(known[1], start_offset)
+    for found in segment.headers(segment.position_before(walk_from)):
         header = found.header
         if header.base_offset >= until_offset:
             break

@@ -160,6 +160,15 @@ class Segment:
             entry = self.time_index.entry_before(timestamp_ms)
         return entry[1] if entry else self.base_offset
 
+    def largest_before(self, offset: int) -> tuple[int, int] | None:
+        """Return the largest timestamp that the time index knows of below ``offset``, and the last offset of the first
+        batch that reached it; None when it says nothing. Later batches may be younger."""
+        entry = self.time_index.entry_below(offset)
+        if entry is not None and not (entry[1] < offset and self._has_timestamp(*entry)):
+            self.rebuild_indexes(f"its time index says that offset {entry[1]} is of {entry[0]}")
+            entry = self.time_index.entry_below(offset)
+        return entry
+
     def _is_batch(self, last_offset: int, position: int) -> bool:
         if not 0 <= position <= self.size_bytes - HEADER_BYTES:
             return False

@@ -51,6 +51,11 @@ class TimeIndex(SparseIndex):
         entry = self.floor(timestamp_ms - 1)
         return (entry[0], self._base_offset + entry[1]) if entry else None
 
+    def entry_below(self, offset: int) -> tuple[int, int] | None:
+        """Return (timestamp, offset) of the last entry with an offset below ``offset``; None when there is none."""
+        entry = self.floor_by_value(offset - 1 - self._base_offset)
+        return (entry[0], self._base_offset + entry[1]) if entry else None
+
     def last_entry(self) -> tuple[int, int] | None:
         """Return (timestamp, offset) of the last entry."""
         entry = self.last()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,8 @@ from spark_kafkalite.errors import (
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
 )
+from spark_kafkalite.log import reader
+from spark_kafkalite.log.fs import without_waiting
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
@@ -369,6 +372,56 @@ def test_record_with_the_largest_timestamp(open_log: LogOpener) -> None:
     earlier = log.offset_of_max_timestamp(6)
     assert earlier is not None
     assert (earlier.offset, earlier.timestamp_ms) == (2, 20)
+
+
+def test_a_look_up_by_time_takes_turns_where_it_may_not_wait(
+    open_log: LogOpener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_WALKED_AT_ONCE", 10)
+    log = open_log(segment_bytes=4000, index_interval_bytes=0)
+    for _ in range(95):
+        append(log, timestamp_ms=5)
+    append(log, timestamp_ms=6)
+    turns = 0
+    while True:
+        turns += 1
+        try:
+            with without_waiting():
+                found = log.offset_for_timestamp(6, 96)
+                break
+        except reader.WalkGoesOn:
+            # Another look-up in between does not lose the first one's place.
+            assert log.offset_for_timestamp(5, 96) == (0, 5, 0)
+    assert found == (95, 6, 0)
+    assert log.offset_for_timestamp(6, 96) == found
+    assert 3 <= turns <= 12
+
+
+def test_the_largest_visible_timestamp_is_found_without_walking_the_segment(open_log: LogOpener) -> None:
+    log = open_log(index_interval_bytes=0)
+    chance = random.Random(7)
+    times = [chance.randrange(1000) for _ in range(200)] + list(range(2000, 2300)) + [5000]
+    for at in times:
+        append(log, timestamp_ms=at)
+    for until in [1, 2, 50, 199, 200, 350, 500, 501]:
+        largest = max(times[:until])
+        assert log.offset_of_max_timestamp(until) == (times.index(largest), largest, 0)
+    log.advance_log_start(100)
+    largest = max(times[100:150])
+    assert log.offset_of_max_timestamp(150) == (times.index(largest, 100), largest, 0)
+    headers = []
+    segment = log.segments.active
+    walk = type(segment).headers
+
+    def counted(self: object, *arguments: int, **options: int) -> object:
+        for found in walk(segment, *arguments, **options):
+            headers.append(found)
+            yield found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(segment), "headers", counted)
+        assert log.offset_of_max_timestamp(490) == (489, 2289, 0)
+    assert len(headers) < 20
 
 
 def test_records_without_timestamps_are_found_by_no_time(open_log: LogOpener) -> None:
