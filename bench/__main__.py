@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.measurement import Row
 
-NAMES = ("broker", "clients", "spark_read_write", "compaction_copy")
+NAMES = ("broker", "clients", "durability", "cold_reader", "log_scale", "compaction_copy", "spark_read_write")
 # Both connectors run on the one PySpark that the JVM connector's jars are of.
 ENVIRONMENTS = {"spark_read_write": ".venv-spark42"}
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,6 +130,8 @@ def _page() -> str:
             cells = [row.what, row.unit, _figure(row.our_median), peer, ratio, _wanted(row), row.verdict]
             lines.append(f"| {' | '.join(cells)} |")
         lines += [""] + [f"- {row['what']}: {row['note']}" for row in document["rows"] if row["note"]]
+        if (RESULTS / f"{name}.svg").exists():
+            lines += ["", f"![{name}](results/{name}.svg)"]
     return "\n".join(lines).rstrip() + "\n"
 
 
