@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.request_memory import RequestMemory
-from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.errors import KafkaError, KafkaStorageError
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.records import layout
@@ -194,6 +194,8 @@ class AppendQueue:
         outcome: AppendOutcome
         if isinstance(checked, KafkaError):
             outcome = _without_frames(checked)
+        elif isinstance(checked, MemoryError):
+            outcome = KafkaStorageError("the broker is out of memory; nothing was written, try again")
         elif isinstance(checked, BaseException):
             outcome = KafkaError(f"the batch could not be checked: {checked!r}")
         else:

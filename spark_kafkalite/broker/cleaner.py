@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -34,6 +33,7 @@ from spark_kafkalite.log.checkpoint import SWAP_FILE
 from spark_kafkalite.log.cleanable import clean_job, compaction_state, roll_is_due
 from spark_kafkalite.log.cleaner import CleanJob, CleanResult, UncleanableLog
 from spark_kafkalite.log.compaction import CompactionPlan, most_urgent, plan_compaction
+from spark_kafkalite.log.disk import FailureKind, kind_of
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.swap import Swap, remove_cleaned
@@ -50,7 +50,6 @@ _UNCLEANABLE_S: Final = 3600.0
 _DISK_FULL_S: Final = 60.0
 # A child that dies over the same log this often is not given it again for long.
 _DEATHS: Final = 3
-_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class _CalledOff(Exception):
@@ -232,7 +231,7 @@ class Cleaner:
             self._replicas.storage_failed(partition, error)
         except OSError as error:
             if self._reason_against(partition, generation) is None:
-                self._defer(log, _DISK_FULL_S if error.errno in _DISK_FULL else _UNCLEANABLE_S, str(error))
+                self._defer(log, _UNCLEANABLE_S if kind_of(error) is FailureKind.BROKEN else _DISK_FULL_S, str(error))
         else:
             self._deaths.pop(log, None)
             self._next_horizon_ms[log] = result.next_horizon_ms
@@ -300,7 +299,7 @@ class Cleaner:
                 if log.closed or self._stop_wanted.is_set():
                     # The next start ends it.
                     return None
-                if error.errno not in _DISK_FULL:
+                if kind_of(error) is FailureKind.BROKEN:
                     raise KafkaStorageError(f"cannot end the cleaning of {log.directory}: {error}") from error
                 logger.warning("cannot end the cleaning of %s yet: %s", log.topic_partition, error)
                 await self._pause(1.0)
@@ -309,7 +308,7 @@ class Cleaner:
         """Clear up after a swap that failed before its commit. KafkaStorageError when it may have been committed."""
         log, fs = partition.log, self._logs.fs
         is_doubtful = isinstance(error, OSError) and (
-            error.errno not in _DISK_FULL or fs.exists(f"{log.directory}/{SWAP_FILE}")
+            kind_of(error) is FailureKind.BROKEN or fs.exists(f"{log.directory}/{SWAP_FILE}")
         )
         if is_doubtful and not log.closed:
             raise KafkaStorageError(f"cannot put cleaned segments in place in {log.directory}: {error}") from error

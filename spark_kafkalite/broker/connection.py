@@ -152,13 +152,22 @@ class Connection:
     def _on_readable(self) -> None:
         try:
             self._read()
+        except MemoryError:
+            self._out_of_memory("a request")
         except Exception:
             self._report_bug()
 
     def _report_bug(self) -> None:
         """Close after an error that is ours: a callback that raises would be called again and again."""
-        _quiet.log(logging.ERROR, "bug", "the connection to %s failed", self.peer, exc_info=True)
-        self.close("an error in the broker")
+        try:
+            _quiet.log(logging.ERROR, "bug", "the connection to %s failed", self.peer, exc_info=True)
+        finally:
+            self.close("an error in the broker")
+
+    def _out_of_memory(self, what: str) -> None:
+        """Close, because there is no memory for what the peer sends; others may still be served."""
+        _quiet.log(logging.WARNING, "memory", "closed the connection from %s: no memory for %s", self.peer, what)
+        self.close(f"no memory for {what}")
 
     def _read(self) -> None:
         owner = self._owner
@@ -256,7 +265,12 @@ class Connection:
         if left < 4:
             self._head = bytes(data[position:end])
             return
-        frame = new_frame_buffer(_SIZE.unpack_from(data, position)[0])
+        size_bytes = _SIZE.unpack_from(data, position)[0]
+        try:
+            frame = new_frame_buffer(size_bytes)
+        except (MemoryError, OSError):
+            self._out_of_memory(f"a request of {size_bytes} bytes")
+            return
         self._filled = left - 4
         frame[: self._filled] = data[position + 4 : end]
         self._frame = frame

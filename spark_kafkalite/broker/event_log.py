@@ -60,5 +60,9 @@ class QuietLog:
         if left_out:
             message += " (%d more like this were not written)"
             arguments = (*arguments, left_out)
-        self._logger.log(level, message, *arguments, exc_info=exc_info)
+        try:
+            self._logger.log(level, message, *arguments, exc_info=exc_info)
+        except MemoryError:
+            # Whoever logs an error goes on to deal with it; that matters more than the line.
+            return False
         return True

@@ -379,7 +379,8 @@ class Partition(Appender):
         try:
             self.log.roll()
         except KafkaStorageError as error:
-            self._storage_failed(error)
+            if self.log.failure is not None:
+                self._storage_failed(error)
             raise
 
     # Flushing -------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_kafkalite.broker import handlers
+from spark_kafkalite.broker import descriptors, handlers
 from spark_kafkalite.broker.acceptor import Acceptor
 from spark_kafkalite.broker.cleaner import Cleaner
 from spark_kafkalite.broker.config import BrokerConfig
@@ -119,6 +119,7 @@ class Broker:
             producer_id_expiration_ms=config["producer.id.expiration.ms"],
             min_free_bytes=config["log.dir.min.free.bytes"],
             reserve_bytes=config["log.dir.reserve.bytes"],
+            open_files=descriptors.kept_open(descriptors.raise_limit()),
             topic_id_of=lambda name: topic.topic_id if (topic := watcher.state.topics.get(name)) is not None else None,
         )
         logs.open()

@@ -82,6 +82,8 @@ class LocalLog:
         self._dirty_since_s: float | None = None
         self._flushing = False
         self._unsynced = Unsynced()
+        # Where the latest append begins in the active segment; -1 until its roll, if it needs one, is done.
+        self._append_position = -1
         self._set_jitter()
 
     @property
@@ -111,10 +113,11 @@ class LocalLog:
     ) -> None:
         active = self.segments.active
         config = self.config
+        self._append_position = -1
         if active.must_roll(len(batch), last_offset, max_timestamp, config, self._clock):
             self.roll(base_offset)
             active = self.segments.active
-        position = active.size_bytes
+        self._append_position = position = active.size_bytes
         try:
             active.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
         except OSError as error:
@@ -124,6 +127,21 @@ class LocalLog:
         if self._dirty_since_s is None:
             self._dirty_since_s = self._clock.monotonic_s()
             self._on_dirty()
+
+    def _take_back(self, base_offset: int) -> None:
+        """Undo an append in the middle of which memory ran out, so that nobody sees what its producer is not told of.
+
+        Where that fails too, and in the middle of a roll, the log fails.
+        """
+        active = self.segments.active
+        try:
+            if self._append_position < 0:
+                raise MemoryError
+            active.truncate(self._append_position, base_offset)
+            self._reader.forget_positions()
+            self.log_end_offset = Offset(base_offset)
+        except (MemoryError, OSError):
+            self.fail(f"out of memory in the middle of an append to {self.topic_partition}; restart the broker")
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment. The old one is synced by the next flush."""

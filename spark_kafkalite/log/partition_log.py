@@ -235,11 +235,16 @@ class PartitionLog(LocalLog):
             kernel.stamp(batch, 0, base_offset, leader_epoch)
         if leader_epoch != self.epochs.latest:
             self.assign_leader_epoch(leader_epoch, sync=False)
-        self._write(batch, base_offset, last_offset, header.max_timestamp)
-        if append_time_ms >= 0:
-            self._last_append_time_ms = append_time_ms
-        if has_producer:
-            self.producers.update(header, base_offset, append_time_ms if append_time_ms >= 0 else self._clock.wall_ms())
+        try:
+            self._write(batch, base_offset, last_offset, header.max_timestamp)
+            if append_time_ms >= 0:
+                self._last_append_time_ms = append_time_ms
+            if has_producer:
+                seen_ms = append_time_ms if append_time_ms >= 0 else self._clock.wall_ms()
+                self.producers.update(header, base_offset, seen_ms)
+        except MemoryError:
+            self._take_back(base_offset)
+            raise
         return AppendResult(base_offset, last_offset, append_time_ms, False)
 
     def _make_ready(self) -> None:
