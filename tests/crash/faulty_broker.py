@@ -21,6 +21,7 @@ from spark_kafkalite.cli.broker import parse_overrides
 from spark_kafkalite.log import scan
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.fs import OsFile, OsFs
+from spark_kafkalite.log.log_starts import LogStartCheckpoint
 
 _LATE_S = 0.03
 
@@ -53,6 +54,11 @@ class _FilesOf(OsFs):
         return file
 
 
+class _WithoutDirectorySync(OsFs):
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
 def _sync_later() -> OsFs:
     """What waits for a flush is told that it has been, and then it is."""
     run = FlushJob.run
@@ -69,11 +75,18 @@ def _believe_every_crc() -> OsFs:
     return OsFs()
 
 
+def _forget_log_starts() -> OsFs:
+    LogStartCheckpoint.write = lambda self: None  # type: ignore[method-assign]
+    return OsFs()
+
+
 BUGS: dict[str, Callable[[], OsFs]] = {
     "skip-log-sync": lambda: _FilesOf(_LogFileWithoutSync),
     "rename-before-sync": lambda: _FilesOf(_TemporaryFileWithoutSync),
     "flushed-before-sync": _sync_later,
     "skip-crc": _believe_every_crc,
+    "skip-directory-sync": _WithoutDirectorySync,
+    "forget-log-starts": _forget_log_starts,
 }
 
 # Where ext4 does more than it promises, a bug hides: it allocates a renamed file's blocks by itself unless told not to,
@@ -82,6 +95,11 @@ SHOWS_ON = {
     "rename-before-sync": "data=writeback,noauto_da_alloc",
     "skip-crc": "data=writeback,nodelalloc,commit=1",
 }
+
+
+def command_prefix(bug: str | None) -> list[str]:
+    """Return what stands before the command of a broker with this bug; nothing for one without."""
+    return [sys.executable, __file__, bug] if bug else []
 
 
 def main(arguments: list[str]) -> int:

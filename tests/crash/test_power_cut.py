@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pytest
 
+from spark_kafkalite import Admin
+from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash import examine, faulty_broker, loop_disk
 from tests.crash.loop_disk import Disk, Disks
-from tests.crash.workload import Promise, Workload
+from tests.crash.workload import Promise, Workload, delete_records, log_start
+from tests.interop.raw_client import RawClient
 
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 SEED = int(os.environ.get("KAFKALITE_CUT_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
@@ -34,7 +36,8 @@ CUTS_OF_SESSION = 10
 SESSIONS = 20 if SOAK else 2
 # In how many cuts a bug made on purpose has to show.
 BUG_CUTS = 100 if SOAK else 30
-# The others need more luck.
+LOUD_BUGS = ("flushed-before-sync", "rename-before-sync", "skip-crc", "skip-log-sync")
+# Those that need no luck to be found.
 QUICK_BUGS = ("flushed-before-sync", "rename-before-sync", "skip-log-sync")
 
 OVERRIDES = {
@@ -102,8 +105,7 @@ class Session:
             disk.unmount()
 
     def _broker(self, disk: Disk, port: int = 0) -> BrokerProcess:
-        prefix = [sys.executable, faulty_broker.__file__, self.bug] if self.bug else []
-        return examine.broker_on(self.disks.new_path("broker"), disk.path / "data", OVERRIDES, prefix, port)
+        return _broker_on(self.disks, disk, OVERRIDES, self.bug, port)
 
     def _cut(self, broker: BrokerProcess, disk: Disk, workload: Workload, chance: random.Random) -> None:
         if chance.random() < 0.3:
@@ -170,6 +172,17 @@ class Session:
         return successor, image
 
 
+def _broker_on(
+    disks: Disks, disk: Disk, overrides: Mapping[str, object], bug: str | None, port: int = 0
+) -> BrokerProcess:
+    return BrokerProcess(
+        disks.new_path("broker"),  # its output; the logs lie on the disk
+        port=port,
+        overrides={**overrides, "log.dirs": disk.path / "data"},
+        command_prefix=faulty_broker.command_prefix(bug),
+    )
+
+
 def test_nothing_that_was_flushed_is_lost_with_the_power(disks: Disks) -> None:
     print(f"seed {SEED}: KAFKALITE_CUT_SEED={SEED} repeats the moments of the cuts")
     chance = random.Random(SEED)
@@ -183,7 +196,7 @@ def test_nothing_that_was_flushed_is_lost_with_the_power(disks: Disks) -> None:
         assert session.promised > 100, f"seed {SEED}: too little was promised to be tested: {session}"
 
 
-@pytest.mark.parametrize("bug", sorted(faulty_broker.BUGS) if SOAK else QUICK_BUGS)
+@pytest.mark.parametrize("bug", LOUD_BUGS if SOAK else QUICK_BUGS)
 def test_bug_made_on_purpose_is_found(disks: Disks, bug: str) -> None:
     chance = random.Random(SEED)
     cuts = 0
@@ -195,3 +208,38 @@ def test_bug_made_on_purpose_is_found(disks: Disks, bug: str) -> None:
             print(f"{bug}: found at cut {cuts}: {session.problems}")
             return
     pytest.fail(f"{bug}: {cuts} cuts with KAFKALITE_CUT_SEED={SEED} have not shown it")
+
+
+def _deletions_undone(disks: Disks, bug: str | None, deletions: int) -> list[str]:
+    """Delete records, with nothing else going on that would put names on the disk, and cut the power after each."""
+    undone = []
+    chance = random.Random(SEED)
+    disk = disks.new_disk("data=ordered")
+    try:
+        with _broker_on(disks, disk, {}, bug) as broker:
+            with Admin(bootstrap_servers=broker.bootstrap) as admin:
+                admin.create_topic("t", 1, 1, {"flush.before.ack": "true"})
+            with RawClient(broker.bootstrap) as client:
+                for _ in range(deletions):
+                    batch = make_batch(10, timestamp_ms=time.time_ns() // 1_000_000)
+                    end = client.produce("t", batch).base_offset + 10
+                    told = delete_records(client, "t", end - 5)
+                    image = disk.cut_power(chance, still=broker.pause)
+                    try:
+                        with _broker_on(disks, image, {}, bug) as after, RawClient(after.bootstrap) as looking:
+                            found = log_start(looking, "t")
+                    finally:
+                        image.unmount()
+                    if told != end - 5 or found != told:
+                        undone.append(f"told that the log starts at {told}, found it starting at {found}")
+    finally:
+        disk.unmount()
+    return undone
+
+
+def test_deleted_records_stay_deleted(disks: Disks) -> None:
+    assert _deletions_undone(disks, None, 50 if SOAK else 4) == []
+
+
+def test_deletion_whose_rename_is_not_synced_is_found(disks: Disks) -> None:
+    assert _deletions_undone(disks, "skip-directory-sync", 3)

@@ -140,6 +140,21 @@ def number_of(topic: str, value: bytes | None) -> int | None:
     return number if value == value_of(topic, number) else None
 
 
+def delete_records(client: RawClient, topic: str, until: int) -> int | None:
+    """Delete partition 0's records below an offset; return the log start that came of it, None when it was refused."""
+    partition = DeleteRecordsPartition(partition_index=0, offset=until)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=5000)
+    answer = client.call(request, 2).topics[0].partitions[0]
+    return int(answer.low_watermark) if answer.error_code == 0 else None
+
+
+def log_start(client: RawClient, topic: str) -> int | None:
+    """Return partition 0's log start offset, None when nobody says."""
+    asked = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=_EARLIEST)])
+    answer = client.call(ListOffsetsRequest(replica_id=-1, topics=[asked]), 6).topics[0].partitions[0]
+    return int(answer.offset) if answer.error_code == 0 else None
+
+
 @dataclass
 class Promise:
     """What must be on the disk: offset to number by topic, the first offsets that may be there, topics that exist and
@@ -322,19 +337,16 @@ class Workload:
         written = self.writers[topic].acknowledged
         until = self._chance.randrange(max(written, default=0) + 1)
         self.asked_starts[topic] = max(until, self.asked_starts.get(topic, 0))
-        partition = DeleteRecordsPartition(partition_index=0, offset=until)
-        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=5000)
-        answer = client.call(request, 2).topics[0].partitions[0]
-        if answer.error_code == 0:
-            self.starts[topic] = max(self.starts[topic], answer.low_watermark)
+        told = delete_records(client, topic, until)
+        if told is not None:
+            self.starts[topic] = max(self.starts[topic], told)
 
     def _look_at_start(self, client: RawClient, topic: str) -> None:
-        asked = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=_EARLIEST)])
-        answer = client.call(ListOffsetsRequest(replica_id=-1, topics=[asked]), 6).topics[0].partitions[0]
-        if answer.error_code == 0:
-            if answer.offset < self.starts[topic]:
-                self.failures.append(f"{topic}: the log start went from {self.starts[topic]} back to {answer.offset}")
-            self.starts[topic] = max(self.starts[topic], answer.offset)
+        start = log_start(client, topic)
+        if start is not None:
+            if start < self.starts[topic]:
+                self.failures.append(f"{topic}: the log start went from {self.starts[topic]} back to {start}")
+            self.starts[topic] = max(self.starts[topic], start)
 
     def _write_back(self) -> None:
         """Do what the kernel may do at any time: write some pages of some files, in any order."""
