@@ -56,6 +56,7 @@ not in the table does; only ApiVersions itself answers a version that it does no
   (`request.read.timeout.ms`).
 - Requests may be pipelined; answers come in the order of the requests. A connection with more than
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
+- Settings of a broker that are unknown are refused (INVALID_REQUEST); Apache Kafka keeps them for plug-ins.
 - A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, and with INVALID_RECORD when it unpacks to more
   than `max.decompressed.batch.bytes`.
 """

@@ -130,7 +130,13 @@ class Broker:
 
         store = self._open_registry(loop, logs)
         watcher = ClusterWatcher(store)
-        controller = Controller(store, watcher, broker_id, self._clock)
+        controller = Controller(
+            store,
+            watcher,
+            broker_id,
+            self._clock,
+            unclean_election=lambda name: topics.config_of(name).unclean_leader_election_enable,
+        )
         await session.create_base_nodes(store)
         cluster_id = await session.cluster_id(store, self._stored_cluster_id())
         logs.claim(config.broker_id, cluster_id)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
@@ -71,7 +71,17 @@ NO_EPOCH: Final = ControllerEpoch(-1)
 class Controller:
     """This broker's candidacy for the role, and the role while it has it. Lives in the watcher's event loop."""
 
-    def __init__(self, store: Store, watcher: ClusterWatcher, broker_id: BrokerId, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        store: Store,
+        watcher: ClusterWatcher,
+        broker_id: BrokerId,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        unclean_election: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on."""
+        self._unclean_election = unclean_election
         self._store = store
         self._watcher = watcher
         self._broker_id = broker_id
@@ -202,7 +212,9 @@ class Controller:
                 self._spawn(self._claim())
             return
         change = diff(old, new)
-        if change.new_brokers or change.gone_brokers or change.bounced_brokers:
+        brokers_changed = change.new_brokers or change.gone_brokers or change.bounced_brokers
+        # Settings may have allowed an unclean election.
+        if brokers_changed or change.changed_configs or old.broker_configs != new.broker_configs:
             self._check_all = True
         self._to_check.update(change.changed_partitions)
         if self._candidates(new):
@@ -231,7 +243,8 @@ class Controller:
             if partition is None or not needs_election(partition, state.brokers):
                 continue
             leaderless = partition.has_state and partition.leader == znodes.NO_LEADER
-            if leaderless and elect(partition, state.brokers).leader == znodes.NO_LEADER:
+            unclean = self._unclean_election(topic_partition.topic)
+            if leaderless and elect(partition, state.brokers, unclean=unclean).leader == znodes.NO_LEADER:
                 continue
             found.append((topic_partition, partition))
         self._check_all = False
@@ -268,8 +281,7 @@ class Controller:
         name, number = topic_partition
         topic = cluster.topics[name]
         partition = topic.partitions[number]
-        unclean = topic.config.get("unclean.leader.election.enable") == "true"
-        elected = elect(partition, cluster.brokers, unclean=unclean)
+        elected = elect(partition, cluster.brokers, unclean=self._unclean_election(name))
         epoch = LeaderEpoch(partition.leader_epoch + 1)
         data = LeaderAndIsr(elected.leader, epoch, elected.isr, self._epoch).encode()
         path = znodes.state_path(name, number)

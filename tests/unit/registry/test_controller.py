@@ -19,6 +19,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session, znodes
 from spark_kafkalite.registry.cluster_state import ClusterState, PartitionState
+from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.controller import Controller, NewTopic
 from spark_kafkalite.registry.embedded import EmbeddedRegistry, EmbeddedStore
 from spark_kafkalite.registry.store import answer
@@ -26,6 +27,7 @@ from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr
 
 TIMEOUT_S = 10
+UNCLEAN = "unclean.leader.election.enable"
 
 
 @dataclass
@@ -56,7 +58,12 @@ async def join(registry: EmbeddedRegistry, broker_id: int) -> Member:
     seen: list[tuple[ClusterState, ClusterState]] = []
     watcher = ClusterWatcher(store, lambda old, new: seen.append((old, new)))
     await watcher.start(cluster_id)
-    controller = Controller(store, watcher, BrokerId(broker_id))
+    controller = Controller(
+        store,
+        watcher,
+        BrokerId(broker_id),
+        unclean_election=lambda name: watcher.state.topics[name].config.get(UNCLEAN) == "true",
+    )
     await controller.start()
     return Member(store, watcher, controller, seen)
 
@@ -209,6 +216,26 @@ def test_a_deposed_controllers_writes_are_fenced(tmp_path: Path) -> None:
             with pytest.raises(NotController, match="no longer the controller"):
                 await first.controller._write([])
             assert not first.controller.is_active
+
+    run(work())
+
+
+def test_an_unclean_election_follows_the_setting_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 3) as (registry, (first, second, third)):
+            await first.controller.create_topics([NewTopic("t", assignment={0: [2, 3]})])
+            await first.until(lambda state: "t" in state.topics)
+            for member, leader in ((second, 3), (third, -1)):
+                registry.expire(member.store.session_id)
+                await first.until(lambda state, leader=leader: state.topics["t"].partitions[0].leader == leader)  # type: ignore[misc]
+            back = await join(registry, 2)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert first.partition("t").leader == -1
+            await alter_config(back.store, znodes.topic_config_path("t"), lambda old: {**old, UNCLEAN: "true"})
+            await first.until(lambda state: state.topics["t"].partitions[0].leader == 2)
+            assert first.partition("t").isr == (2,)
+            await back.controller.close()
+            back.watcher.close()
 
     run(work())
 
