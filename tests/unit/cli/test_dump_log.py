@@ -1,10 +1,13 @@
+import io
 import json
 import struct
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from spark_kafkalite.cli.main import run
+from spark_kafkalite.log.fs import OsFs
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.compression import ZSTD
 from spark_kafkalite.records.kernel import OpenBatch
@@ -147,3 +150,105 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert dump(capsys, tmp_path / "nothing")[0] == 1
     (tmp_path / "notes.txt").write_text("x")
     assert dump(capsys, tmp_path / "notes.txt")[0] == 2
+
+
+# Repair -------------------------------------------------------------------------------------------------------------
+
+
+def tear(log: Path, extra: bytes = b"torn") -> Path:
+    segment = log / "00000000000000000000.log"
+    segment.write_bytes(segment.read_bytes() + extra)
+    return segment
+
+
+def test_repair_cuts_a_torn_tail_when_told_to(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (log / "00000000000000000000.log").read_bytes()
+    segment = tear(log)
+    (log.parent / ".kafka_cleanshutdown").write_text("{}")
+    code, out = dump(capsys, "--repair", "--yes", log)
+    assert code == 0
+    assert f"DAMAGED {segment} at position {len(before)}" in out
+    assert "to be cut: 4 bytes; the log would end at offset 4" in out
+    assert f"what was cut is in {segment}.torn" in out
+    assert segment.read_bytes() == before
+    assert Path(f"{segment}.torn").read_bytes() == b"torn"
+    assert not (log.parent / ".kafka_cleanshutdown").exists()
+    assert dump(capsys, log)[0] == 0
+    assert "nothing to cut" in dump(capsys, "--repair", log)[1]
+
+
+@pytest.mark.parametrize(("answer", "cut"), [("y\n", True), ("n\n", False), ("\n", False), ("", False)])
+def test_repair_asks(
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str, cut: bool
+) -> None:
+    segment = tear(log)
+    torn = segment.read_bytes()
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    code, out = dump(capsys, "--repair", log)
+    assert "to be cut: 4 bytes" in out
+    assert code == (0 if cut else 1)
+    assert (segment.read_bytes() != torn) is cut
+
+
+def test_repair_does_not_take_sound_batches_for_a_torn_tail(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged(log, "00000000000000000000.log", flip(70))
+    segment = log / "00000000000000000000.log"
+    torn = segment.read_bytes()
+    code, out = dump(capsys, "--repair", "--yes", log)
+    assert code == 1
+    assert "NOT A TORN TAIL: 2 sound batches with 2 records follow the damage, offsets 2 to 3" in out
+    assert segment.read_bytes() == torn
+    code, out = dump(capsys, "--repair", "--yes", "--force", log)
+    assert code == 0
+    assert segment.read_bytes() == b""
+    assert Path(f"{segment}.torn").read_bytes() == torn
+
+
+def test_repair_refuses_while_a_broker_runs(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = tear(log)
+    torn = segment.read_bytes()
+    lock = OsFs().lock(str(log.parent / ".lock"))
+    assert lock is not None
+    code = run(["dump-log", "--repair", "--yes", str(log)])
+    assert code == 1
+    assert "a broker uses" in capsys.readouterr().err
+    assert segment.read_bytes() == torn
+    lock.release()
+    assert dump(capsys, "--repair", "--yes", log)[0] == 0
+
+
+def test_checkpoints_are_shown(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (log.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nevents 7 4\n")
+    (log.parent / "log-start-offset-checkpoint").write_text("0\n2\nevents 7 1\n")
+    (log.parent / "meta.properties").write_text("version=0\nbroker.id=3\ncluster.id=abc\n")
+    code, out = dump(capsys, log.parent)
+    assert code == 1
+    assert "topic: events partition: 7 offset: 4" in out
+    assert "broker.id: 3" in out
+    assert "DAMAGED" in out
+    assert "2 entries announced, 1 found" in out
+
+
+def test_what_compaction_leaves_is_good(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = log / "00000000000000000000.log"
+    emptied = bytearray(batch(9, [b"gone"])[:61])
+    struct.pack_into(">i", emptied, 8, 49)
+    struct.pack_into(">i", emptied, 57, 0)
+    struct.pack_into(">I", emptied, 17, crc32c(bytes(emptied[21:])))
+    segment.write_bytes(segment.read_bytes() + bytes(emptied))
+    (log / "00000000000000000000.txnindex").write_bytes(b"x" * 34)
+    horizon = bytearray(batch(20, [b"late"]))
+    horizon[22] |= 0x40
+    struct.pack_into(">q", horizon, 27, 1234)
+    struct.pack_into(">I", horizon, 17, crc32c(bytes(horizon[21:])))
+    segment.write_bytes(segment.read_bytes() + bytes(horizon))
+    code, out = dump(capsys, log)
+    assert code == 0, out
+    assert "count: 0" in out
+    assert "deleteHorizonMs: 1234" in out
+    assert f"UNKNOWN {log}/00000000000000000000.txnindex" in out
+    assert "nothing to cut" in dump(capsys, "--repair", log)[1]
+
+
+def test_yes_is_for_repair(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dump-log", "--yes", str(log)]) == 2

@@ -1,0 +1,330 @@
+"""The checks of ``kafkalite dump-log``: one file at a time, printed on the way; nothing is ever changed.
+
+What is checked of a segment (``.log``): every batch's header, CRC and records (decompressed and walked), that offsets
+ascend from the segment's base offset, and that the file ends with a whole batch. Batches may have gaps between them, no
+records, and fewer records than offsets: compaction leaves such. Of its indexes: that entries ascend and each names a
+batch that is there. Of ``.snapshot``, checkpoints and ``partition.metadata``: that they read.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from spark_kafkalite.cli.output import print_json
+from spark_kafkalite.cli.record_text import record_to_json
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.log.checkpoint import (
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_OFFSET_FILE,
+    META_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    read_epochs,
+    read_meta,
+    read_offsets,
+    read_topic_id,
+    topic_id_text,
+)
+from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.log.offset_index import OffsetIndex
+from spark_kafkalite.log.producer_state import ProducerState
+from spark_kafkalite.log.time_index import TimeIndex
+from spark_kafkalite.model import Record, TimestampType, TopicPartition
+from spark_kafkalite.records.columns import batch_payload
+from spark_kafkalite.records.compression import CODEC_NAMES
+from spark_kafkalite.records.kernel import ColumnBuilder, check_crc, read_header, walk_records
+from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, BatchHeader
+
+SEGMENT_SUFFIXES: Final = (".log", ".index", ".timeindex", ".snapshot")
+# Transactions of Kafka's; nothing here writes or reads them.
+UNKNOWN_SUFFIX: Final = ".txnindex"
+OFFSET_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
+SMALL_FILES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, META_FILE, *OFFSET_CHECKPOINTS)
+
+
+class BatchSpan(NamedTuple):
+    """Where a batch lies in its segment, and what indexes may say of it."""
+
+    position: int
+    last_offset: int
+    max_timestamp: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found in one file."""
+
+    path: Path
+    batches: int = 0
+    records: int = 0
+    entries: int = 0
+    damage: list[str] = field(default_factory=list)
+    # A file whose format is not known here; it was not looked at.
+    unknown: bool = False
+
+
+class Printer:
+    """How findings are printed: lines like those of Kafka's tool, JSON lines, or damage and summaries only."""
+
+    def __init__(self, *, as_json: bool, details: bool, records: bool) -> None:
+        self.as_json = as_json
+        self.details = details
+        self.records = records
+
+    def line(self, kind: str, fields: dict[str, Any]) -> None:
+        """Print one finding."""
+        if self.as_json:
+            print_json({"type": kind, **fields})
+        else:
+            click.echo(" ".join(f"{name}: {_text(value)}" for name, value in fields.items()))
+
+
+def check_file(
+    path: Path, printer: Printer, spans: dict[Path, list[BatchSpan]], advance: Callable[[int], None]
+) -> Report:
+    """Check and show one file."""
+    report = Report(path)
+    if printer.details and not printer.as_json:
+        click.echo(f"Dumping {path}")
+    try:
+        if path.suffix == ".log":
+            spans.clear()
+            spans[path] = _check_segment(path, report, printer, advance)
+            return report
+        if path.suffix in (".index", ".timeindex"):
+            segment = path.with_suffix(".log")
+            if segment not in spans and segment.exists():
+                quiet = Printer(as_json=True, details=False, records=False)
+                # What is wrong with the segment itself is said when the segment is looked at.
+                spans[segment] = _check_segment(segment, Report(segment), quiet, lambda _: None)
+            _check_index(path, report, printer, spans.get(segment))
+        elif path.suffix == ".snapshot":
+            _check_snapshot(path, report, printer)
+        elif path.name == LEADER_EPOCH_FILE:
+            for epoch, start_offset in read_epochs(OsFs(), str(path)):
+                report.entries += 1
+                if printer.details:
+                    printer.line("epoch", {"epoch": epoch, "startOffset": start_offset})
+        elif path.name == PARTITION_METADATA_FILE:
+            topic_id = read_topic_id(OsFs(), str(path))
+            if printer.details:
+                printer.line("metadata", {"topicId": topic_id_text(topic_id) if topic_id else None})
+        elif path.name in OFFSET_CHECKPOINTS:
+            for key, offset in read_offsets(OsFs(), str(path)).items():
+                report.entries += 1
+                if printer.details:
+                    printer.line("checkpoint", {"topic": key.topic, "partition": key.partition, "offset": offset})
+        elif path.name == META_FILE:
+            meta = read_meta(OsFs(), str(path))
+            if printer.details:
+                printer.line("meta", dict(meta or {}))
+        elif path.suffix == UNKNOWN_SUFFIX:
+            report.unknown = True
+        else:
+            raise click.UsageError(f"{path}: not a file of a log; those end in {', '.join(SEGMENT_SUFFIXES)}")
+    except KafkaliteError as error:
+        report.damage.append(str(error))
+    advance(path.stat().st_size)
+    return report
+
+
+# Segments -----------------------------------------------------------------------------------------------------------
+
+
+def _check_segment(path: Path, report: Report, printer: Printer, advance: Callable[[int], None]) -> list[BatchSpan]:
+    """Walk all batches of a segment; return where they are."""
+    base_offset = _base_offset(path, report)
+    spans: list[BatchSpan] = []
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        if size == 0:
+            return spans
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+            size = len(view)
+            position, next_offset = 0, base_offset
+            while position < size:
+                try:
+                    header = read_header(view, position)
+                except KafkaliteError as error:
+                    # Without a header nobody can say where the next batch begins.
+                    report.damage.append(f"position {position}: {error}; {size - position} bytes are not readable")
+                    break
+                if header.size_bytes > size - position:
+                    report.damage.append(
+                        f"position {position}: the file ends in the middle of the batch at offset "
+                        f"{header.base_offset}: {size - position} of {header.size_bytes} bytes are there"
+                    )
+                    break
+                fault = _fault(view, position, header, next_offset)
+                if fault is not None:
+                    report.damage.append(f"position {position}, offset {header.base_offset}: {fault}")
+                report.batches += 1
+                report.records += header.record_count
+                _print_batch(view, position, header, fault, printer, path)
+                spans.append(BatchSpan(position, header.last_offset, header.max_timestamp))
+                next_offset = max(next_offset, header.next_offset)
+                position += header.size_bytes
+                advance(header.size_bytes)
+    return spans
+
+
+def _base_offset(path: Path, report: Report) -> int:
+    if not path.stem.isdecimal():
+        report.damage.append(f"the name is not a base offset: {path.name}")
+        return 0
+    return int(path.stem)
+
+
+def _fault(view: memoryview, position: int, header: BatchHeader, next_offset: int) -> str | None:
+    """Return what is wrong with a batch, None when nothing is."""
+    try:
+        check_crc(view, position, header.size_bytes)
+        if header.base_offset < next_offset:
+            return f"its offset is below {next_offset}, where the batch before it ends"
+        if header.last_offset_delta < 0:
+            return f"its last offset delta is {header.last_offset_delta}"
+        if not header.is_control:
+            # Compaction removes records and keeps the batch's own numbers, so fewer records than offsets are right.
+            walk_records(batch_payload(view, position, header), header)
+    except KafkaliteError as error:
+        return str(error)
+    return None
+
+
+def _print_batch(
+    view: memoryview, position: int, header: BatchHeader, fault: str | None, printer: Printer, path: Path
+) -> None:
+    if not printer.details:
+        return
+    time_name = "LogAppendTime" if header.timestamp_type is TimestampType.LOG_APPEND_TIME else "CreateTime"
+    printer.line(
+        "batch",
+        {
+            "baseOffset": header.base_offset,
+            "lastOffset": header.last_offset,
+            "count": header.record_count,
+            "baseSequence": header.base_sequence,
+            "lastSequence": header.last_sequence,
+            "producerId": header.producer_id,
+            "producerEpoch": header.producer_epoch,
+            "partitionLeaderEpoch": header.partition_leader_epoch,
+            "isTransactional": header.is_transactional,
+            "isControl": header.is_control,
+            "position": position,
+            time_name: header.max_timestamp,
+            "size": header.size_bytes,
+            "magic": header.magic,
+            "compresscodec": CODEC_NAMES.get(header.codec, str(header.codec)),
+            "crc": header.crc,
+            "isvalid": fault is None,
+            # Until then compaction keeps the batch's deletions; it stands where the base timestamp was.
+            **({"deleteHorizonMs": header.base_timestamp} if header.attributes & DELETE_HORIZON_BIT else {}),
+        },
+    )
+    if not printer.records or fault is not None or header.is_control:
+        return
+    topic, _, partition = path.absolute().parent.name.rpartition("-")
+    topic_partition = (
+        TopicPartition(topic, int(partition)) if topic and partition.isdecimal() else TopicPartition("", 0)
+    )
+    builder = ColumnBuilder(True)
+    builder.add_batch(view, position, header, batch_payload(view, position, header) if header.codec else None)
+    columns = builder.finish()
+    for row in range(columns.count):
+        record = Record(columns, row, *topic_partition)
+        click.echo(record_to_json(record) if printer.as_json else _record_line(record, time_name))
+
+
+def _record_line(record: Record, time_name: str) -> str:
+    def size(data: bytes | None) -> int:
+        return -1 if data is None else len(data)
+
+    text = (
+        f"| offset: {record.offset} {time_name}: {record.timestamp} keySize: {size(record.key)} "
+        f"valueSize: {size(record.value)} headerKeys: [{','.join(name for name, _ in record.headers)}]"
+    )
+    if record.key is not None:
+        text += f" key: {record.key.decode('utf-8', 'backslashreplace')}"
+    if record.value is not None:
+        text += f" payload: {record.value.decode('utf-8', 'backslashreplace')}"
+    return text
+
+
+# Indexes and small files --------------------------------------------------------------------------------------------
+
+
+def _check_index(path: Path, report: Report, printer: Printer, spans: list[BatchSpan] | None) -> None:
+    """Check that entries ascend and agree with the segment."""
+    base_offset = _base_offset(path, report)
+    is_time = path.suffix == ".timeindex"
+    entry = (TimeIndex if is_time else OffsetIndex).ENTRY
+    data = path.read_bytes()
+    if len(data) % entry.size:
+        report.damage.append(f"its size, {len(data)} bytes, is not a multiple of {entry.size}")
+    # Kafka pre-allocates the index of its active segment: entries of zeros at the end are room, not entries.
+    used = len(data) // entry.size
+    while used and not any(data[(used - 1) * entry.size : used * entry.size]):
+        used -= 1
+    if spans is None:
+        report.damage.append(f"the segment {path.with_suffix('.log').name} is missing")
+    by_position = {span.position: span for span in spans or ()}
+    last_offsets = [span.last_offset for span in spans or ()]
+    previous: tuple[int, int] | None = None
+    for number in range(used):
+        first, second = entry.unpack_from(data, number * entry.size)
+        report.entries += 1
+        offset = base_offset + (second if is_time else first)
+        if printer.details:
+            fields = {"timestamp": first, "offset": offset} if is_time else {"offset": offset, "position": second}
+            printer.line("timestamp" if is_time else "position", fields)
+        if previous is not None and (first <= previous[0] or second < previous[1]):
+            report.damage.append(f"entry {number}: ({first}, {second}) does not ascend after {previous}")
+        previous = (first, second)
+        if spans is None:
+            continue
+        if is_time:
+            place = bisect.bisect_left(last_offsets, offset)
+            if place == len(last_offsets):
+                report.damage.append(f"entry {number}: offset {offset} is beyond the end of the segment")
+            elif spans[place].max_timestamp > first:
+                report.damage.append(
+                    f"entry {number}: timestamp {first} at offset {offset}, where the segment has "
+                    f"{spans[place].max_timestamp}"
+                )
+        else:
+            span = by_position.get(second)
+            if span is None:
+                report.damage.append(f"entry {number}: no batch begins at position {second}")
+            elif span.last_offset != offset:
+                report.damage.append(
+                    f"entry {number}: offset {offset}, but the batch at position {second} ends with {span.last_offset}"
+                )
+
+
+def _check_snapshot(path: Path, report: Report, printer: Printer) -> None:
+    state = ProducerState()
+    state.load(path.read_bytes(), _base_offset(path, report), str(path))
+    for producer_id, producer in state.producers.items():
+        report.entries += 1
+        if printer.details:
+            fields = {
+                "producerId": producer_id,
+                "producerEpoch": producer.producer_epoch,
+                "lastSequence": producer.last_sequence,
+                "lastTimestamp": producer.last_seen_ms,
+                "currentTxnFirstOffset": producer.transaction_first_offset,
+            }
+            printer.line("producer", fields)
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
