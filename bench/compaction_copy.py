@@ -1,8 +1,8 @@
 """The copy that compaction makes: how fast the key map is built, and how fast segments are copied (no peer).
 
-One thread, as the child process has, and its CPU time: how fast the disk takes what is written depends on the disk, and
-the broker throttles it anyway. Half of the records have a later one of their key. Megabytes are those of the segment that is
-read; building and copying each read it once. The bounds are ours: 100 MB/s when nothing is compressed.
+One thread, as the child process has, and its CPU time: how fast the disk takes what is written depends on the disk,
+and the broker throttles it anyway. Half of the records have a later one of their key. Megabytes are those of the
+segment that is read; building and copying each read it once. The bounds are ours: 100 MB/s when nothing is compressed.
 """
 
 from __future__ import annotations

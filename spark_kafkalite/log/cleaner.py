@@ -42,7 +42,7 @@ from spark_kafkalite.log.time_index import TimeIndex
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.assemble import RetainedRecords, reassemble
 from spark_kafkalite.records.columns import batch_payload
-from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, HEADER_BYTES, MAX_INT32, MAX_INT64, BatchHeader
+from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, MAX_INT64, BatchHeader
 
 __all__ = [
     "CLEANED_SUFFIX",
@@ -289,12 +289,12 @@ class _BatchFilter:
         return reassemble(header, retained, self._new_horizon_ms)
 
     def _filter(self, window: memoryview, at: int, header: BatchHeader) -> RetainedRecords:
-        has_horizon = bool(header.attributes & DELETE_HORIZON_BIT)
+        horizon_ms = header.delete_horizon_ms
         tombstones_until_offset, new_horizon_ms = 0, -1
         if not header.is_transactional:
-            if has_horizon and header.base_timestamp <= self._job.now_ms:
+            if 0 <= horizon_ms <= self._job.now_ms:
                 tombstones_until_offset = self._job.first_dirty_offset
-            elif not has_horizon and header.next_offset <= self._end_offset:
+            elif horizon_ms < 0 and header.next_offset <= self._end_offset:
                 new_horizon_ms = self._new_horizon_ms
         retained = self._key_map.filter_records(
             batch_payload(window, at, header, self._job.max_decompressed_bytes),
@@ -306,8 +306,8 @@ class _BatchFilter:
         )
         if retained.has_new_horizon:
             self._note_horizon(new_horizon_ms)
-        elif has_horizon and retained.tombstone_count and not header.is_transactional:
-            self._note_horizon(header.base_timestamp)
+        elif horizon_ms >= 0 and retained.tombstone_count and not header.is_transactional:
+            self._note_horizon(horizon_ms)
         return retained
 
     def _note_horizon(self, horizon_ms: int) -> None:

@@ -127,6 +127,11 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL_BIT)
 
     @property
+    def delete_horizon_ms(self) -> int:
+        """When compaction may remove the batch's tombstones, -1 until a cleaning has set it. Source: KIP-534."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else -1
+
+    @property
     def has_producer_id(self) -> bool:
         """Whether an idempotent or transactional producer sent the batch; only then do sequences count."""
         return self.producer_id >= 0

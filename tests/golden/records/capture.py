@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,41 @@ def send_transactions(bootstrap: str, topic: str) -> None:
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
 
 
+def capture_cleaned(directory: Path) -> None:
+    """Let Kafka's cleaner work on a log: batches with delete horizons, with gaps, and one without records."""
+    name, end_offset = "cleaned", 24
+    overrides = {"log.cleaner.backoff.ms": "200"}
+    with ApacheKafka(directory, overrides=overrides) as cluster:
+        config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "internal.segment.bytes": "4000"}
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([confluent_kafka.admin.NewTopic(name, 1, 1, config=config)])[name].result(30)
+        batches: list[tuple[str, list[tuple[str, bytes | None]]]] = [
+            (codec, [("shared", b"old"), (f"gone {codec}", None), (f"kept {codec}", b"x" * 50), ("again", b"old")])
+            for codec in CODECS
+        ]
+        batches += [("zstd", [("shared", b"old")]), ("none", [("shared", b"new"), ("again", b"new")])]
+        # These make new segments, so that all of the others is in sealed ones.
+        batches += [("none", [("large", bytes(3000))])] * 2
+        offset = 0
+        for codec, records in batches:
+            producer = confluent_kafka.Producer({
+                "bootstrap.servers": cluster.bootstrap, "compression.type": codec, "linger.ms": 300,
+                "enable.idempotence": True,
+            })  # fmt: skip
+            for key, value in records:
+                producer.produce(name, value, key, partition=0, timestamp=BASE_MS + offset, headers=[("h", b"v")])
+                offset += 1
+            assert producer.flush(30) == 0
+        checkpoint = cluster.log_directory / "cleaner-offset-checkpoint"
+        while not checkpoint.exists() or f"{name} 0 {end_offset}\n" not in checkpoint.read_text():
+            time.sleep(0.1)
+        data = (cluster.log_directory / f"{name}-0" / f"{0:020d}.log").read_bytes()
+        (HERE / f"{name}.log").write_bytes(data)
+
+
 def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        capture_cleaned(Path(directory) / "kafka")
     with tempfile.TemporaryDirectory() as directory, ApacheKafka(Path(directory) / "kafka") as cluster:
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
         names = [f"{client}-{codec}" for client in ("confluent", "aiokafka", "java") for codec in CODECS]

@@ -57,6 +57,18 @@ def test_records_are_shown_when_asked_for(log: Path, capsys: pytest.CaptureFixtu
     assert "| offset: 1 CreateTime: 1001 keySize: 2 valueSize: 1 headerKeys: [h] key: k1 payload: b" in out
 
 
+def test_what_a_cleaner_leaves_is_found_good(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    captured = Path(__file__).parents[2] / "golden" / "records" / "cleaned.log"
+    path = tmp_path / "cleaned-0" / "00000000000000000000.log"
+    path.parent.mkdir()
+    path.write_bytes(captured.read_bytes())
+    code, out = dump(capsys, "--print-data-log", "--files", path)
+    assert code == 0
+    assert "baseOffset: 0 lastOffset: 3 count: 2 " in out and "deleteHorizonMs: 1795363129155 " in out
+    assert "baseOffset: 20 lastOffset: 20 count: 0 " in out
+    assert "| offset: 17 CreateTime: 1700000000017 keySize: 9 valueSize: -1 headerKeys: [h] key: gone zstd\n" in out
+
+
 def test_json_lines(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = dump(capsys, "--json", "--print-data-log", log)
     lines = [json.loads(line) for line in out.splitlines()]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from spark_kafkalite.client.fetch_requests import PartitionFetched
 from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import IsolationLevel, TopicPartition
-from spark_kafkalite.records.kernel import ColumnBuilder, Columns, stamp
+from spark_kafkalite.records.kernel import ColumnBuilder, Columns, scan_headers, stamp
 from spark_kafkalite.testing.batches import make_batch
 
 PARTITION = TopicPartition("t", 0)
@@ -158,3 +160,17 @@ def test_isolation_decides_about_aborted_batches() -> None:
         builder = ColumnBuilder(False)
         piece.decode_into(builder)
         assert (builder.count, piece.next_offset) == (count, 1)
+
+
+def test_positions_move_over_batches_that_compaction_left_without_records() -> None:
+    data = (Path(__file__).parents[2] / "golden" / "records" / "cleaned.log").read_bytes()
+    headers = scan_headers(data)
+    assert headers[5].record_count == 0
+    until_empty = sum(header.size_bytes for header in headers[:6])
+    piece = fetched(data[:until_empty], until_offset=100)
+    builder = ColumnBuilder(True)
+    piece.decode_into(builder)
+    assert builder.count == 10 and piece.is_exhausted and piece.next_offset == 21
+    alone = fetched(data[until_empty - headers[5].size_bytes : until_empty], 19, until_offset=100)
+    alone.decode_into(builder)
+    assert builder.count == 10 and alone.next_offset == 21

@@ -101,3 +101,27 @@ def test_idempotent_batches_carry_producer_id_and_sequence(kernel: ModuleType) -
     (header,) = kernel.scan_headers((GOLDEN / "idempotent.log").read_bytes())
     assert header.has_producer_id
     assert (header.producer_epoch, header.base_sequence, header.last_sequence) == (0, 0, 4)
+
+
+def test_what_apache_kafkas_cleaner_leaves(kernel: ModuleType) -> None:
+    """Gaps, batches whose base timestamp is a delete horizon, one without records; ours has nothing to add."""
+    data = (GOLDEN / "cleaned.log").read_bytes()
+    kept = [(4 * number + 1, f"gone {codec}", None) for number, codec in enumerate(CODECS)]
+    kept += [(4 * number + 2, f"kept {codec}", b"x" * 50) for number, codec in enumerate(CODECS)]
+    kept += [(21, "shared", b"new"), (22, "again", b"new"), (23, "large", bytes(3000))]
+    assert [
+        (record.offset, record.timestamp, record.key, record.value, record.headers)
+        for record in read(kernel, "cleaned.log")
+    ] == [(offset, BASE_MS + offset, key.encode(), value, [("h", b"v")]) for offset, key, value in sorted(kept)]
+    headers = kernel.scan_headers(data)
+    assert [header.record_count for header in headers] == [2, 2, 2, 2, 2, 0, 2, 1]
+    assert [header.next_offset for header in headers] == [4, 8, 12, 16, 20, 21, 23, 24]
+    assert {header.delete_horizon_ms for header in headers[:5]} == {1_795_363_129_155}
+    assert all(header.delete_horizon_ms == -1 for header in headers[5:])
+    keys, position = kernel.KeyMap(24 * 100), 0
+    for header in headers:
+        payload = batch_payload(data, position, header)
+        assert keys.put_records(payload, header) == header.next_offset
+        assert keys.filter_records(payload, header).buffer is None
+        position += header.size_bytes
+    assert keys.count == 13
