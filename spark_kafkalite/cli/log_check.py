@@ -42,7 +42,7 @@ from spark_kafkalite.model import Record, TimestampType, TopicPartition
 from spark_kafkalite.records.columns import batch_payload
 from spark_kafkalite.records.compression import CODEC_NAMES
 from spark_kafkalite.records.kernel import ColumnBuilder, check_crc, read_header, walk_records
-from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, BatchHeader
+from spark_kafkalite.records.layout import BatchHeader
 
 SEGMENT_SUFFIXES: Final = (".log", ".index", ".timeindex", ".snapshot")
 # Transactions of Kafka's; nothing here writes or reads them.
@@ -227,7 +227,7 @@ def _print_batch(
             "crc": header.crc,
             "isvalid": fault is None,
             # Until then compaction keeps the batch's deletions; it stands where the base timestamp was.
-            **({"deleteHorizonMs": header.base_timestamp} if header.attributes & DELETE_HORIZON_BIT else {}),
+            **({"deleteHorizonMs": header.delete_horizon_ms} if header.delete_horizon_ms >= 0 else {}),
         },
     )
     if not printer.records or fault is not None or header.is_control:

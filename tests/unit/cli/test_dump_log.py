@@ -64,7 +64,7 @@ def test_what_a_cleaner_leaves_is_found_good(capsys: pytest.CaptureFixture[str],
     path.write_bytes(captured.read_bytes())
     code, out = dump(capsys, "--print-data-log", "--files", path)
     assert code == 0
-    assert "baseOffset: 0 lastOffset: 3 count: 2 " in out and "deleteHorizonMs: 1795363129155 " in out
+    assert "baseOffset: 0 lastOffset: 3 count: 2 " in out and "deleteHorizonMs: 1795363129155" in out
     assert "baseOffset: 20 lastOffset: 20 count: 0 " in out
     assert "| offset: 17 CreateTime: 1700000000017 keySize: 9 valueSize: -1 headerKeys: [h] key: gone zstd\n" in out
 
