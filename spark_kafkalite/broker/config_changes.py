@@ -13,6 +13,7 @@ Source: kafka.server.ConfigAdminManager and org.apache.kafka.controller.Configur
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -36,9 +37,11 @@ from spark_kafkalite.log.config import TOPIC_SETTINGS
 from spark_kafkalite.model import topic_name_problem
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.config_nodes import alter_config
-from spark_kafkalite.registry.store import NoNode, Store
+from spark_kafkalite.registry.store import BadArguments, NoNode, Store
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.settings import Setting, SettingGroup
+
+logger = logging.getLogger(__name__)
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
@@ -95,7 +98,7 @@ class ConfigChanges:
             group = TOPIC_SETTINGS
         elif resource_type == BROKER_RESOURCE:
             entity = self._broker_entity(resource_name)
-            path, owner, defaults = znodes.broker_config_path(entity), None, self._config.current.values
+            path, owner, defaults = znodes.broker_config_path(entity), None, self._config.values_of(entity)
             group = BROKER_SETTINGS
         else:
             raise InvalidRequest(f"resource type {resource_type} has no settings here; topics (2) and brokers (4) have")
@@ -112,11 +115,22 @@ class ConfigChanges:
 
         try:
             await alter_config(self._store, path, change, owner=owner, validate_only=validate_only)
+        except BadArguments as error:
+            raise InvalidRequest(f"the settings cannot be stored: {error}") from error
         except NoNode as error:
             raise UnknownTopicOrPartition(f"topic {resource_name} does not exist") from error
         except RegistryError as error:
             raise RequestTimedOut(f"the registry failed ({error}); the change may or may not have been made") from error
         if not validate_only:
+            logger.info(
+                "registry node %s has been altered: %s",
+                f"topic {resource_name}"
+                if owner is not None
+                else f"broker {resource_name}"
+                if resource_name
+                else "all brokers",
+                ", ".join(operation.name for operation in operations) or "none left",
+            )
             await self._wait_until_obeyed()
 
     def _topic(self, name: str) -> tuple[str, str, Mapping[str, object]]:

@@ -54,6 +54,12 @@ class DynamicConfig:
         for listener in self._listeners:
             listener(old, self.current)
 
+    def values_of(self, entity: str) -> Mapping[str, Any]:
+        """Return the settings in force of this broker, or of one that has none of its own (DEFAULT_ENTITY)."""
+        if entity == DEFAULT_ENTITY:
+            return self.current.with_dynamic({}, _dynamic(self._by_default)[0]).values
+        return self.current.values
+
     def check(self, changed: Iterable[str], settings: Mapping[str, str], entity: str) -> None:
         """Raise ConfigError if these settings, in which those named in ``changed`` are new, cannot be an entity's.
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import (
     ANY_VERSION,
+    MAX_DATA_BYTES,
+    BadArguments,
     BadVersion,
     Check,
     Create,
@@ -34,8 +36,8 @@ async def alter_config(
     """Replace the settings in the node at ``path`` with what ``change`` makes of them; write nothing when it is equal.
 
     ``owner`` is the path of a node without which nothing is written: NoNode names it then. Whatever ``change`` raises
-    comes out. ConnectionLoss: it may or may not have been done. A node that cannot be read counts as empty, so that an
-    alteration mends it.
+    comes out; BadArguments when it is too much for a node. ConnectionLoss: it may or may not have been done. A node
+    that cannot be read counts as empty, so that an alteration mends it.
     """
     while True:
         version: int | None = None
@@ -50,9 +52,11 @@ async def alter_config(
             _LOG.warning("altering settings that cannot be read as if there were none: %s", malformed)
             old = None
         new = change(old or {})
+        encoded = znodes.encode_config(new)
+        if len(encoded) > MAX_DATA_BYTES:
+            raise BadArguments(f"{len(encoded)} bytes are more than a registry node holds, {MAX_DATA_BYTES}", path)
         if validate_only or new == old:
             return
-        encoded = znodes.encode_config(new)
         operations: list[Operation] = [
             Create(path, encoded) if version is None else SetData(path, encoded, version),
         ]

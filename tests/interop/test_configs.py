@@ -275,6 +275,17 @@ def test_visibility_and_flush_timers_follow_a_change(broker: BrokerProcess, admi
         assert end() == 4
 
 
+def test_a_list_of_all_brokers_grows_from_what_all_have(admin: Admin) -> None:
+    policy = "log.cleanup.policy"
+    admin.incremental_alter_configs(set_to(policy, "compact"), broker_id=1)
+    admin.incremental_alter_configs([ConfigChange(policy, "append", "compact")], all_brokers=True)
+    assert sources(admin, policy, broker_id=1)[:2] == [
+        ("compact", "dynamic broker"), ("delete,compact", "dynamic default broker"),
+    ]  # fmt: skip
+    admin.alter_configs({}, broker_id=1)
+    admin.alter_configs({}, all_brokers=True)
+
+
 def test_dynamic_limits_of_the_broker(broker: BrokerProcess, admin: Admin) -> None:
     topic = made(admin, "limits")
     admin.incremental_alter_configs(set_to("message.max.bytes", "1000"), all_brokers=True)

@@ -12,7 +12,7 @@ import pytest
 from spark_kafkalite.registry import session, znodes
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.embedded import EmbeddedRegistry
-from spark_kafkalite.registry.store import NoNode, Store, answer
+from spark_kafkalite.registry.store import BadArguments, NoNode, Store, answer
 from spark_kafkalite.registry.watcher import ClusterWatcher
 
 PATH = znodes.broker_config_path("1")
@@ -65,6 +65,9 @@ def test_nothing_is_written_without_need(tmp_path: Path) -> None:
             assert stat.version == 0
             with pytest.raises(NoNode):
                 await alter_config(store, PATH, lambda _: {"a": "2"}, owner="/brokers/topics/none")
+            for validate_only in (True, False):
+                with pytest.raises(BadArguments, match="more than a registry node holds"):
+                    await alter_config(store, PATH, lambda _: {"a": "x" * 2**20}, validate_only=validate_only)
             assert await config(store) == {"a": "1"}
 
     run(work())
