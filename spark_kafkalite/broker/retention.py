@@ -174,10 +174,10 @@ class Retention:
         plan = self._plan(log, until_offset)
         if plan.includes_active:
             partition.roll()
-        if plan.log_start_offset is not None and plan.log_start_offset > log.recovery_point:
+        if plan.log_start_offset is not None and plan.log_start_offset > log.removable_until_offset:
             partition.request_flush()
             self.look_soon(partition)
-            plan = self._plan(log, min(until_offset, log.recovery_point))
+            plan = self._plan(log, min(until_offset, log.removable_until_offset))
         if plan.needs_timestamp:
             # All that goes, goes at once when it is known.
             self._reads.append((partition, list(log.segments)[len(plan.reasons) : -1]))
@@ -202,6 +202,8 @@ class Retention:
         if _is_out_of_use(partition):
             return
         count, before_bytes = log.hidden_segments, log.size_bytes
+        if not count:
+            return
         self._logs.delete_files(log, log.drop_hidden(_RENAMED_AT_ONCE))
         left = log.hidden_segments
         logger.info(

@@ -270,6 +270,15 @@ class LocalLog:
 
     # Remove ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def removable_until_offset(self) -> int:
+        """Segments that end at or below it can be done without: the next one's name, and the snapshot of producers that
+        was taken where it begins, are on the disk.
+
+        That is the recovery point, but where a segment has rolled since: it may begin just there, and be unsynced.
+        """
+        return self.recovery_point - (self.has_sealed_unflushed or self._flushing)
+
     def retire(self, segments: Sequence[Segment]) -> list[str]:
         """Rename the files of segments that are already out of ``segments``, and return the new names, which all end in
         ``.deleted``; the manager unlinks them later (``LogManager.delete_files``).

@@ -466,14 +466,13 @@ class PartitionLog(LocalLog):
 
     @property
     def hidden_segments(self) -> int:
-        """How many segments lie wholly below the log start offset and the recovery point, so that they can go.
+        """How many segments lie wholly below the log start offset and can be removed.
 
-        What is not flushed stays: if the newer segments' names and snapshots were lost in a power cut, nothing would be
-        left to open. None while the cleaner copies: what it read must still be there when it puts the copy in place.
+        None while the cleaner copies: what it read must still be there when it puts the copy in place.
         """
         if self.cleaning:
             return 0
-        return self.segments.count_below(min(self.log_start_offset, self.recovery_point))
+        return self.segments.count_below(min(self.log_start_offset, self.removable_until_offset))
 
     def drop_hidden(self, at_most: int) -> list[str]:
         """Take the oldest ``hidden_segments`` out of use and return their files' new names, which the manager removes
