@@ -261,6 +261,12 @@ class LocalLog:
         """Whether a segment has rolled and is not synced yet."""
         return bool(self._unsynced.files)
 
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether a flush would sync anything: records, small files, or names of files."""
+        unsynced = self._unsynced
+        return bool(self.unflushed_records or unsynced.files or unsynced.paths or unsynced.directories)
+
     def flush(self) -> None:
         """Flush now, in this thread. KafkaStorageError when it fails."""
         job = self.start_flush()

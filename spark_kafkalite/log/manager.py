@@ -503,7 +503,7 @@ class LogManager:
         self._closed = True
         failed = set()
         logs = [log for log in self.logs.values() if log.disk.offline is None]
-        many = len(self.dirty) > _SYNCED_ONE_BY_ONE
+        many = sum(log.has_unsynced for log in logs) > _SYNCED_ONE_BY_ONE
         if many:
             try:
                 for log in logs:

@@ -1,0 +1,104 @@
+"""Disks that are easily filled (tmpfs of a few megabytes), and system calls of a live broker that are made to fail."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.testing.cluster import BrokerProcess
+
+_ATTACH_TIMEOUT_S = 10.0
+
+
+def why_not() -> str | None:
+    """Return why this host cannot do it, None when it can."""
+    if os.geteuid() != 0:
+        return "mounts and strace on a running broker need root"
+    missing = [name for name in ("mount", "umount", "strace", "prlimit") if shutil.which(name) is None]
+    return f"{', '.join(missing)} not installed (make setup-debian)" if missing else None
+
+
+class SmallDisk:
+    """A mounted tmpfs; it goes at the latest when this process ends."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        options = f"size={size_bytes},mode=0755"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "kafkalite-test", str(path)], check=True)
+        atexit.register(self.unmount)
+
+    @property
+    def free_bytes(self) -> int:
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
+
+    def fill(self, name: str = "filler") -> None:
+        """Let somebody else take all that is free."""
+        with contextlib.suppress(OSError), (self.path / name).open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(min(max(self.free_bytes, 1), 1 << 20)))
+
+    def unmount(self) -> None:
+        atexit.unregister(self.unmount)
+        if os.path.ismount(self.path):
+            subprocess.run(["umount", "--lazy", str(self.path)], check=True)
+
+
+@contextlib.contextmanager
+def failing(broker: BrokerProcess, call: str, error: str, *paths: Path) -> Iterator[None]:
+    """Let a system call of the running broker fail, on these files only."""
+    only = [part for path in paths for part in ("-P", str(path))]
+    inject = ["-e", f"trace={call}", "-e", f"inject={call}:error={error}"]
+    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(broker.pid), *only, *inject]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until_s = time.monotonic() + _ATTACH_TIMEOUT_S
+        while not _is_traced(broker.pid):
+            if process.poll() is not None or time.monotonic() > until_s:
+                pytest.fail("strace does not attach to the broker")
+            time.sleep(0.01)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _is_traced(pid: int) -> bool:
+    threads = list(Path(f"/proc/{pid}/task").iterdir())
+    return all("TracerPid:\t0\n" not in (thread / "status").read_text() for thread in threads)
+
+
+def limit(broker: BrokerProcess, name: str, value: int | str) -> None:
+    """Set a soft limit of the running broker: ``nofile``, ``as``."""
+    subprocess.run(["prlimit", f"--{name}={value}:", "--pid", str(broker.pid)], check=True)
+
+
+def open_descriptors(broker: BrokerProcess) -> int:
+    return len(os.listdir(f"/proc/{broker.pid}/fd"))
+
+
+def cpu_seconds(broker: BrokerProcess) -> float:
+    fields = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for(condition: object, what: str, timeout_s: float = 10.0) -> None:
+    """Wait until a function returns something true."""
+    until_s = time.monotonic() + timeout_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < until_s, f"still waiting after {timeout_s} s: {what}"
+        time.sleep(0.02)
