@@ -42,6 +42,8 @@ class Topics:
         self, config: DynamicConfig, controller: Controller, watcher: ClusterWatcher, replicas: Replicas
     ) -> None:
         self._dynamic_config = config
+        # What was found wrong with topics' settings in the registry.
+        self._reported: dict[str, list[str]] = {}
         self._controller = controller
         self._watcher = watcher
         self._replicas = replicas
@@ -66,8 +68,11 @@ class Topics:
         topic = self._watcher.state.topics.get(name)
         overrides = topic.config if topic is not None else {}
         config, problems = TopicConfig.in_force(overrides, self._config.topic_defaults)
-        for problem in problems:
-            logger.warning("ignoring a setting of topic %s in the registry: %s", name, problem)
+        # Once, though each of its partitions asks.
+        if problems and self._reported.get(name) != problems:
+            self._reported[name] = problems
+            for problem in problems:
+                logger.warning("ignoring a setting of topic %s in the registry: %s", name, problem)
         return config
 
     async def create(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -18,6 +19,7 @@ from spark_kafkalite.cli.options import (
 )
 from spark_kafkalite.cli.output import print_json, warn
 from spark_kafkalite.errors import InvalidConfig
+from spark_kafkalite.settings import read_properties
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin import Admin
@@ -181,6 +183,9 @@ def _every(admin: Admin, kind: str) -> list[Entity]:
     help="Set settings; a value with commas stands in brackets: NAME=[A,B]. Repeatable.",
 )
 @click.option(
+    "--add-config-file", "file", metavar="FILE", help="Properties file with settings to set, as with --add-config."
+)
+@click.option(
     "--delete-config", "deleted", metavar="NAME,...", multiple=True, help="Take back what was set. Repeatable."
 )
 @click.option(
@@ -204,6 +209,7 @@ def alter(
     broker: str | None,
     broker_defaults: bool,
     added: tuple[str, ...],
+    file: str | None,
     deleted: tuple[str, ...],
     appended: tuple[str, ...],
     subtracted: tuple[str, ...],
@@ -217,7 +223,8 @@ def alter(
     _, entity = _entity(entity_type, entity_name, entity_default, topic, broker, broker_defaults)
     if entity is None:
         raise click.UsageError("alter one topic, one broker, or all brokers (--entity-default)")
-    changes = _changes(added, deleted, appended, subtracted)
+    from_file = read_properties(Path(file)) if file is not None else {}
+    changes = _changes(from_file, added, deleted, appended, subtracted)
     with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
         _check_deleted(admin, entity, [change.name for change in changes if change.operation == "delete"])
         admin.incremental_alter_configs(changes, validate_only=validate_only, **entity.keywords)
@@ -234,11 +241,16 @@ def alter(
 
 
 def _changes(
-    added: Iterable[str], deleted: Iterable[str], appended: Iterable[str], subtracted: Iterable[str]
+    from_file: Mapping[str, str],
+    added: Iterable[str],
+    deleted: Iterable[str],
+    appended: Iterable[str],
+    subtracted: Iterable[str],
 ) -> list[ConfigChange]:
     from spark_kafkalite.client.admin_configs import ConfigChange
 
-    changes = [ConfigChange(name, "set", value) for name, value in parse_configs(added, "--add-config")]
+    changes = [ConfigChange(name, "set", value) for name, value in from_file.items()]
+    changes += [ConfigChange(name, "set", value) for name, value in parse_configs(added, "--add-config")]
     changes += [ConfigChange(name, "delete") for text in deleted for part in text.split(",") if (name := part.strip())]
     changes += [ConfigChange(name, "append", value) for name, value in parse_configs(appended, "--append-config")]
     changes += [ConfigChange(name, "subtract", value) for name, value in parse_configs(subtracted, "--subtract-config")]

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,17 @@ def test_settings_of_a_topic(run: Command) -> None:
     described = next(each for each in everything if each["entityName"] == "t")
     assert {entry["name"]: entry["value"] for entry in described["configs"]} == {
         "cleanup.policy": "compact", "flush.ms": "7",
+    }  # fmt: skip
+
+
+def test_settings_from_a_file(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "topic.properties"
+    file.write_text("# weekly\nretention.ms=604800001\ncleanup.policy=compact,delete\n")
+    run("topics", "create", "--topic", "from-file")
+    run("configs", "alter", "--topic", "from-file", "--add-config-file", str(file), "--add-config", "flush.ms=9")
+    (described,) = json.loads(run("configs", "describe", "--topic", "from-file", "--json").stdout)
+    assert {entry["name"]: entry["value"] for entry in described["configs"]} == {
+        "cleanup.policy": "compact,delete", "flush.ms": "9", "retention.ms": "604800001",
     }  # fmt: skip
 
 

@@ -1,0 +1,88 @@
+"""The broker's settings in force, as the registry's nodes come and go."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from spark_kafkalite.broker.config import BROKER_SETTINGS, BrokerConfig
+from spark_kafkalite.broker.dynamic_config import DynamicConfig
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.registry.cluster_state import ClusterState
+from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
+
+EMPTY = ClusterState()
+
+
+def given(own: dict[str, str], by_default: dict[str, str]) -> ClusterState:
+    return replace(EMPTY, broker_configs={"1": own, DEFAULT_ENTITY: by_default, "2": {"log.retention.ms": "2"}})
+
+
+@pytest.fixture
+def config() -> DynamicConfig:
+    return DynamicConfig(BrokerConfig.from_properties({"log.retention.hours": "1", "max.connections": "9"}))
+
+
+def test_own_settings_go_before_those_of_all_and_those_before_the_file(config: DynamicConfig) -> None:
+    seen: list[tuple[int, int]] = []
+    config.add_listener(lambda old, new: seen.append((old["log.retention.ms"], new["log.retention.ms"])))
+    retention = "log.retention.ms"
+    for own, by_default in (
+        ({}, {retention: "7"}),
+        ({retention: "8"}, {retention: "7"}),
+        ({retention: "8"}, {}),
+        ({}, {}),
+    ):
+        config.cluster_changed(EMPTY, given(own, by_default))
+    assert seen == [(3_600_000, 7), (7, 8), (8, 8), (8, 3_600_000)]
+    assert config.current.topic_defaults["retention.ms"] == 3_600_000
+    # Nothing changed: nobody hears of it.
+    config.cluster_changed(EMPTY, given({}, {}))
+    assert len(seen) == 4
+
+
+def test_what_is_wrong_is_left_out_and_logged(config: DynamicConfig, caplog: pytest.LogCaptureFixture) -> None:
+    wrong = {"log.retention.ms": "soon", "log.dirs": "/x", "no.such": "1", "max.connections": "5"}
+    with caplog.at_level(logging.WARNING):
+        config.cluster_changed(EMPTY, given(wrong, {"log.segment.bytes": "1", "log.flush.interval.ms": "4"}))
+    current = config.current
+    assert (current["max.connections"], current["log.flush.interval.ms"]) == (5, 4)
+    assert (current["log.retention.ms"], current["log.segment.bytes"]) == (3_600_000, 1 << 30)
+    assert current.log_dirs == BrokerConfig.from_properties({}).log_dirs
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 4
+    assert sum("of broker 1 in the registry" in text for text in texts) == 3
+
+
+def test_contradictions_of_other_programs_do_not_stop_the_broker(config: DynamicConfig) -> None:
+    lags = {"log.cleaner.min.compaction.lag.ms": "9", "log.cleaner.max.compaction.lag.ms": "8"}
+    config.cluster_changed(EMPTY, given(lags, {}))
+    assert config.current["log.cleaner.min.compaction.lag.ms"] == 9
+    with pytest.raises(ConfigError, match="must not be above"):
+        config.check(["log.retention.ms"], {**lags, "log.retention.ms": "1"}, "1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"log.retention.hours": "1"}, r"log\.retention\.hours is read-only: .*; change log\.retention\.ms instead"),
+        ({"broker.id": "2"}, r"broker\.id is read-only"),
+        ({"node.id": "2"}, r"node\.id is read-only"),
+        ({"log.retenton.ms": "2"}, r"did you mean 'log\.retention\.ms'"),
+        ({"log.retention.ms": "x"}, "not a valid long"),
+    ],
+)
+@pytest.mark.parametrize("entity", ["1", DEFAULT_ENTITY])
+def test_what_may_not_be_set_says_why(config: DynamicConfig, settings: dict[str, str], text: str, entity: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        config.check(settings, settings, entity)
+    # What was there before is in nobody's way.
+    config.check([], settings, entity)
+
+
+def test_which_settings_are_dynamic() -> None:
+    dynamic = {setting.name for setting in BROKER_SETTINGS if setting.dynamic}
+    assert {"log.retention.ms", "message.max.bytes", "max.connections", "log.visibility.policy"} < dynamic
+    assert not {"log.retention.hours", "log.roll.hours", "log.dirs", "listeners", "num.partitions"} & dynamic
