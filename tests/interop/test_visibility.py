@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
+from spark_kafkalite.client.admin_configs import ConfigChange
+from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -237,3 +239,42 @@ class TestFlushBeforeAck:
                 slowest_s = max(slowest_s, time.monotonic() - began_s)
             waiter.join()
         assert slowest_s < 0.3
+
+
+def test_settings_that_change_hold_at_once(broker: BrokerProcess) -> None:
+    create(broker, "t", visibility_policy="flushed", flush_messages=1_000_000)
+    partition = TopicPartition("t", 0)
+    with (
+        Admin(bootstrap_servers=broker.bootstrap) as admin,
+        RawClient(broker.bootstrap, 30) as client,
+        RawClient(broker.bootstrap, 30) as waiting,
+    ):
+
+        def alter(name: str, value: str) -> None:
+            admin.incremental_alter_configs([ConfigChange(name, "set", value)], topic="t")
+
+        def produce_hidden(value: bytes, offset: int) -> None:
+            assert client.produce("t", batch(value)).base_offset == offset
+            assert offset_at(client, "t", LATEST) == offset
+            waiting.send_fetch("t", offset, max_wait_ms=20_000)
+
+        def shown() -> list[bytes | None]:
+            return [value for _, value in values_of(waiting.receive_fetch().topics[0][1][0].records)]
+
+        produce_hidden(b"a", 0)
+        alter("visibility.policy", "committed")
+        assert shown() == [b"a"]
+        alter("visibility.policy", "flushed")
+        assert offset_at(client, "t", LATEST) == 1  # What was shown stays shown.
+        produce_hidden(b"b", 1)
+        alter("flush.messages", "1")
+        assert shown() == [b"b"]
+        assert client.produce("t", batch(b"c")).base_offset == 2
+        assert offset_at(client, "t", LATEST) == 3  # An acknowledgement comes after the flush now.
+        alter("flush.messages", "1000000")
+        produce_hidden(b"d", 3)
+        assert admin.delete_records({partition: -1}) == {partition: 3}
+        with pytest.raises(OffsetOutOfRange):
+            admin.delete_records({partition: 4})
+        alter("flush.ms", "100")
+        assert shown() == [b"d"]
