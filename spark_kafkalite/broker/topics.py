@@ -102,12 +102,10 @@ class Topics:
         if validate_only:
             return results
         created = {name: found for name, found in results.items() if isinstance(found, TopicAssignment)}
-        if not await self._replicas.wait_until(lambda: self._all_served(created), timeout_s):
-            for name, assignment in created.items():
-                if not self._all_served({name: assignment}):
-                    results[name] = RequestTimedOut(
-                        f"topic {name} has been created, but a partition has no leader after {timeout_s} s"
-                    )
+        for name in await self._not_served(created, timeout_s):
+            results[name] = RequestTimedOut(
+                f"topic {name} has been created, but a partition has no leader after {timeout_s} s"
+            )
         return results
 
     def _check_size(self, topic: NewTopic) -> None:
@@ -118,12 +116,23 @@ class Topics:
                 f"topic {topic.name}: {count} partitions are more than max.partitions.per.request={limit}"
             )
 
-    def _all_served(self, created: Mapping[str, TopicAssignment]) -> bool:
-        return all(
-            self._replicas.serves(TopicPartition(name, number), assignment.topic_id)
+    async def _not_served(self, created: Mapping[str, TopicAssignment], timeout_s: float) -> set[str]:
+        """Wait until all partitions serve; return the topics of which some do not when the time is over."""
+        left = [
+            (TopicPartition(name, number), assignment.topic_id)
             for name, assignment in created.items()
             for number in assignment.partitions
-        )
+        ]
+
+        def all_served() -> bool:
+            # Each is looked at once it serves, and the last ones come last: a look at all of some thousand, after every
+            # piece of the work, would take longer than the work.
+            while left and self._replicas.serves(*left[-1]):
+                left.pop()
+            return not left
+
+        await self._replicas.wait_until(all_served, timeout_s)
+        return {partition.topic for partition, topic_id in left if not self._replicas.serves(partition, topic_id)}
 
     async def create_automatically(self, names: Sequence[str]) -> None:
         """Create topics that a metadata request asked for; whatever fails shows in the metadata that follows."""
@@ -160,7 +169,7 @@ class Topics:
             raise RequestTimedOut(f"the registry failed: {error}") from error
         if validate_only:
             return
-        if not await self._replicas.wait_until(lambda: self._all_served({name: extended}), timeout_s):
+        if await self._not_served({name: extended}, timeout_s):
             raise RequestTimedOut(f"topic {name} has been extended, but a partition has no leader after {timeout_s} s")
 
     async def delete(self, names: Sequence[str], *, timeout_s: float) -> dict[str, KafkaError | None]:

@@ -7,6 +7,7 @@ and always an error.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError
@@ -110,12 +111,16 @@ class LogDirectories:
                 f"{cluster_id}: name another directory in log.dirs, or connect to the other cluster's registry"
             )
 
-    def choose(self, counts: dict[str, int]) -> LogDirectory:
+    def choose(self, paths: Iterable[str]) -> LogDirectory:
         """Return where a new log goes: the directory with the fewest logs of those that take records, if any does.
 
-        ``counts`` are the logs by path. KafkaStorageError when none is online.
+        ``paths``: the directory of each log. KafkaStorageError when none is online.
         """
         self.check_any_online()
+        if len(self.online) == 1:
+            # Counting thousands of logs for each of thousands of new ones takes seconds.
+            return self.online[0]
+        counts = Counter(paths)
         return min(self.online, key=lambda directory: (directory.refusal is not None, counts.get(directory.path, 0)))
 
     def release_reserve_beside(self, path: str) -> bool:

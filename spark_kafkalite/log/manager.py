@@ -27,7 +27,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -331,7 +330,7 @@ class LogManager:
         return log
 
     def _make(self, topic_partition: TopicPartition, topic_id: bytes | None) -> PartitionLog:
-        disk = self.directories.choose(Counter(log.disk.path for log in self.logs.values()))
+        disk = self.directories.choose(log.disk.path for log in self.logs.values())
         directory = f"{disk.path}/{topic_partition}"
 
         def make_log() -> PartitionLog:
