@@ -21,6 +21,7 @@ from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.clock import Clock
+from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.producer_ids import ProducerIds
 from spark_kafkalite.registry.watcher import ClusterWatcher
@@ -36,6 +37,7 @@ class BrokerContext:
     loop: asyncio.AbstractEventLoop
     io: IoThreads
     memory: RequestMemory
+    logs: LogManager
     replicas: Replicas
     watcher: ClusterWatcher
     topics: Topics

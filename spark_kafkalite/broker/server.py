@@ -180,6 +180,7 @@ class Broker:
             loop,
             io,
             memory,
+            logs,
             replicas,
             watcher,
             topics,

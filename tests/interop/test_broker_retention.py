@@ -35,7 +35,7 @@ OVERRIDES = {
     "log.segment.delete.delay.ms": 0,
 }
 HOUR_MS = 3_600_000
-OUT_OF_RANGE, UNKNOWN, INVALID_TOPIC, UNSUPPORTED, INVALID_REQUEST, POLICY = 1, 3, 17, 35, 42, 44
+OUT_OF_RANGE, UNKNOWN, INVALID_TOPIC, UNSUPPORTED, INVALID_REQUEST, POLICY, STORAGE_ERROR = 1, 3, 17, 35, 42, 44, 56
 
 
 @pytest.fixture(scope="module")
@@ -357,3 +357,16 @@ def test_log_directories_are_described(broker: BrokerProcess, client: RawClient,
     everything = client.call(DescribeLogDirsRequest(topics=None), version).results[0]
     assert name in {each.name for each in everything.topics}
     assert client.call(DescribeLogDirsRequest(topics=[]), version).results[0].topics == []
+
+
+def test_a_directory_that_is_offline_is_named_with_its_error(tmp_path: Path) -> None:
+    good, in_the_way = tmp_path / "good", tmp_path / "file"
+    in_the_way.write_text("")
+    overrides = {"log.dirs": f"{good},{in_the_way}/bad"}
+    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker, RawClient(broker.bootstrap) as client:
+        create(client, "t")
+        append(client, "t")
+        results = client.call(DescribeLogDirsRequest(topics=None), 4).results
+    found = {each.log_dir: (each.error_code, [topic.name for topic in each.topics]) for each in results}
+    assert found == {str(good): (0, ["t"]), f"{in_the_way}/bad": (STORAGE_ERROR, [])}
+    assert [each.usable_bytes > 0 for each in results] == [True, False]

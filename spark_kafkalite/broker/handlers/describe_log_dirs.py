@@ -12,6 +12,7 @@ v4  total and usable bytes of the file system
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import defaultdict
 
@@ -19,6 +20,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.fs import Space
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -27,8 +29,6 @@ from spark_kafkalite.wire.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-
-_UNKNOWN_BYTES = -1
 
 
 @handles(35, 1, 4)
@@ -41,41 +41,34 @@ async def handle(context: BrokerContext, request: Request, message: DescribeLogD
     )
     by_directory: dict[str, list[Partition]] = defaultdict(list)
     for partition in context.replicas:
-        by_directory[partition.log.directory.rpartition("/")[0]].append(partition)
-    directories = [str(directory) for directory in context.config.log_dirs]
-    room = await _room(context, directories)
+        by_directory[partition.log.disk.path].append(partition)
+    room = await _room(context)
     results = []
-    for directory in directories:
-        hosted = by_directory[directory]
-        if any(partition.storage_error is not None for partition in hosted):
-            results.append(DescribeLogDirsResult(log_dir=os.path.abspath(directory), error_code=KafkaStorageError.code))
+    for directory in context.logs.directories:
+        answer = DescribeLogDirsResult(log_dir=os.path.abspath(directory.path))
+        results.append(answer)
+        if directory.offline is not None:
+            answer.error_code = KafkaStorageError.code
             continue
-        total_bytes, usable_bytes = room[directory]
-        shown = [each for each in hosted if asked is None or each.topic_partition in asked]
-        results.append(
-            DescribeLogDirsResult(
-                log_dir=os.path.abspath(directory),
-                topics=_topics(shown),
-                total_bytes=total_bytes,
-                usable_bytes=usable_bytes,
-            )
+        answer.topics = _topics(
+            [each for each in by_directory[directory.path] if asked is None or each.topic_partition in asked]
         )
+        space = room.get(directory.path)
+        if space is not None:
+            answer.total_bytes, answer.usable_bytes = space.total_bytes, space.free_bytes
     return DescribeLogDirsResponse(results=results)
 
 
-async def _room(context: BrokerContext, directories: list[str]) -> dict[str, tuple[int, int]]:
-    """Return (total, usable) bytes of each directory's file system; asked in a thread, because a disk may hang."""
-    done: asyncio.Future[dict[str, tuple[int, int]]] = context.loop.create_future()
+async def _room(context: BrokerContext) -> dict[str, Space]:
+    """Return the room of each directory's file system, where it tells; asked in a thread, because a disk may hang."""
+    done: asyncio.Future[dict[str, Space]] = context.loop.create_future()
+    fs, paths = context.logs.fs, [directory.path for directory in context.logs.directories]
 
-    def ask() -> dict[str, tuple[int, int]]:
+    def ask() -> dict[str, Space]:
         found = {}
-        for directory in directories:
-            try:
-                system = os.statvfs(directory)
-            except OSError:
-                found[directory] = _UNKNOWN_BYTES, _UNKNOWN_BYTES
-            else:
-                found[directory] = system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize
+        for path in paths:
+            with contextlib.suppress(OSError):
+                found[path] = fs.space(path)
         return found
 
     context.io.submit(ask, done.set_result, done.set_exception)
