@@ -502,16 +502,18 @@ class LogManager:
         self._closed = True
         failed = set()
         logs = [log for log in self.logs.values() if log.disk.offline is None]
-        many = sum(log.has_unsynced for log in logs) > _SYNCED_ONE_BY_ONE
-        if many:
-            try:
-                for log in logs:
-                    if log.failure is None:
-                        log.write_small_files()
+        many = False
+        try:
+            for log in logs:
+                if log.failure is None:
+                    log.write_small_files()
+            # Not only what was appended to: after a recovery every log has an index and a snapshot to sync.
+            many = sum(log.has_unsynced for log in logs) > _SYNCED_ONE_BY_ONE
+            if many:
                 self._sync_everything(self.log_dirs)
-            except KafkaStorageError as error:
-                logger.error("%s", error)
-                many = False
+        except KafkaStorageError as error:
+            logger.error("%s", error)
+            many = False
         for log in logs:
             try:
                 log.close(sync=not many)

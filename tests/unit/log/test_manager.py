@@ -13,7 +13,7 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFile, MemoryFs
 
 T0 = TopicPartition("t", 0)
 ID = bytes(range(16))
@@ -427,3 +427,22 @@ def test_epoch_of_an_idle_leader_is_not_written(start: Starter, fs: MemoryFs) ->
     log.assign_leader_epoch(5, sync=False)
     manager.shutdown()
     assert read_whole(fs, "/data/t-0/leader-epoch-checkpoint") == b"0\n1\n4 0\n"
+
+
+def test_stop_after_a_recovery_of_many_logs_syncs_them_at_once(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    for number in range(100):
+        append(manager.create(TopicPartition("t", number), ID))
+    left = fs.crash(CrashMode.PROCESS)
+    recovered = start(on=left)
+    before = left.operations
+    syncs = []
+    sync = MemoryFile.sync
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryFile, "sync", lambda self: (syncs.append(self.path), sync(self)))
+        recovered.shutdown()
+    assert len([path for path in syncs if path.endswith((".index", ".snapshot"))]) == 0, "each log was synced alone"
+    assert left.operations - before < 1500
+    after = start(on=left.crash(CrashMode.POWER))
+    assert after.was_clean
+    assert {log.log_end_offset for log in after.logs.values()} == {1}
