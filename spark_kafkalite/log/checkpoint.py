@@ -51,13 +51,17 @@ def _read_lines(fs: Fs, path: str, fields: int) -> list[list[str]]:
     except FileNotFoundError:
         return []
     try:
-        lines = raw.decode().splitlines()
+        text = raw.decode()
+        lines = text.splitlines()
         version, count = int(lines[0]), int(lines[1])
         entries = [line.split(" ") for line in lines[2:] if line]
     except (ValueError, IndexError, UnicodeDecodeError):
         raise CheckpointError(f"{path}: the first two lines are not a version and a number of entries") from None
     if version != 0:
         raise CheckpointError(f"{path}: version {version} is not known, only 0 is")
+    if not text.endswith("\n"):
+        # A number that a power cut has shortened is a number still.
+        raise CheckpointError(f"{path}: its last line is cut off")
     if count != len(entries):
         raise CheckpointError(f"{path}: {count} entries announced, {len(entries)} found")
     if any(len(entry) != fields for entry in entries):

@@ -50,6 +50,8 @@ def test_stopped_in_every_operation_of_a_run(mode: CrashMode, seed: int) -> None
         # The first log start to move after a restart took those of other logs out of the checkpoint.
         (540, None),
         (790, None),
+        # A leader epoch's start offset lost its last digit in a torn write and was believed.
+        (1931, 241),
     ],
 )
 @pytest.mark.parametrize("mode", CrashMode)

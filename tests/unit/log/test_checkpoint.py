@@ -74,3 +74,12 @@ def test_meta_properties(fs: MemoryFs) -> None:
     replace_file(fs, "/data/m", b"#comment\nversion=7\n")
     with pytest.raises(CheckpointError, match="version 7"):
         checkpoint.read_meta(fs, "/data/m")
+
+
+def test_every_cut_of_a_checkpoint_is_noticed(fs: MemoryFs) -> None:
+    checkpoint.write_epochs(fs, "/epochs", [(0, 0), (3, 1234)])
+    whole = read_whole(fs, "/epochs")
+    for length in range(len(whole)):
+        replace_file(fs, "/epochs", whole[:length])
+        with pytest.raises(CheckpointError):
+            checkpoint.read_epochs(fs, "/epochs")
