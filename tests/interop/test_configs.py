@@ -5,6 +5,8 @@ What both brokers must do is in test_client_admin.py.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import sqlite3
 import threading
@@ -335,6 +337,34 @@ def test_settings_outlive_a_kill(broker: BrokerProcess, admin: Admin) -> None:
     assert sources(admin, "segment.ms", topic=topic)[0] == ("1234", "topic")
     assert sources(admin, "flush.ms", topic=topic)[0] == ("4321", "dynamic default broker")
     admin.alter_configs({}, all_brokers=True)
+
+
+def test_an_acknowledged_change_survives_a_kill_at_any_moment(broker: BrokerProcess, admin: Admin) -> None:
+    topic = made(admin, "killed")
+    name = "follower.replication.throttled.replicas"
+    acknowledged: list[str] = []
+    some = threading.Event()
+
+    def append_until_killed() -> None:
+        with RawClient(broker.bootstrap) as client, contextlib.suppress(OSError, EOFError):
+            for number in itertools.count():
+                request = IncrementalAlterConfigsRequest(
+                    resources=[resource(TOPIC, topic, [(name, APPEND, f"{number}:1")])]
+                )
+                assert client.call(request, 1).responses[0].error_code == 0
+                acknowledged.append(f"{number}:1")
+                if number == 20:
+                    some.set()
+
+    thread = threading.Thread(target=append_until_killed)
+    thread.start()
+    assert some.wait(30)
+    broker.kill()
+    thread.join()
+    broker.start()
+    kept = (admin.describe_configs(topic=topic)[name].value or "").split(",")
+    # The last one may have been written without its answer getting out.
+    assert kept[: len(acknowledged)] == acknowledged and len(kept) <= len(acknowledged) + 1
 
 
 def test_what_another_program_wrote_wrongly_is_left_out(broker: BrokerProcess, admin: Admin) -> None:
