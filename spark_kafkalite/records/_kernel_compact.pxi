@@ -49,7 +49,9 @@ cdef extern from *:
         blake2b_block(h, block, length, ~0ULL);
         out[0] = h[0]; out[1] = h[1];
     }
+    #define prefetch(place) __builtin_prefetch(place)
     """
+    void prefetch(const void* place) noexcept nogil
     void blake2b_start(uint64_t* h, const uint8_t* salt) noexcept nogil
     void blake2b_16(const uint64_t* start, const uint8_t* data, uint64_t length, uint64_t* out) noexcept nogil
 
@@ -69,12 +71,33 @@ cdef struct KeySlots:
     uint64_t start[8]
 
 
-cdef inline Slot* _slot_of(const KeySlots* keys, const uint8_t* key, int64_t length, uint64_t* digest) noexcept nogil:
-    """Hash a key and return its slot, or the empty one where it belongs; one is always empty."""
-    cdef Slot* slot
-    blake2b_16(keys.start, key, length, digest)
-    slot = keys.slots + digest[0] % keys.slot_count
-    while slot.end_offset and (slot.digest[0] != digest[0] or slot.digest[1] != digest[1]):
+cdef struct Wanted:
+    # A record whose key is looked up a little later, when its slot has come into the cache.
+    Slot* slot
+    uint64_t digest[2]
+    int64_t offset
+    int64_t index
+    int64_t size
+    int64_t timestamp
+    bint is_tombstone
+
+
+cdef enum:
+    # How many slots are fetched from memory at once; one after the other they take twice as long as the hashes.
+    WANTED_AT_ONCE = 16
+
+
+cdef inline void _want(const KeySlots* keys, const Parsed* r, Wanted* wanted) noexcept nogil:
+    """Hash a record's key and begin to fetch its slot."""
+    blake2b_16(keys.start, r.key, r.key_length, wanted.digest)
+    wanted.slot = keys.slots + wanted.digest[0] % keys.slot_count
+    prefetch(wanted.slot)
+
+
+cdef inline Slot* _found(const KeySlots* keys, const Wanted* wanted) noexcept nogil:
+    """Return a key's slot, or the empty one where it belongs; one is always empty."""
+    cdef Slot* slot = wanted.slot
+    while slot.end_offset and (slot.digest[0] != wanted.digest[0] or slot.digest[1] != wanted.digest[1]):
         slot += 1
         if slot == keys.slots + keys.slot_count:
             slot = keys.slots
@@ -86,27 +109,35 @@ cdef int _put_records(
 ) noexcept nogil:
     cdef Parsed r
     cdef Slot* slot
-    cdef uint64_t digest[2]
-    cdef int64_t i, offset
+    cdef Wanted[WANTED_AT_ONCE] wanted
+    cdef int64_t i = 0
+    cdef int n, k
     cdef const uint8_t* p = s.p
-    for i in range(s.count):
-        p = _next_record(s, p, &r, False)
-        if UNLIKELY(p == NULL):
-            s.index = i
-            return -1
-        offset = base_offset + r.offset_delta
-        if r.key_length < 0 or offset < first_offset:
-            continue
-        slot = _slot_of(keys, r.key, r.key_length, digest)
-        if slot.end_offset == 0:
-            if keys.count == keys.capacity:
-                next_offset[0] = offset
-                return 0
-            slot.digest[0] = digest[0]
-            slot.digest[1] = digest[1]
-            keys.count += 1
-        slot.end_offset = offset + 1
-    s.index = s.count
+    while i < s.count and p != NULL:
+        n = 0
+        while n < WANTED_AT_ONCE and i < s.count:
+            p = _next_record(s, p, &r, False)
+            if UNLIKELY(p == NULL):
+                # What came before it counts, and may even fill the map first.
+                break
+            i += 1
+            wanted[n].offset = base_offset + r.offset_delta
+            if r.key_length >= 0 and wanted[n].offset >= first_offset:
+                _want(keys, &r, &wanted[n])
+                n += 1
+        for k in range(n):
+            slot = _found(keys, &wanted[k])
+            if slot.end_offset == 0:
+                if keys.count == keys.capacity:
+                    next_offset[0] = wanted[k].offset
+                    return 0
+                slot.digest[0] = wanted[k].digest[0]
+                slot.digest[1] = wanted[k].digest[1]
+                keys.count += 1
+            slot.end_offset = wanted[k].offset + 1
+    s.index = i
+    if p == NULL:
+        return -1
     if p != s.end:
         return _fault(s, F_SECTION_REST, 0, s.end - p, 0)
     next_offset[0] = base_offset + s.last_offset_delta + 1
@@ -123,6 +154,17 @@ cdef struct Kept:
     int64_t largest
 
 
+cdef inline void _keep(Kept* kept, const Wanted* record) noexcept nogil:
+    kept.flags[record.index] = 1
+    kept.size += record.size
+    if not kept.count or record.timestamp > kept.largest:
+        kept.largest = record.timestamp
+    if record.timestamp < kept.earliest:
+        kept.earliest = record.timestamp
+    kept.tombstones += record.is_tombstone
+    kept.count += 1
+
+
 cdef int _choose_records(
     const KeySlots* keys,
     Section* s,
@@ -133,35 +175,38 @@ cdef int _choose_records(
     Kept* kept,
 ) noexcept nogil:
     cdef Parsed r
-    cdef uint64_t digest[2]
-    cdef int64_t i, offset
+    cdef Wanted[WANTED_AT_ONCE] wanted
+    cdef Wanted* record
+    cdef int64_t i = 0
+    cdef int n, k
     cdef const uint8_t* start
     cdef const uint8_t* p = s.p
-    for i in range(s.count):
-        start = p
-        p = _next_record(s, p, &r, False)
-        if UNLIKELY(p == NULL):
-            s.index = i
-            return -1
-        offset = base_offset + r.offset_delta
-        if offset < first_offset or (
-            offset < until_offset
-            and (
-                r.key_length < 0
-                or (r.value_length < 0 and offset < tombstones_until_offset)
-                or _slot_of(keys, r.key, r.key_length, digest).end_offset > offset + 1
-            )
-        ):
+    while i < s.count:
+        n = 0
+        while n < WANTED_AT_ONCE and i < s.count:
+            start = p
+            p = _next_record(s, p, &r, False)
+            if UNLIKELY(p == NULL):
+                s.index = i
+                return -1
+            record = &wanted[n]
+            record.offset = base_offset + r.offset_delta
+            record.index = i
+            record.size = p - start
+            record.timestamp = r.timestamp
+            record.is_tombstone = r.key_length >= 0 and r.value_length < 0
             kept.flags[i] = 0
-            continue
-        kept.flags[i] = 1
-        kept.size += p - start
-        if not kept.count or r.timestamp > kept.largest:
-            kept.largest = r.timestamp
-        if r.timestamp < kept.earliest:
-            kept.earliest = r.timestamp
-        kept.tombstones += r.key_length >= 0 and r.value_length < 0
-        kept.count += 1
+            i += 1
+            if record.offset < first_offset:
+                continue
+            if record.offset >= until_offset:
+                _keep(kept, record)
+            elif r.key_length >= 0 and not (record.is_tombstone and record.offset < tombstones_until_offset):
+                _want(keys, &r, record)
+                n += 1
+        for k in range(n):
+            if _found(keys, &wanted[k]).end_offset <= wanted[k].offset + 1:
+                _keep(kept, &wanted[k])
     s.index = s.count
     if p != s.end:
         return _fault(s, F_SECTION_REST, 0, s.end - p, 0)
@@ -217,6 +262,7 @@ cdef class KeyMap:
     """As ``batch_py.KeyMap``."""
 
     cdef KeySlots _keys
+    cdef Py_buffer _memory
 
     def __cinit__(self, Py_ssize_t buffer_bytes, salt=None):
         cdef bytes seed
@@ -226,17 +272,24 @@ cdef class KeyMap:
         seed = urandom(16) if salt is None else bytes(salt)
         if len(seed) != 16:
             raise ValueError(f"the salt has {len(seed)} bytes, not 16")
-        # Zeros from the system cost memory only where a key comes to lie.
-        self._keys.slots = <Slot*>calloc(slots, sizeof(Slot))
-        if self._keys.slots == NULL:
-            raise MemoryError()
+        # Zeros from the system cost memory only where a key comes to lie; small pages, touched all over, would take longer than
+        # all else that is done for a key.
+        memory = mmap.mmap(-1, slots * sizeof(Slot), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            try:
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            except OSError:  # a system without huge pages
+                pass
+        PyObject_GetBuffer(memory, &self._memory, PyBUF_WRITABLE)
+        self._keys.slots = <Slot*>self._memory.buf
         self._keys.slot_count = slots
         self._keys.capacity = slots * 9 // 10
         self._keys.count = 0
         blake2b_start(self._keys.start, <const uint8_t*>PyBytes_AS_STRING(seed))
 
     def __dealloc__(self):
-        free(self._keys.slots)
+        if self._keys.slots != NULL:
+            PyBuffer_Release(&self._memory)
 
     @property
     def capacity(self):
@@ -257,13 +310,14 @@ cdef class KeyMap:
 
     def offset_of(self, key):
         """As ``batch_py.KeyMap.offset_of``."""
+        cdef Parsed r
+        cdef Wanted wanted
         cdef Py_buffer view
-        cdef uint64_t digest[2]
-        cdef int64_t end_offset
         PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
-        end_offset = _slot_of(&self._keys, <const uint8_t*>view.buf, view.len, digest).end_offset
+        r.key, r.key_length = <const uint8_t*>view.buf, view.len
+        _want(&self._keys, &r, &wanted)
         PyBuffer_Release(&view)
-        return end_offset - 1
+        return _found(&self._keys, &wanted).end_offset - 1
 
     def put_records(self, payload, header, int64_t first_offset=0):
         """As ``batch_py.KeyMap.put_records``."""
