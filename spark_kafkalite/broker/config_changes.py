@@ -29,6 +29,7 @@ from spark_kafkalite.errors import (
     InvalidRequest,
     InvalidTopic,
     KafkaError,
+    KafkaStorageError,
     RegistryError,
     RequestTimedOut,
     UnknownTopicOrPartition,
@@ -37,7 +38,7 @@ from spark_kafkalite.log.config import TOPIC_SETTINGS
 from spark_kafkalite.model import topic_name_problem
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.config_nodes import alter_config
-from spark_kafkalite.registry.store import BadArguments, NoNode, Store
+from spark_kafkalite.registry.store import BadArguments, NoNode, OutOfRoom, Store
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.settings import Setting, SettingGroup
 
@@ -119,6 +120,8 @@ class ConfigChanges:
             raise InvalidRequest(f"the settings cannot be stored: {error}") from error
         except NoNode as error:
             raise UnknownTopicOrPartition(f"topic {resource_name} does not exist") from error
+        except OutOfRoom as error:
+            raise KafkaStorageError(f"nothing has been changed: {error}") from error
         except RegistryError as error:
             raise RequestTimedOut(f"the registry failed ({error}); the change may or may not have been made") from error
         if not validate_only:

@@ -163,6 +163,7 @@ class Topics:
                 f"topic {name}: {total - len(topic.partitions)} more partitions are above "
                 f"max.partitions.per.request={limit}"
             )
+        self._replicas.check_room()
         try:
             extended = await self._controller.create_partitions(name, total, assignment, validate_only=validate_only)
         except RegistryError as error:

@@ -21,6 +21,7 @@ from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from spark_kafkalite.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from spark_kafkalite.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -326,6 +327,12 @@ def test_directory_that_is_missing_at_the_start_is_offline_and_its_partitions_ar
         assert producers[gone].send() == STORAGE_ERROR and "it may lie in" in producers[gone].error_text
         assert not (directories[0] / f"t-{gone}").exists()
         assert described(broker, "t")[gone] == (5, -1, [1])
+        with RawClient(broker.bootstrap) as client:
+            shown = client.call(DescribeLogDirsRequest(topics=None), 4).results
+        assert {each.log_dir: each.error_code for each in shown} == {
+            str(directories[0]): 0,
+            str(directories[1]): STORAGE_ERROR,
+        }
         assert create(broker, "new", 2) == (0, "")
         broker.stop()
         directories[1].unlink()
