@@ -54,8 +54,8 @@ class Latencies:
 
 def rows(quick: bool) -> Iterator[Row]:
     """Measure both brokers in turn and yield a row for each figure."""
-    old_bytes = (1 << 30) if quick else (3 << 30)
-    seconds, rounds = (4.0, 1) if quick else (10.0, 3)
+    old_bytes = (512 << 20) if quick else (3 << 30)
+    seconds, rounds = (3.0, 1) if quick else (10.0, 3)
     warm_page_cache(2 * old_bytes)
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="kafkalite-bench-")))
@@ -146,10 +146,10 @@ def _pair(bootstrap: str, seconds: float) -> list[float]:
     return latencies
 
 
-def drop_pages(directory: Path) -> None:
-    """Have the kernel forget a directory's files. What it has not written yet stays."""
+def drop_pages(directory: Path, suffix: str = "") -> None:
+    """Have the kernel forget a directory's files whose names end so. What it has not written yet stays."""
     for path in directory.iterdir():
-        if path.is_file():
+        if path.is_file() and path.name.endswith(suffix):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fdatasync(descriptor)

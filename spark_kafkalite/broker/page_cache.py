@@ -22,8 +22,9 @@ from spark_kafkalite.log.segment import LogSlice
 # The kernel reads ahead in windows of 128 KiB by default, so a cached page rarely has uncached neighbours nearer by.
 _SAMPLE_EVERY_BYTES = 128 * 1024
 _PIECE_BYTES = 256 * 1024
-# Behind a range that had to be read the disk is asked for this much more, for the request that goes on from there.
-_AHEAD_BYTES = 2 * 1024 * 1024
+# Behind a range that had to be read the disk is asked for as much again, for the request that goes on from there; not
+# for more, because there may be none.
+_MOST_AHEAD_BYTES = 4 * 1024 * 1024
 # A look-up reads two indexes and two stretches of headers. That the kernel drops them as fast as they are read happens
 # when memory is very short; reading in the loop is then the lesser evil.
 MOST_LOOK_UPS = 16
@@ -66,7 +67,8 @@ def read_into_cache(slices: Iterable[LogSlice]) -> None:
         position, end = piece.position, piece.position + piece.length
         descriptor = piece.file.fileno()
         # All at once, so that the disk gets large requests; the loop below waits for them.
-        os.posix_fadvise(descriptor, position, piece.length + _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+        ahead_bytes = min(piece.length, _MOST_AHEAD_BYTES)
+        os.posix_fadvise(descriptor, position, piece.length + ahead_bytes, os.POSIX_FADV_WILLNEED)
         while position < end:
             count = os.preadv(descriptor, (buffer[: min(end - position, _PIECE_BYTES)],), position)
             if count == 0:

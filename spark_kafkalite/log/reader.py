@@ -30,7 +30,7 @@ _FEW_BATCHES = 1000
 # How many batches a look-up by time walks before others get their turn: a few milliseconds' work.
 _WALKED_AT_ONCE = 1000
 # How much of the log a thread reads for a walk that has missed, and how many walks are remembered.
-_WALK_WINDOW_BYTES = 4 << 20
+_WALK_WINDOW_BYTES = 512 << 10
 _REMEMBERED_WALKS = 64
 
 
