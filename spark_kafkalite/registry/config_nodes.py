@@ -1,7 +1,9 @@
 """Changing a node of settings: read, decide, write at the version that was read, again when another came first.
 
 The decision is a function of what the node holds, so two alterations at the same time both count, whoever writes: two
-brokers, a tool, or one broker twice. A topic's node is written only while the topic exists (one multi).
+brokers, a tool, or one broker twice. A topic's node is written only while the topic exists (one multi). Versions begin
+anew with a node: an alteration that read the settings of a topic which is deleted and made again before the write, both
+times without a change in between, gives the new topic the settings of the old one.
 """
 
 from __future__ import annotations
