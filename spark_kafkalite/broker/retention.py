@@ -115,7 +115,7 @@ class Retention:
                 done.set_result(failed)
 
         job = self._logs.log_starts.promise(wanted)
-        self._io.submit(job.run, lambda _: finish(job), _raise, Lane.SYNC)
+        self._io.submit(job.run, lambda _: finish(job), done.set_exception, Lane.SYNC)
         failed = await done
         for partition in moves:
             self.look_soon(partition)
