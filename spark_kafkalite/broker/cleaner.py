@@ -47,7 +47,8 @@ _LOOK_S: Final = 0.1
 # A child that has had nothing to do for this long ends; starting one takes about 0.1 s of a processor.
 _IDLE_S: Final = 30.0
 _UNCLEANABLE_S: Final = 3600.0
-_DISK_FULL_S: Final = 60.0
+_NO_ROOM_S: Final = 60.0
+_FINISH_AGAIN_S: Final = 1.0
 # A child that dies over the same log this often is not given it again for long.
 _DEATHS: Final = 3
 
@@ -211,6 +212,9 @@ class Cleaner:
         generation = log.generation
         began_s = self._clock.monotonic_s()
         try:
+            if log.swap is not None:
+                # Left by the last start, or by a cleaning that could not be ended.
+                await self._finish(partition)
             job = clean_job(
                 log,
                 plan,
@@ -231,14 +235,13 @@ class Cleaner:
             self._replicas.storage_failed(partition, error)
         except OSError as error:
             if self._reason_against(partition, generation) is None:
-                self._defer(log, _UNCLEANABLE_S if kind_of(error) is FailureKind.BROKEN else _DISK_FULL_S, str(error))
+                self._defer(log, _UNCLEANABLE_S if kind_of(error) is FailureKind.BROKEN else _NO_ROOM_S, str(error))
         else:
             self._deaths.pop(log, None)
             self._next_horizon_ms[log] = result.next_horizon_ms
             self._report(log, plan, result, self._clock.monotonic_s() - began_s)
         finally:
             log.cleaning = False
-            log.swap = None
 
     async def _copy(self, child: CleanerChild, partition: Partition, job: CleanJob, generation: int) -> CleanResult:
         """Have the child copy, and kill it when there is a reason to. Raises what it says, and _CalledOff."""
@@ -265,7 +268,7 @@ class Cleaner:
         """Put what was copied in its place, and say so in the checkpoint."""
         log, fs = partition.log, self._logs.fs
         if result.groups:
-            swap = log.swap = Swap(fs, log, result)
+            swap = log.swap = Swap(fs, log, result.groups, result.end_offset)
             try:
                 committed = await self._io.run(swap.commit, Lane.SYNC)
             except (OSError, CorruptMessage) as error:
@@ -273,6 +276,7 @@ class Cleaner:
                 raise
             reason = self._reason_against(partition, generation)
             if not committed:
+                log.swap = None
                 await self._io.run(lambda: remove_cleaned(fs, log.directory))
                 raise _CalledOff(reason or "it has been truncated")
             if not swap.applied:
@@ -281,28 +285,40 @@ class Cleaner:
                 swap.apply()
             self._logs.delete_files(log, swap.retired)
         else:
-            swap = None
             log.cleaned_until_offset = result.end_offset
+        await self._finish(partition)
+
+    async def _finish(self, partition: Partition) -> None:
+        """Say in the checkpoint how far a log has been cleaned, and forget its swap; wait while the disk is full."""
+        log, disk = partition.log, partition.log.disk
+        swap = log.swap
         checkpoint = self._logs.cleaner_checkpoint(log)
 
         def finish() -> None:
-            if swap is not None:
-                swap.sync_names()
-            checkpoint.write()
-            if swap is not None:
-                swap.forget()
+            while True:
+                try:
+                    if swap is not None:
+                        swap.sync_names()
+                    checkpoint.write()
+                    if swap is not None:
+                        swap.forget()
+                    return
+                except OSError as error:
+                    if kind_of(error) is not FailureKind.NO_ROOM or not disk.release_reserve():
+                        raise
 
         while True:
             try:
-                return await self._io.run(finish, Lane.SYNC)
+                await self._io.run(finish, Lane.SYNC)
+                log.swap = None
+                return
             except OSError as error:
-                if log.closed or self._stop_wanted.is_set():
-                    # The next start ends it.
-                    return None
+                if log.closed or log.failure is not None or self._stop_wanted.is_set():
+                    raise _CalledOff("the next start ends it") from error
                 if kind_of(error) is FailureKind.BROKEN:
                     raise KafkaStorageError(f"cannot end the cleaning of {log.directory}: {error}") from error
                 logger.warning("cannot end the cleaning of %s yet: %s", log.topic_partition, error)
-                await self._pause(1.0)
+                await self._pause(_FINISH_AGAIN_S)
 
     async def _uncommitted(self, partition: Partition, error: Exception) -> None:
         """Clear up after a swap that failed before its commit. KafkaStorageError when it may have been committed."""
@@ -312,6 +328,7 @@ class Cleaner:
         )
         if is_doubtful and not log.closed:
             raise KafkaStorageError(f"cannot put cleaned segments in place in {log.directory}: {error}") from error
+        log.swap = None
         await self._io.run(lambda: remove_cleaned(fs, log.directory))
 
     # Reporting ------------------------------------------------------------------------------------------------------

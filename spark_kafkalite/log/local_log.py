@@ -315,11 +315,15 @@ class LocalLog:
             index_entries=group.index_entries,
             time_index_entries=group.time_index_entries,
         )
-        retired = self.retire(self.segments.replace(group.sources, cleaned))
+        replaced = self.segments.replace(group.sources, cleaned)
+        max_timestamp = (group.max_timestamp_ms, group.offset_of_max_timestamp)
         try:
-            cleaned.take_cleaned_files((group.max_timestamp_ms, group.offset_of_max_timestamp))
+            # Half-way there is no way back, so here a full disk is a broken one.
+            retired = self.disk.persist(lambda: self._rename_out_of_use(replaced))
+            self.disk.persist(lambda: cleaned.take_cleaned_files(max_timestamp))
         except OSError as error:
             raise self._fail("name the cleaned segments of", error) from error
+        self._reader.forget_positions()
         return retired
 
     def _rename_out_of_use(self, segments: Sequence[Segment]) -> list[str]:

@@ -51,7 +51,7 @@ from spark_kafkalite.log.loading import FoundLog, Loading, survey
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.swap import forget_swap
+from spark_kafkalite.log.swap import Swap, forget_swap
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
@@ -180,17 +180,21 @@ class LogManager:
                 self._end_swaps_of(disk, here)
 
     def _end_swaps_of(self, disk: LogDirectory, swapped: Sequence[PartitionLog]) -> None:
+        for log in swapped:
+            log.swap = Swap.ended_at_start(self.fs, log)
         try:
             disk.persist(self.cleaner_checkpoint(swapped[0]).write)
             for log in swapped:
                 forget_swap(self.fs, log.directory)
+                log.swap = None
         except OSError as error:
             reason = f"cannot end an interrupted cleaning: {error.strerror or error} ({error.filename})"
             if kind_of(error) is FailureKind.BROKEN:
                 disk.take_offline(reason)
             else:
-                # Gaps must not be taken for damage by a later start, so the records wait for room.
-                raise KafkaStorageError(reason) from error
+                # The logs are whole; what says how far they have been cleaned stays until the broker's cleaner, or a
+                # truncation, can end it.
+                logger.warning("%s; it is tried again", reason)
 
     def _without_doubles(self, found: list[FoundLog]) -> list[FoundLog]:
         """Set aside logs of older topics where another directory holds the same partition.

@@ -105,10 +105,12 @@ class Segment:
         self._largest_timestamp_ms: int | None = None
 
     def take_cleaned_files(self, max_timestamp: tuple[int, int]) -> None:
-        """Give files that the cleaner has written the segment's names; before that it cannot be read."""
+        """Give files that the cleaner has written the segment's names; before that it cannot be read. Can be repeated
+        after an OSError."""
         for suffix in FILE_SUFFIXES:
             path = self._path + suffix
-            self.files.fs.rename(path + CLEANED_SUFFIX, path)
+            if self.files.fs.exists(path + CLEANED_SUFFIX):
+                self.files.fs.rename(path + CLEANED_SUFFIX, path)
             self.files.forget(path)
         self._max_timestamp = max_timestamp
 

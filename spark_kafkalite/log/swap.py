@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.errors import CorruptMessage
@@ -38,7 +39,7 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from spark_kafkalite.log.cleaner import CleanedGroup, CleanResult
+    from spark_kafkalite.log.cleaner import CleanedGroup
     from spark_kafkalite.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -50,20 +51,28 @@ KAFKA_SWAP_SUFFIX: Final = ".swap"
 class Swap:
     """One cleaning's result on its way into the log. Everything but what says so is called by the log's owner."""
 
-    def __init__(self, fs: Fs, log: PartitionLog, result: CleanResult) -> None:
+    def __init__(self, fs: Fs, log: PartitionLog, groups: Sequence[CleanedGroup], end_offset: int) -> None:
+        """``groups`` and ``end_offset`` are the cleaner's result."""
         self.committed = False
         self.applied = False
         # The new names of the sources' files, for the manager to remove.
         self.retired: list[str] = []
-        self.end_offset = result.end_offset
+        self.end_offset = end_offset
         self._fs = fs
         self._log = log
         self._directory = log.directory
-        self._groups = result.groups
+        self._groups = groups
         self._called_off = False
         self._forgotten = False
         # Held while a thread changes files, so that a truncation can wait for it.
         self._lock = threading.Lock()
+
+    @classmethod
+    def ended_at_start(cls, fs: Fs, log: PartitionLog) -> Swap:
+        """Return a swap that a start has completed, and that is still to be forgotten."""
+        swap = cls(fs, log, (), log.cleaned_until_offset)
+        swap.committed = swap.applied = True
+        return swap
 
     def commit(self) -> bool:
         """Make the cleaned files count; False when the swap was called off before. For a thread.

@@ -9,6 +9,7 @@ some of both; every offset must lead to the right batch; and cleaning it (again)
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -92,7 +93,7 @@ def run_cleaning(fs: MemoryFs, log: PartitionLog, clock: ManualClock) -> CleanRe
 
 def compact(manager: LogManager, fs: MemoryFs, log: PartitionLog, clock: ManualClock) -> CleanResult:
     result = run_cleaning(fs, log, clock)
-    swap = Swap(fs, log, result)
+    swap = Swap(fs, log, result.groups, result.end_offset)
     assert swap.commit()
     swap.apply()
     swap.sync_names()
@@ -232,7 +233,8 @@ def test_checkpoints_that_a_crash_took_do_not_make_gaps_a_fault() -> None:
 def test_truncation_calls_off_a_swap_that_is_not_committed() -> None:
     fs, manager, clock = prepared(2)
     log = manager.logs[KEY]
-    swap = Swap(fs, log, run_cleaning(fs, log, clock))
+    result = run_cleaning(fs, log, clock)
+    swap = Swap(fs, log, result.groups, result.end_offset)
     log.swap = swap
     before = records_of(log)
     cut = log.log_end_offset - 10
@@ -248,7 +250,7 @@ def test_truncation_ends_a_swap_that_is_committed(mode: CrashMode, is_applied: b
     fs, manager, clock = prepared(3)
     log = manager.logs[KEY]
     result = run_cleaning(fs, log, clock)
-    swap = Swap(fs, log, result)
+    swap = Swap(fs, log, result.groups, result.end_offset)
     log.swap = swap
     assert swap.commit()
     if is_applied:
@@ -265,6 +267,27 @@ def test_truncation_ends_a_swap_that_is_committed(mode: CrashMode, is_applied: b
     swap.sync_names()
     swap.forget()
     assert records_of(log) == left
+
+
+def test_a_full_disk_at_a_start_leaves_the_end_of_a_swap_for_later() -> None:
+    fs, manager, clock = prepared(3)
+    log = manager.logs[KEY]
+    result = run_cleaning(fs, log, clock)
+    swap = Swap(fs, log, result.groups, result.end_offset)
+    assert swap.commit()
+    left = fs.crash(CrashMode.POWER)
+    left.fail("pwrite", errno.ENOSPC, path_part="cleaner-offset-checkpoint", times=9)
+    _, log = reopened(left, clock, "delete")
+    assert log.failure is None
+    assert log.swap is not None
+    assert f"{log.directory}/cleaner-swap" in left.files()
+    found = records_of(log)
+    check_sound(log, found)
+    # Until it is ended, every start does it again.
+    manager, log = reopened(left.crash(CrashMode.POWER), clock, "delete")
+    assert records_of(log) == found
+    assert log.swap is None
+    assert log.cleaned_until_offset == result.end_offset
 
 
 def test_readers_keep_the_old_file_and_go_on_in_the_new_one() -> None:
@@ -291,7 +314,7 @@ def test_a_cleaned_file_that_is_not_what_the_cleaner_said_is_refused() -> None:
         path = f"{log.directory}/{group.base_offset:020d}.log.cleaned"
         fs.open(path).truncate(group.size_bytes + 1)
     with pytest.raises(swap_module.CorruptMessage, match="the cleaner wrote"):
-        Swap(fs, log, result).commit()
+        Swap(fs, log, result.groups, result.end_offset).commit()
     swap_module.remove_cleaned(fs, log.directory)
     assert records_of(reopened(fs.crash(CrashMode.POWER), clock)[1]) == before
 
