@@ -19,7 +19,16 @@ from typing import Any
 
 from bench.measurement import Row
 
-NAMES = ("broker", "clients", "durability", "cold_reader", "log_scale", "compaction_copy", "spark_read_write")
+NAMES = (
+    "broker",
+    "clients",
+    "durability",
+    "cold_reader",
+    "log_scale",
+    "compaction_copy",
+    "compaction",
+    "spark_read_write",
+)
 # Both connectors run on the one PySpark that the JVM connector's jars are of.
 ENVIRONMENTS = {"spark_read_write": ".venv-spark42"}
 ROOT = Path(__file__).resolve().parent.parent

@@ -279,10 +279,11 @@ class Cleaner:
                 log.swap = None
                 await self._io.run(lambda: remove_cleaned(fs, log.directory))
                 raise _CalledOff(reason or "it has been truncated")
-            if not swap.applied:
+            while not swap.applied:
                 if log.closed or log.failure is not None:
-                    raise _CalledOff(f"{reason}; the next start ends it")
-                swap.apply()
+                    raise _CalledOff("it is out of use; the next start ends it")
+                swap.apply_next()
+                await asyncio.sleep(0)
             self._logs.delete_files(log, swap.retired)
         else:
             log.cleaned_until_offset = result.end_offset

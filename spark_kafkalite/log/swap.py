@@ -5,8 +5,8 @@ source segments, and synced them. A :class:`Swap` goes on from there:
 
 1. ``commit``, in a thread: check the files, sync the directory that names them, write ``cleaner-swap`` and sync that.
    Its rename is the commit point of the whole cleaning: before it nothing has changed, after it nothing can be undone.
-2. ``apply``, by the log's owner, in one go: for each group the sources leave the list of segments and their files get
-   the suffix ``.deleted``, the cleaned files get their names, and the new segment is in the list.
+2. ``apply``, by the log's owner, group by group, each in one go: the sources leave the list of segments and their files
+   get the suffix ``.deleted``, the cleaned files get their names, and the new segment is in the list.
 3. ``sync_names``, in a thread; then the manager writes ``cleaner-offset-checkpoint``; then ``forget``, in a thread,
    removes ``cleaner-swap``. In this order: as long as that file is there, a start knows how far the log has gaps.
 
@@ -54,7 +54,6 @@ class Swap:
     def __init__(self, fs: Fs, log: PartitionLog, groups: Sequence[CleanedGroup], end_offset: int) -> None:
         """``groups`` and ``end_offset`` are the cleaner's result."""
         self.committed = False
-        self.applied = False
         # The new names of the sources' files, for the manager to remove.
         self.retired: list[str] = []
         self.end_offset = end_offset
@@ -62,6 +61,7 @@ class Swap:
         self._log = log
         self._directory = log.directory
         self._groups = groups
+        self._applied_groups = 0
         self._called_off = False
         self._forgotten = False
         # Held while a thread changes files, so that a truncation can wait for it.
@@ -71,7 +71,7 @@ class Swap:
     def ended_at_start(cls, fs: Fs, log: PartitionLog) -> Swap:
         """Return a swap that a start has completed, and that is still to be forgotten."""
         swap = cls(fs, log, (), log.cleaned_until_offset)
-        swap.committed = swap.applied = True
+        swap.committed = True
         return swap
 
     def commit(self) -> bool:
@@ -104,12 +104,23 @@ class Swap:
             self.committed = True
             return True
 
+    @property
+    def applied(self) -> bool:
+        """Whether all groups are in place."""
+        return self._applied_groups == len(self._groups)
+
+    def apply_next(self) -> None:
+        """Have the log read the next cleaned segment from now on. KafkaStorageError when a rename fails."""
+        group = self._groups[self._applied_groups]
+        self._applied_groups += 1
+        self.retired += self._log.replace_segments(group)
+        if self.applied:
+            self._log.cleaned_until_offset = self.end_offset
+
     def apply(self) -> None:
-        """Have the log read the cleaned segments from now on. KafkaStorageError when a rename fails."""
-        self.applied = True
-        for group in self._groups:
-            self.retired += self._log.replace_segments(group)
-        self._log.cleaned_until_offset = self.end_offset
+        """Have the log read all cleaned segments from now on."""
+        while not self.applied:
+            self.apply_next()
 
     def sync_names(self) -> None:
         """Put the new names on the disk. For a thread. OSError when the disk fails."""
@@ -132,8 +143,7 @@ class Swap:
         with self._lock:
             self._called_off = True
         if self.committed and not self._forgotten:
-            if not self.applied:
-                self.apply()
+            self.apply()
             self.sync_names()
             self._log.write_checkpoints()
             self.forget()
