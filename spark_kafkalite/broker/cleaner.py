@@ -49,8 +49,8 @@ _IDLE_S: Final = 30.0
 _UNCLEANABLE_S: Final = 3600.0
 _NO_ROOM_S: Final = 60.0
 _FINISH_AGAIN_S: Final = 1.0
-# A child that dies over the same log this often is not given it again for long.
-_DEATHS: Final = 3
+# A log over which a child has died has to wait this long, twice as long after each further time.
+_DEATH_S: Final = 0.25
 
 
 class _CalledOff(Exception):
@@ -196,12 +196,11 @@ class Cleaner:
 
     def _defer(self, log: PartitionLog, seconds: float, reason: str) -> None:
         self._deferred[log] = self._clock.monotonic_s() + seconds
-        when = f"in {round(seconds / 60)} minutes" if seconds else "soon"
         logger.error(
-            "%s cannot be cleaned: %s; it is left as it is and tried again %s, other logs go on",
+            "%s cannot be cleaned: %s; it is left as it is and tried again in %g s, other logs go on",
             log.topic_partition,
             reason,
-            when,
+            seconds,
         )
 
     # Cleaning -------------------------------------------------------------------------------------------------------
@@ -230,7 +229,7 @@ class Cleaner:
             self._defer(log, _UNCLEANABLE_S, str(error))
         except CleanerDied as error:
             self._deaths[log] = deaths = self._deaths.get(log, 0) + 1
-            self._defer(log, _UNCLEANABLE_S if deaths % _DEATHS == 0 else 0, str(error))
+            self._defer(log, min(_DEATH_S * 2**deaths, _UNCLEANABLE_S), str(error))
         except KafkaStorageError as error:
             self._replicas.storage_failed(partition, error)
         except OSError as error:
