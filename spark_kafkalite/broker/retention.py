@@ -180,7 +180,11 @@ class Retention:
             plan = self._plan(log, min(until_offset, log.removable_until_offset))
         if plan.needs_timestamp:
             # All that goes, goes at once when it is known.
-            self._reads.append((partition, list(log.segments)[len(plan.reasons) : -1]))
+            segments = list(log.segments)[len(plan.reasons) :]
+            if segments[-1].largest_timestamp_ms is not None:
+                # The active segment says it itself, unless nothing was appended since a fast start.
+                segments.pop()
+            self._reads.append((partition, segments))
         elif plan.log_start_offset is not None and plan.log_start_offset > log.log_start_offset:
             self._moves[log] = partition, plan.log_start_offset, _why(plan)
             self._moving.add(log)

@@ -389,6 +389,8 @@ class ActiveSegment(Segment):
 
     @property
     def largest_timestamp_ms(self) -> int | None:
+        if self.unread_until_offset >= 0:
+            return super().largest_timestamp_ms
         # The file is open, so the system knows its times without reading the disk.
         return self._timestamp_so_far if self._timestamp_so_far >= 0 else self.files.fs.modified_ms(self.log_path)
 

@@ -5,6 +5,7 @@ The check runs every 100 ms, and removed files go at once.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -127,6 +128,25 @@ def test_a_log_of_old_records_only_is_emptied(broker: BrokerProcess, client: Raw
     wait_for(lambda: [each for each in files(broker, name) if each.endswith(".log")] == [f"{5:020d}.log"])
     assert append(client, name) == 6
     assert [each for each, _ in values_of(client.fetch(name, 5).records)] == [5]
+
+
+def test_after_a_restart_the_age_of_records_counts_and_not_that_of_files(tmp_path: Path) -> None:
+    """A fast start does not read the last segment of a log; retention finds out how old it is."""
+    overrides = OVERRIDES | {"log.retention.check.interval.ms": 1_000_000, "log.initial.task.delay.ms": 1_000_000}
+    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker:
+        with RawClient(broker.bootstrap) as client:
+            for topic, age_ms in ("old", 2 * HOUR_MS), ("new", 0):
+                create(client, topic, retention_ms=HOUR_MS)
+                append(client, topic, age_ms=age_ms)
+        broker.stop()
+        # Files of the future and of the past, which say nothing.
+        for topic, at in ("old", time.time() + 86400), ("new", time.time() - 86400 * 30):
+            os.utime(tmp_path / "data" / f"{topic}-0" / f"{0:020d}.log", (at, at))
+        broker.overrides.update(OVERRIDES)
+        broker.start()
+        with RawClient(broker.bootstrap) as client:
+            wait_for(lambda: start(client, "old") == 1)
+            assert start(client, "new") == 0
 
 
 def test_size_leaves_up_to_one_segment_more(broker: BrokerProcess, client: RawClient, name: str) -> None:

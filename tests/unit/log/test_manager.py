@@ -10,6 +10,7 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.fs import read_whole, replace_file
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.retention import TimestampSource
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -446,3 +447,15 @@ def test_stop_after_a_recovery_of_many_logs_syncs_them_at_once(start: Starter, f
     after = start(on=left.crash(CrashMode.POWER))
     assert after.was_clean
     assert {log.log_end_offset for log in after.logs.values()} == {1}
+
+
+def test_age_of_an_active_segment_is_not_guessed_before_its_tail_is_read(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    append(manager.create(T0, ID))
+    newest = manager.logs[T0].segments.active.max_timestamp[0]
+    manager.shutdown()
+    active = start().logs[T0].segments.active
+    assert active.unread_until_offset == 1
+    assert active.largest_timestamp_ms is None
+    active.note_largest_timestamp(TimestampSource.of(active).read(fs))
+    assert active.largest_timestamp_ms == newest
