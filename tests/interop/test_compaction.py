@@ -318,6 +318,23 @@ def test_a_compacted_topic_stays_readable_when_it_is_compacted_no_more(tmp_path:
         assert [each.offset for each in READERS["ours"](broker.bootstrap, "once", len(wanted))] == wanted
 
 
+def test_compact_and_delete_both_apply(tmp_path: Path) -> None:
+    overrides = OVERRIDES | {"log.initial.task.delay.ms": 100, "log.retention.check.interval.ms": 200}
+    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker:
+        create(broker, "both", cleanup_policy="compact,delete", retention_ms="3000")
+        records = history(3000, 20)
+        PRODUCERS["confluent"](broker.bootstrap, "both", records, "none", "all", True)
+        wait_until_cleaned(broker, "both", len(records))
+        cleaned_bytes = size_of(broker, "both")
+        assert 0 < cleaned_bytes < 60_000
+        wait_until(lambda: size_of(broker, "both") == 0, "everything removed")
+        PRODUCERS["confluent"](broker.bootstrap, "both", [records[0]], "none", "all", True)
+        with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
+            consumer.assign([("both", 0)])
+            consumer.seek_to_beginning()
+            assert [record.offset for record in consumer.poll(5000)] == [len(records)]
+
+
 # Kills ----------------------------------------------------------------------------------------------------------------
 
 
