@@ -6,7 +6,7 @@ instead: that is what nearly all consumers do.
 
 A look-up by time may have to walk far: past a million batches of one timestamp, of which the time index has only the
 first. Where reads may not wait, it stops after some batches with WalkGoesOn and remembers how far it came, so that the
-same look-up goes on from there.
+same look-up goes on from there. A compressed batch is unpacked by a thread (DecodeFirst).
 
 Nothing here knows the log's bounds; ``PartitionLog`` checks them and names the partition in errors.
 """
@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_kafkalite.log.fs import NotInMemory, may_wait
+from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.log.fs import File, NotInMemory, may_wait
 from spark_kafkalite.log.segment import Found, LogSlice, Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.records.columns import add_batch
+from spark_kafkalite.records.compression import NONE
 from spark_kafkalite.records.kernel import ColumnBuilder
 from spark_kafkalite.records.layout import HEADER_BYTES, BatchHeader
 
@@ -42,6 +44,15 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
+class _Asked(NamedTuple):
+    """Which record of a batch is looked for."""
+
+    base_offset: int
+    timestamp_ms: int
+    start_offset: int
+    until_offset: int
+
+
 class WalkGoesOn(NotInMemory):
     """A look-up has walked long enough for one turn; nothing has to be read."""
 
@@ -54,10 +65,38 @@ class WalkGoesOn(NotInMemory):
         pass
 
 
+class DecodeFirst(NotInMemory):
+    """A look-up came to a compressed batch, which a thread unpacks: that may be 64 MiB out of a few kilobytes."""
+
+    goes_on = True
+
+    def __init__(
+        self,
+        results: dict[_Asked, TimestampOffset | KafkaError | OSError | None],
+        asked: _Asked,
+        file: File,
+        found: Found,
+    ) -> None:
+        Exception.__init__(self, f"the batch at {found.position} of {file.path} is compressed")
+        self._results = results
+        self._asked = asked
+        self._file = file
+        self._found = found
+
+    def load(self) -> None:
+        header = self._found.header
+        try:
+            data = self._file.pread(header.size_bytes, self._found.position)
+            self._results[self._asked] = _record_at_or_after(data, header, self._asked)
+        except (KafkaError, OSError) as error:
+            # For the look-up, which begins anew, to raise.
+            self._results[self._asked] = error
+
+
 class Reader:
     """Reads the segments of one log."""
 
-    __slots__ = ("_positions", "_segments", "_walks")
+    __slots__ = ("_decoded", "_positions", "_segments", "_walks")
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
@@ -65,6 +104,8 @@ class Reader:
         self._positions: dict[int, int] = {}
         # How far look-ups by time have come: (timestamp, base offset of the segment) to a position in it.
         self._walks: dict[tuple[int, int], int] = {}
+        # What threads have found in compressed batches, until the look-up takes it.
+        self._decoded: dict[_Asked, TimestampOffset | KafkaError | OSError | None] = {}
 
     def remember(self, base_offset: int, position: int) -> None:
         """Note where a batch starts in its segment."""
@@ -77,6 +118,8 @@ class Reader:
         """Drop what is remembered; needed when batches move or go."""
         self._positions.clear()
         self._walks.clear()
+        # A new one: threads that decode what may be gone keep the old one.
+        self._decoded = {}
 
     def slice(
         self, start_offset: int, max_bytes: int, until_offset: int, end_offset: int, at_least_one: bool
@@ -190,7 +233,7 @@ class Reader:
                 walked += 1
                 if found.header.max_timestamp < timestamp_ms or found.header.last_offset < offset:
                     continue
-                record = _record_at_or_after(segment, found, timestamp_ms, start_offset, until_offset)
+                record = self._record_at_or_after(segment, found, timestamp_ms, start_offset, until_offset)
                 if record is not None:
                     return record, False
         except NotInMemory as missing:
@@ -212,7 +255,25 @@ class Reader:
             found = _max_timestamp_batch(segment, start_offset, until_offset)
             if found is not None and (best is None or found.header.max_timestamp > best[0]):
                 best = found.header.max_timestamp, segment, found
-        return _record_at_or_after(best[1], best[2], best[0], start_offset, until_offset) if best is not None else None
+        if best is None:
+            return None
+        return self._record_at_or_after(best[1], best[2], best[0], start_offset, until_offset)
+
+    def _record_at_or_after(
+        self, segment: Segment, found: Found, timestamp_ms: int, start_offset: int, until_offset: int
+    ) -> TimestampOffset | None:
+        header = found.header
+        asked = _Asked(header.base_offset, timestamp_ms, start_offset, until_offset)
+        if header.codec == NONE or may_wait():
+            return _record_at_or_after(segment.read_batch(found), header, asked)
+        if asked not in self._decoded:
+            if len(self._decoded) >= _REMEMBERED_WALKS:
+                self._decoded.clear()
+            raise DecodeFirst(self._decoded, asked, segment.file, found)
+        record = self._decoded.pop(asked)
+        if isinstance(record, Exception):
+            raise record
+        return record
 
 
 def _max_timestamp_batch(segment: Segment, start_offset: int, until_offset: int) -> Found | None:
@@ -237,15 +298,13 @@ def _max_timestamp_batch(segment: Segment, start_offset: int, until_offset: int)
     return best
 
 
-def _record_at_or_after(
-    segment: Segment, found: Found, timestamp_ms: int, start_offset: int, until_offset: int
-) -> TimestampOffset | None:
-    """Return the first record of a batch at or after ``timestamp_ms``, None when its header promised too much."""
+def _record_at_or_after(data: bytes, header: BatchHeader, asked: _Asked) -> TimestampOffset | None:
+    """Return the first record of a batch at or after a time, None when its header promised too much."""
     builder = ColumnBuilder(False)
-    add_batch(builder, segment.read_batch(found), 0, found.header, first_offset=start_offset, until_offset=until_offset)
+    add_batch(builder, data, 0, header, first_offset=asked.start_offset, until_offset=asked.until_offset)
     columns = builder.finish()
     for row in range(columns.count):
         record_ms = columns.timestamp_at(row)
-        if record_ms >= timestamp_ms:
-            return TimestampOffset(columns.offset_at(row), record_ms, found.header.partition_leader_epoch)
+        if record_ms >= asked.timestamp_ms:
+            return TimestampOffset(columns.offset_at(row), record_ms, header.partition_leader_epoch)
     return None

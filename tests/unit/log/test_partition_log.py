@@ -397,6 +397,31 @@ def test_a_look_up_by_time_takes_turns_where_it_may_not_wait(
     assert 3 <= turns <= 12
 
 
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_a_look_up_by_time_leaves_unpacking_to_a_thread(open_log: LogOpener, codec: str) -> None:
+    log = open_log()
+    append(log, 4, timestamps_ms=[1, 2, 3, 4], codec=codec)
+    for look_up in (lambda: log.offset_for_timestamp(3, 4), lambda: log.offset_of_max_timestamp(4)):
+        expected = look_up()
+        with without_waiting():
+            with pytest.raises(reader.DecodeFirst) as asked:
+                look_up()
+            asked.value.load()
+            assert look_up() == expected
+            with pytest.raises(reader.DecodeFirst):
+                look_up()
+    # What a thread found does not outlive the batch.
+    with without_waiting():
+        with pytest.raises(reader.DecodeFirst) as late:
+            log.offset_for_timestamp(3, 4)
+        log.truncate_to(0)
+        late.value.load()
+        assert log.offset_for_timestamp(3, 4) is None
+    append(log, 4, timestamps_ms=[7, 8, 9, 9], codec=codec)
+    with without_waiting(), pytest.raises(reader.DecodeFirst):
+        log.offset_for_timestamp(3, 4)
+
+
 def test_the_largest_visible_timestamp_is_found_without_walking_the_segment(open_log: LogOpener) -> None:
     log = open_log(index_interval_bytes=0)
     chance = random.Random(7)
