@@ -21,6 +21,7 @@ from spark_kafkalite.records.assemble import SectionFacts, assemble
 from spark_kafkalite.records.compression import CODECS, compress
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.interop.good_client import GoodClient, forget_peak, peak_bytes
 from tests.interop.raw_client import RawClient
 
@@ -327,6 +328,22 @@ def test_one_bad_partition_among_good_ones_in_a_pipeline(broker: BrokerProcess, 
     assert all(code == 0 for number, code in enumerate(codes) if number % 3)
     assert all(code in (CORRUPT, INVALID) for number, code in enumerate(codes) if not number % 3)
     assert client.fetch("mixed", 0).high_watermark == sum(code == 0 for code in codes)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "none"])
+def test_a_time_is_found_in_a_batch_that_unpacks_to_much(broker: BrokerProcess, client: RawClient, codec: str) -> None:
+    """It is unpacked by a thread: twenty look-ups in a pipeline keep their order."""
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic(f"times-{codec}", 1, 1, {"max.message.bytes": str(CAP_BYTES)})
+    first = now_ms() - 100
+    batch = make_batch([bytes(CAP_BYTES // 4)] * 3, timestamps_ms=[first, first + 10, first + 20], codec=codec)
+    assert client.produce(f"times-{codec}", batch).error_code == 0
+    asked = [ListOffsetsPartition(partition_index=0, timestamp=first + number) for number in range(20)]
+    for one in asked:
+        topic = ListOffsetsTopic(name=f"times-{codec}", partitions=[one])
+        client.send(ListOffsetsRequest(replica_id=-1, topics=[topic]), 7)
+    found = [client.receive(2, 7).topics[0].partitions[0].offset for _ in asked]
+    assert found == [0] + [1] * 10 + [2] * 9
 
 
 def test_the_broker_has_logged_no_bug(broker: BrokerProcess, client: RawClient, tmp_path: Path) -> None:
