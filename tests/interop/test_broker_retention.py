@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite import Admin
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.cluster import BrokerProcess
@@ -266,6 +267,36 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def test_altered_settings_hold_from_the_next_check_on(broker: BrokerProcess, client: RawClient, name: str) -> None:
+    create(client, name, segment_bytes=300, retention_ms=-1)
+    for age_ms in (3 * HOUR_MS, HOUR_MS, 0):
+        append(client, name, age_ms=age_ms)
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        for hours, expected in ((2, 1), (0.5, 2)):
+            assert start(client, name) < expected
+            admin.alter_configs({"segment.bytes": "300", "retention.ms": str(int(hours * HOUR_MS))}, topic=name)
+            wait_for(lambda wanted=expected: start(client, name) == wanted)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_segments_of_an_earlier_run_expire_too(tmp_path: Path, end: str) -> None:
+    with BrokerProcess(tmp_path / "data", overrides={"log.initial.task.delay.ms": 86_400_000}) as broker:
+        with RawClient(broker.bootstrap) as client:
+            create(client, "t", segment_bytes=300, retention_ms=HOUR_MS)
+            for age_ms in (3 * HOUR_MS, 2 * HOUR_MS, 2 * HOUR_MS, 0, 2 * HOUR_MS, 0):
+                append(client, "t", age_ms=age_ms)
+        broker.stop() if end == "stop" else broker.kill()
+        broker.overrides = dict(OVERRIDES)
+        broker.start()
+        with RawClient(broker.bootstrap) as client:
+            # Their timestamps are read from the files, up to the first that is young enough.
+            wait_for(lambda: start(client, "t") == 3)
+            assert next(iter(values_of(client.fetch("t", 3).records)))[0] == 3
+            assert offset(client, "t", -1)[1] == 6
+            wait_for(lambda: files(broker, "t")[0] > f"{2:020d}~")
+            assert start(client, "t") == 3
 
 
 # DeleteRecords --------------------------------------------------------------------------------------------------------
