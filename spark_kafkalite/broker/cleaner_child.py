@@ -88,12 +88,9 @@ class CleanerChild:
                 return OSError(message["errno"], message["text"])
 
     async def close(self) -> None:
-        """Let the process end, because there is nothing to do for it at present."""
-        process = self._process
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
-            await process.wait()
-        self._process = None
+        """End the process, because there is nothing to do for it at present. It has nothing to save, so it is killed:
+        at its low priority an orderly end may take long."""
+        await self._kill()
 
     async def _kill(self) -> None:
         process, self._process = self._process, None

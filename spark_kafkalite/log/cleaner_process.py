@@ -1,8 +1,8 @@
 """The process that copies segments for the broker: ``python -m spark_kafkalite.log.cleaner_process``.
 
 Copying keeps a processor busy, and in the broker every busy thread delays the event loop; so it happens here, at low
-priority. The broker starts the process when there is something to clean, kills it to call a cleaning off, and closes
-its standard input when there has been nothing to do for a while. It renames nothing and knows no topic.
+priority. The broker starts the process when there is something to clean, and kills it to call a cleaning off or when
+there has been nothing to do for a while. It renames nothing and knows no topic.
 
 One line of JSON each way, UTF-8:
 
