@@ -21,6 +21,7 @@ import logging
 from typing import NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.active_segment import ActiveSegment
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.epochs import LeaderEpochs
@@ -35,7 +36,7 @@ from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_state import ProducerState, load_newest_snapshot, snapshot_path
 from spark_kafkalite.log.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
-from spark_kafkalite.log.segment import ActiveSegment, Segment
+from spark_kafkalite.log.segment import Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.log.time_index import TimeIndex
 from spark_kafkalite.records.layout import LOG_APPEND_TIME_BIT

@@ -16,10 +16,11 @@ import mmap
 from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.active_segment import ActiveSegment
 from spark_kafkalite.log.checkpoint import CLEAN_SHUTDOWN_FILE
 from spark_kafkalite.log.fs import File, Fs, write_whole
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, ActiveSegment
+from spark_kafkalite.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES, MAGIC_POSITION, BatchHeader
 

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from crc32c import crc32c
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.active_segment import ActiveSegment
 from spark_kafkalite.log.epochs import LeaderEpochs
 from spark_kafkalite.log.fs import File
 from spark_kafkalite.log.producer_state import ProducerState
-from spark_kafkalite.log.segment import ActiveSegment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import (

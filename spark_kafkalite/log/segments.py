@@ -9,8 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
+from spark_kafkalite.log.active_segment import ActiveSegment
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.segment import ActiveSegment, Segment
+from spark_kafkalite.log.segment import Segment
 
 
 class Segments:

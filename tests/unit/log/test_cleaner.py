@@ -4,10 +4,10 @@ import errno
 
 import pytest
 
+from spark_kafkalite.log.active_segment import ActiveSegment
 from spark_kafkalite.log.cleaner import CleaningAborted, UncleanableLog, clean
 from spark_kafkalite.log.fs import read_whole, write_whole
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.segment import ActiveSegment
 from spark_kafkalite.records.compression import CODECS
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs

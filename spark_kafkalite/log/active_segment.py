@@ -1,0 +1,255 @@
+"""The last segment of a log: what appends go to.
+
+It holds its file open. What its indexes gained since they were last written lies in memory; they are written when the
+segment rolls and at a clean stop. After a fast start its end is known and its tail has not been read yet
+(``unread_until_offset``): what rolling, indexes and look-ups by time need of it is read by whoever needs it first.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.fs import File, waiting, write_whole
+from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.segment import Segment
+from spark_kafkalite.log.time_index import TimeIndex
+from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
+
+# What a rebuild of indexes reads at once, and how often it makes an entry (Kafka's default, whatever the topic's is).
+_REBUILD_BYTES: Final = 1 << 20
+_REBUILT_INTERVAL_BYTES: Final = 4096
+
+logger = logging.getLogger(__name__)
+
+
+class ActiveSegment(Segment):
+    """The last segment of a log, which appends go to."""
+
+    __slots__ = (
+        "_file",
+        "_index_bytes",
+        "_offset_of_max_timestamp",
+        "_since_index_entry",
+        "_timestamp_so_far",
+        "created_ms",
+        "first_timestamp_ms",
+        "roll_jitter_ms",
+        "unread_until_offset",
+    )
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        directory: str,
+        base_offset: int,
+        size_bytes: int,
+        created_ms: int,
+        *,
+        index_entries: int = 0,
+        time_index_entries: int = 0,
+    ) -> None:
+        super().__init__(
+            files,
+            directory,
+            base_offset,
+            size_bytes,
+            index_entries=index_entries,
+            time_index_entries=time_index_entries,
+        )
+        self._file = files.open_apart(self.log_path, create=True)
+        self._since_index_entry = 0
+        # What the larger of the two indexes takes; the time index never has more entries, but for its last one.
+        self._index_bytes = index_entries * TimeIndex.ENTRY.size
+        self._timestamp_so_far = -1
+        self._offset_of_max_timestamp = base_offset
+        self.created_ms = created_ms
+        # Largest timestamp of the first batch; -1 while there is none. Rolling by time counts from it.
+        self.first_timestamp_ms = -1
+        self.roll_jitter_ms = 0
+        # Where the segment ends, after a clean stop, while what ``load_tail`` finds out is not known yet; else -1.
+        self.unread_until_offset = -1
+
+    @property
+    def file(self) -> File:
+        return self._file
+
+    @property
+    def max_timestamp(self) -> tuple[int, int]:
+        if self.unread_until_offset >= 0:
+            self.read_tail()
+        return self._timestamp_so_far, self._offset_of_max_timestamp
+
+    @property
+    def largest_timestamp_ms(self) -> int | None:
+        if self.unread_until_offset >= 0:
+            return super().largest_timestamp_ms
+        # The file is open, so the system knows its times without reading the disk.
+        return self._timestamp_so_far if self._timestamp_so_far >= 0 else self.files.fs.modified_ms(self.log_path)
+
+    def append(
+        self,
+        data: bytes | bytearray | memoryview,
+        last_offset: int,
+        max_timestamp: int,
+        index_interval_bytes: int,
+    ) -> None:
+        """Write one batch at the end.
+
+        On a failed or short write nothing has changed in memory and OSError is raised; the file may be longer than
+        ``size_bytes`` then, which ``cut_back`` undoes.
+        """
+        position = self.size_bytes
+        size = len(data)
+        if self._file.pwrite(data, position) != size:
+            # The disk is full; the second write says so with its own error number.
+            write_whole(self._file, data, position)
+        self.take_up(position, size, last_offset, max_timestamp, index_interval_bytes)
+
+    def take_up(
+        self, position: int, size: int, last_offset: int, max_timestamp: int, index_interval_bytes: int
+    ) -> None:
+        """Count a batch that is in the file."""
+        if max_timestamp > self._timestamp_so_far:
+            self._timestamp_so_far = max_timestamp
+            self._offset_of_max_timestamp = last_offset
+        if self._since_index_entry > index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self._timestamp_so_far, self._offset_of_max_timestamp)
+            self._since_index_entry = 0
+            self._index_bytes += TimeIndex.ENTRY.size
+        if not position:
+            self.first_timestamp_ms = max_timestamp
+        self._since_index_entry += size
+        self.size_bytes = position + size
+
+    def cut_back(self) -> None:
+        """Cut the remains of a failed write off the file, if there are any."""
+        if self._file.size() != self.size_bytes:
+            self._file.truncate(self.size_bytes)
+
+    def must_roll(self, size: int, last_offset: int, max_timestamp: int, config: TopicConfig, clock: Clock) -> bool:
+        """Return whether a batch belongs into a new segment. Source: LogSegment.shouldRoll."""
+        if last_offset - self.base_offset > MAX_INT32:
+            return True
+        if not self.size_bytes:
+            return False
+        if self.size_bytes + size > config.segment_bytes or self._index_bytes >= config.segment_index_bytes:
+            return True
+        if self.first_timestamp_ms >= 0 and max_timestamp >= 0:
+            waited_ms = max_timestamp - self.first_timestamp_ms
+        else:
+            waited_ms = clock.wall_ms() - self.created_ms
+        return waited_ms > config.segment_ms - self.roll_jitter_ms
+
+    def write_indexes(self) -> bool:
+        """Bring the index files up to date, the time index with its last entry; return whether they were not."""
+        if self.unread_until_offset >= 0:
+            return False
+        self.time_index.maybe_append(self._timestamp_so_far, self._offset_of_max_timestamp)
+        wrote_offsets = self.offset_index.write()
+        return self.time_index.write() or wrote_offsets
+
+    def seal(self) -> Segment:
+        """Write the indexes and return the segment as one that only reads."""
+        self.write_indexes()
+        sealed = Segment(
+            self.files,
+            self._path.rpartition("/")[0],
+            self.base_offset,
+            self.size_bytes,
+            index_entries=self.offset_index.count,
+            time_index_entries=self.time_index.count,
+        )
+        sealed._max_timestamp = self.max_timestamp
+        return sealed
+
+    def load_tail(self) -> BatchHeader | None:
+        """Take up what the index files do not say: walk the batches from the last index entry to the end.
+
+        Returns the last batch's header, None when the segment is empty. Raises CorruptMessage when index and log do
+        not fit together, after which the segment must be recovered.
+        """
+        entry = self.offset_index.last_entry()
+        timestamp, offset = self.time_index.last_entry() or (-1, self.base_offset)
+        position = entry[1] if entry else 0
+        if not 0 <= position <= self.size_bytes:
+            raise CorruptMessage(f"{self.log_path}: its index points to {position}, it ends at {self.size_bytes}")
+        if timestamp >= 0 and not self._has_timestamp(timestamp, offset):
+            raise CorruptMessage(f"{self.log_path}: its time index says that offset {offset} is of {timestamp}")
+        last: BatchHeader | None = None
+        for found in self.headers(position):
+            last = found.header
+            if entry and found.position == position and last.last_offset != entry[0]:
+                raise CorruptMessage(
+                    f"{self.log_path}: its index says offset {entry[0]} at {position}, the log says {last.last_offset}"
+                )
+            if last.max_timestamp > timestamp:
+                timestamp, offset = last.max_timestamp, last.last_offset
+        self._timestamp_so_far, self._offset_of_max_timestamp = timestamp, offset
+        self._since_index_entry = self.size_bytes - position
+        if self.size_bytes:
+            first = next(self.headers(0, 1, read_bytes=HEADER_BYTES))
+            self.first_timestamp_ms = first.header.max_timestamp
+        return last
+
+    def read_tail(self) -> BatchHeader | None:
+        """Do the ``load_tail`` that a fast start has put off, and rebuild the indexes where they do not fit the log.
+
+        CorruptMessage when the log does not end where the clean stop said.
+        """
+        try:
+            last = self.load_tail()
+        except CorruptMessage as error:
+            last = self.rebuild_indexes(str(error))
+        end = last.next_offset if last else self.base_offset
+        if end != self.unread_until_offset:
+            raise CorruptMessage(
+                f"{self.log_path} ends at offset {end}, and ended at {self.unread_until_offset} when the broker stopped"
+            )
+        self.unread_until_offset = -1
+        return last
+
+    def rebuild_indexes(self, reason: str) -> BatchHeader | None:
+        logger.warning("%s: %s; its indexes are rebuilt", self.log_path, reason)
+        size = self.size_bytes
+        batches = Segment(self.files, self._path.rpartition("/")[0], self.base_offset, size)
+        self.reset()
+        last: BatchHeader | None = None
+        # The loop owns the active segment and may not leave it half-done; a damaged index there is rare enough.
+        with waiting():
+            try:
+                for position, last in batches.headers(0, read_bytes=_REBUILD_BYTES):
+                    self.take_up(
+                        position, last.size_bytes, last.last_offset, last.max_timestamp, _REBUILT_INTERVAL_BYTES
+                    )
+            except CorruptMessage as error:
+                logger.error("%s; what follows cannot be read", error)
+        self.size_bytes = size
+        return last
+
+    def reset(self) -> None:
+        """Forget what is known of the file, for recovery to ``take_up`` its batches anew."""
+        self.offset_index.clear()
+        self.time_index.clear()
+        self.size_bytes = 0
+        self.first_timestamp_ms = -1
+        self._since_index_entry = 0
+        self._index_bytes = 0
+        self._timestamp_so_far = -1
+        self._offset_of_max_timestamp = self.base_offset
+
+    def truncate(self, position: int, offset: int) -> None:
+        """Cut the file at a batch start; ``offset`` is the first one that is gone."""
+        self._file.truncate(position)
+        self.size_bytes = position
+        self.offset_index.truncate_to(position)
+        self.time_index.truncate_to(offset)
+        self._index_bytes = self.offset_index.count * TimeIndex.ENTRY.size
+        try:
+            self.load_tail()
+        except CorruptMessage as error:
+            self.rebuild_indexes(str(error))
