@@ -108,6 +108,7 @@ def test_append_that_finds_no_room_leaves_the_log_as_it_was(start: Start, writte
     with pytest.raises(KafkaStorageError, match="/data takes no records"):
         append(log, 1, sequence=1)
     assert log.failure is None and log.log_end_offset == 1 and serials(log) == [0]
+    assert len(fs.files()[log.segments.active.log_path]) == log.segments.active.size_bytes
     # Refused without touching the disk, until a probe has succeeded.
     operations = fs.operations
     with pytest.raises(KafkaStorageError, match="takes no records"):
