@@ -74,7 +74,7 @@ ifeq ($(CI),true)
 endif
 	@$(PY) scripts/run_tests.py
 
-soak: setup setup-spark42 setup-jars ## The full counts of the crash and interop tests
+soak: setup setup-spark42 setup-jars ## The full counts of the crash and interop tests: hours, and root for power cuts
 	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py contract crash interop -- --timeout=3600
 
 bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka, its clients and Spark's connector

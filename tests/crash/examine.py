@@ -16,7 +16,7 @@ from spark_kafkalite import Admin, Consumer
 from spark_kafkalite.cli import dump_log
 from spark_kafkalite.errors import KafkaliteError, RegistryError
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, BatchHeader
 from spark_kafkalite.registry.database import DATABASE_NAME, NodeDatabase
 from spark_kafkalite.registry.tree import Tree
 from spark_kafkalite.testing.batches import make_batch
@@ -195,8 +195,8 @@ class Examination:
                 return
             last: BatchHeader = headers[-1]
             position = sum(header.size_bytes for header in headers[:-1])
-            # An emptied batch, which stands for what compaction has removed, is not one that a producer would send.
-            if last.record_count:
+            # What compaction has taken records from is not what the producer has sent, and would send again.
+            if last.record_count == last.last_offset_delta + 1 and not last.attributes & DELETE_HORIZON_BIT:
                 again = bytearray(bytes(fetched.records)[position : position + last.size_bytes])
                 answer = client.produce(topic, again)
                 if (answer.error_code, answer.base_offset) != (0, last.base_offset):

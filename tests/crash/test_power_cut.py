@@ -4,8 +4,9 @@ A session is one live broker on one disk (``loop_disk``) under a ``workload``. A
 the books, the disk's image is taken, and a fresh broker is started on it and examined: every record that was
 acknowledged as flushed is at its offset with its value, every record that was ever shown where only flushed ones are
 shown is there, offsets are continuous, checksums and indexes are right, topics exist or do not as was acknowledged, no
-registry version went back, idempotent producers go on. Some images lose their power a second time, right after the
-recovery; and at some cuts the power really goes: the live broker is killed, its successor goes on with the image.
+registry version went back, idempotent producers go on. Some images lose their power a second time, while the
+broker recovers, when it has, or when it has been stopped in order; and at some cuts the power really goes: the live
+broker is killed, its successor goes on with the image.
 
 Each failure names its seed; ``KAFKALITE_CUT_SEED`` repeats a run's moments (not the kernel's scheduling).
 ``KAFKALITE_SOAK=1`` makes 200 cuts. The same harness is held against brokers with bugs made on purpose.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -52,7 +54,7 @@ OVERRIDES = {
 pytestmark = [
     pytest.mark.root,
     pytest.mark.slow,
-    pytest.mark.timeout(3000 if SOAK else 150),
+    pytest.mark.timeout(3000 if SOAK else 400),
     pytest.mark.skipif(loop_disk.why_not() is not None, reason=str(loop_disk.why_not())),
 ]
 
@@ -130,16 +132,10 @@ class Session:
         self.problems += problems
         broker = self._broker(image)
         if again and not problems:
-            # The power goes a second time when the recovery has just ended.
             self.again += 1
-            try:
-                broker.start()
-                second = image.cut_power(chance, still=broker.pause)
-            except ChildFailed as error:
-                self.problems.append(f"the broker does not start: {error}")
+            second = self._second_cut(broker, image, chance)
+            if second is None:
                 return
-            finally:
-                broker.kill()
             try:
                 after, problems = examine.open_registry_problem(second.path / "data")
                 self.problems += problems + examine.registry_problems(before, after)
@@ -153,6 +149,31 @@ class Session:
         after, problems = examine.open_registry_problem(data_dir)
         self.problems += problems + examine.registry_problems(before, after)
 
+    def _second_cut(self, broker: BrokerProcess, image: Disk, chance: random.Random) -> Disk | None:
+        """Cut the power while the broker recovers, when it has, or when it has been stopped in order."""
+        moment = chance.choice(("recovering", "recovered", "stopped"))
+        starting = threading.Thread(target=self._start, args=(broker,))
+        starting.start()
+        try:
+            if moment == "recovering":
+                time.sleep(chance.uniform(0.0, 0.8))
+                return image.cut_power(chance, still=lambda: None)
+            starting.join()
+            if not broker.running:
+                return None
+            if moment == "stopped":
+                broker.stop()
+            return image.cut_power(chance, still=lambda: None)
+        finally:
+            starting.join()
+            broker.kill()
+
+    def _start(self, broker: BrokerProcess) -> None:
+        try:
+            broker.start()
+        except ChildFailed as error:
+            self.problems.append(f"the broker does not start: {error}")
+
     def _go_on_with_image(
         self, broker: BrokerProcess, disk: Disk, workload: Workload, chance: random.Random
     ) -> tuple[BrokerProcess, Disk]:
@@ -165,10 +186,7 @@ class Session:
         workload.data_dir = image.path / "data"
         successor = self._broker(image, broker.port)
         disk.unmount()
-        try:
-            successor.start()
-        except ChildFailed as error:
-            self.problems.append(f"the broker does not start: {error}")
+        self._start(successor)
         return successor, image
 
 
