@@ -27,32 +27,9 @@ from crc32c import crc32c
 
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, hot
-from spark_kafkalite.wire.message import ApiMessage
-from spark_kafkalite.wire.messages import API, alter_configs, incremental_alter_configs
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
-from spark_kafkalite.wire.messages.create_partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
-from spark_kafkalite.wire.messages.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
-from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
-from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
-from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from tests.interop.raw_client import RawClient
+from tests.interop.sample_requests import sample_requests
 
 # Damaged batches go to the first of these; those whose checksum was made right again go to the second.
 DAMAGED_TOPIC = "damaged"
@@ -106,110 +83,8 @@ def _requests(api_key: int, version: int) -> Iterator[Frame]:
         request = hot.FetchRequest([(DAMAGED_TOPIC, asked), (RESEALED_TOPIC, asked[:1])], max_wait_ms=0)
         yield hot.pack_fetch_request(7, "mutant", version, request)
         return
-    for message in _messages(api_key, version):
+    for message in sample_requests(api_key, version, DAMAGED_TOPIC, RESEALED_TOPIC):
         yield codec.encode_request(message, version, 7, "mutant")
-
-
-def _messages(api_key: int, version: int) -> list[ApiMessage]:
-    name = API[api_key].name
-    topic = DAMAGED_TOPIC
-    if name == "ListOffsets":
-        partitions = [ListOffsetsPartition(partition_index=0, timestamp=at) for at in (-1, -2, 1_700_000_000_000)]
-        return [ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=partitions)])]
-    if name == "Metadata":
-        return [
-            MetadataRequest(topics=[MetadataRequestTopic(name=topic), MetadataRequestTopic(name="no-such-topic")]),
-            MetadataRequest(topics=None if version >= 1 else []),
-        ]
-    if name == "ApiVersions":
-        return [ApiVersionsRequest(client_software_name="mutant", client_software_version="1.0")]
-    if name == "CreateTopics":
-        return [
-            CreateTopicsRequest(
-                topics=[
-                    CreatableTopic(
-                        name=topic,
-                        num_partitions=2,
-                        replication_factor=1,
-                        configs=[CreatableTopicConfig(name="retention.ms", value="60000")],
-                    ),
-                    CreatableTopic(
-                        name=RESEALED_TOPIC,
-                        num_partitions=-1,
-                        replication_factor=-1,
-                        assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[1])],
-                    ),
-                ],
-                timeout_ms=100,
-                validate_only=True,
-            )
-        ]
-    if name == "DeleteTopics":
-        names = ["no-such-topic", "none-either"]
-        return [
-            DeleteTopicsRequest(
-                topics=[DeleteTopicState(name=each) for each in names] if version >= 6 else [],
-                topic_names=names if version < 6 else [],
-                timeout_ms=100,
-            )
-        ]
-    if name == "CreatePartitions":
-        assignments = [CreatePartitionsAssignment(broker_ids=[1])]
-        return [
-            CreatePartitionsRequest(
-                topics=[CreatePartitionsTopic(name=topic, count=2, assignments=assignments)],
-                timeout_ms=100,
-                validate_only=True,
-            )
-        ]
-    if name == "InitProducerId":
-        return [InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)]
-    if name == "DescribeConfigs":
-        keys = ["retention.ms", "segment.bytes"]
-        return [
-            DescribeConfigsRequest(
-                resources=[
-                    DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=keys),
-                    DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None),
-                ],
-                include_synonyms=True,
-            )
-        ]
-    if name in ("AlterConfigs", "IncrementalAlterConfigs"):
-        return [_alteration(name, topic)]
-    if name == "DescribeCluster":
-        return [DescribeClusterRequest(include_cluster_authorized_operations=True)]
-    if name == "OffsetForLeaderEpoch":
-        partitions = [OffsetForLeaderPartition(partition=0, leader_epoch=0)]
-        return [OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=partitions)])]
-    raise AssertionError(f"{name} is served, and this file has no request of it: add one")
-
-
-def _alteration(name: str, topic: str) -> ApiMessage:
-    wanted = ((2, topic, "flush.ms", "100000"), (4, "", "log.flush.interval.ms", "1000"))
-    if name == "AlterConfigs":
-        return alter_configs.AlterConfigsRequest(
-            resources=[
-                alter_configs.AlterConfigsResource(
-                    resource_type=kind,
-                    resource_name=resource,
-                    configs=[alter_configs.AlterableConfig(name=setting, value=value)],
-                )
-                for kind, resource, setting, value in wanted
-            ],
-            validate_only=True,
-        )
-    return incremental_alter_configs.IncrementalAlterConfigsRequest(
-        resources=[
-            incremental_alter_configs.AlterConfigsResource(
-                resource_type=kind,
-                resource_name=resource,
-                configs=[incremental_alter_configs.AlterableConfig(name=setting, value=value)],
-            )
-            for kind, resource, setting, value in wanted
-        ],
-        validate_only=True,
-    )
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------

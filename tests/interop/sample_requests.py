@@ -1,0 +1,147 @@
+"""One or more undamaged requests of every API that the broker serves, none of which changes much.
+
+What they name may or may not exist; ``damaged`` tests make their damage out of them.
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.messages import (
+    API,
+    alter_configs,
+    delete_records,
+    describe_log_dirs,
+    incremental_alter_configs,
+)
+from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
+from spark_kafkalite.wire.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from spark_kafkalite.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
+from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
+from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+
+def sample_requests(api_key: int, version: int, topic: str, other_topic: str) -> list[ApiMessage]:
+    """Return requests of an API that can be sent in ``version``; AssertionError for one that nobody has added here."""
+    name = API[api_key].name
+    if name == "ListOffsets":
+        partitions = [ListOffsetsPartition(partition_index=0, timestamp=at) for at in (-1, -2, 1_700_000_000_000)]
+        return [ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=partitions)])]
+    if name == "Metadata":
+        return [
+            MetadataRequest(topics=[MetadataRequestTopic(name=topic), MetadataRequestTopic(name="no-such-topic")]),
+            MetadataRequest(topics=None if version >= 1 else []),
+        ]
+    if name == "ApiVersions":
+        return [ApiVersionsRequest(client_software_name="mutant", client_software_version="1.0")]
+    if name == "CreateTopics":
+        return [
+            CreateTopicsRequest(
+                topics=[
+                    CreatableTopic(
+                        name=topic,
+                        num_partitions=2,
+                        replication_factor=1,
+                        configs=[CreatableTopicConfig(name="retention.ms", value="60000")],
+                    ),
+                    CreatableTopic(
+                        name=other_topic,
+                        num_partitions=-1,
+                        replication_factor=-1,
+                        assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[1])],
+                    ),
+                ],
+                timeout_ms=100,
+                validate_only=True,
+            )
+        ]
+    if name == "DeleteTopics":
+        names = ["no-such-topic", "none-either"]
+        return [
+            DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=each) for each in names] if version >= 6 else [],
+                topic_names=names if version < 6 else [],
+                timeout_ms=100,
+            )
+        ]
+    if name == "CreatePartitions":
+        assignments = [CreatePartitionsAssignment(broker_ids=[1])]
+        return [
+            CreatePartitionsRequest(
+                topics=[CreatePartitionsTopic(name=topic, count=2, assignments=assignments)],
+                timeout_ms=100,
+                validate_only=True,
+            )
+        ]
+    if name == "InitProducerId":
+        return [InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)]
+    if name == "DescribeConfigs":
+        keys = ["retention.ms", "segment.bytes"]
+        return [
+            DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=keys),
+                    DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None),
+                ],
+                include_synonyms=True,
+            )
+        ]
+    if name in ("AlterConfigs", "IncrementalAlterConfigs"):
+        return [_alteration(name, topic)]
+    if name == "DescribeCluster":
+        return [DescribeClusterRequest(include_cluster_authorized_operations=True)]
+    if name == "OffsetForLeaderEpoch":
+        partitions = [OffsetForLeaderPartition(partition=0, leader_epoch=0)]
+        return [OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=partitions)])]
+    if name == "DeleteRecords":
+        below = [delete_records.DeleteRecordsPartition(partition_index=0, offset=0)]
+        topics = [delete_records.DeleteRecordsTopic(name=each, partitions=below) for each in (topic, "no-such-topic")]
+        return [delete_records.DeleteRecordsRequest(topics=topics, timeout_ms=100)]
+    if name == "DescribeLogDirs":
+        some = [describe_log_dirs.DescribableLogDirTopic(topic=topic, partitions=[0])]
+        return [describe_log_dirs.DescribeLogDirsRequest(topics=each) for each in (some, None)]
+    raise AssertionError(f"{name} is served, and this file has no request of it: add one")
+
+
+def _alteration(name: str, topic: str) -> ApiMessage:
+    wanted = ((2, topic, "flush.ms", "100000"), (4, "", "log.flush.interval.ms", "1000"))
+    if name == "AlterConfigs":
+        return alter_configs.AlterConfigsRequest(
+            resources=[
+                alter_configs.AlterConfigsResource(
+                    resource_type=kind,
+                    resource_name=resource,
+                    configs=[alter_configs.AlterableConfig(name=setting, value=value)],
+                )
+                for kind, resource, setting, value in wanted
+            ],
+            validate_only=True,
+        )
+    return incremental_alter_configs.IncrementalAlterConfigsRequest(
+        resources=[
+            incremental_alter_configs.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=resource,
+                configs=[incremental_alter_configs.AlterableConfig(name=setting, value=value)],
+            )
+            for kind, resource, setting, value in wanted
+        ],
+        validate_only=True,
+    )
