@@ -89,4 +89,5 @@ def test_work_is_done_though_no_thread_can_be_started(threads_before: bool, monk
         return done
 
     expected = ["second", "ZeroDivisionError"]
-    assert asyncio.run(run()) == (["first", *expected] if threads_before else expected)
+    # Several threads: in any order.
+    assert sorted(asyncio.run(run())) == sorted(["first", *expected] if threads_before else expected)
