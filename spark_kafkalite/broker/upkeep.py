@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from spark_kafkalite.broker.config import BrokerConfig
-from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.manager import LogManager
@@ -40,6 +40,7 @@ class Upkeep:
         self._replicas = replicas
         self._checkpoint_s = config["log.flush.offset.checkpoint.interval.ms"] / 1000
         self._checkpointed: dict[object, tuple[int, int]] = {}
+        self._checkpointing = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def start(self) -> None:
@@ -79,6 +80,19 @@ class Upkeep:
         offsets: dict[object, tuple[int, int]] = {
             key: (log.recovery_point, log.log_start_offset) for key, log in self._logs.logs.items()
         }
-        if offsets != self._checkpointed:
-            self._logs.checkpoint(self._replicas.high_watermarks())
-            self._checkpointed = offsets
+        if self._checkpointing or offsets == self._checkpointed:
+            return
+        self._checkpointing = True
+        job = self._logs.start_checkpoint(self._replicas.high_watermarks())
+
+        def done(error: BaseException | None) -> None:
+            self._checkpointing = False
+            try:
+                if error is not None:
+                    raise KafkaStorageError(f"cannot write the checkpoints: {error}")
+                self._logs.finish_checkpoint(job)
+                self._checkpointed = offsets
+            except KafkaStorageError as problem:
+                logger.error("%s", problem)
+
+        self._io.submit(job.run, lambda _: done(None), done, lane=Lane.SYNC)

@@ -7,43 +7,35 @@ written (in a thread: writing syncs), and then it is put into force.
 Every log start above 0 is written, also where it is the name of the first segment (Kafka leaves those out): the renames
 that take older segments away may be lost in a power cut, and the checkpoint must still say that they have gone.
 
-One thread owns these objects; only ``LogStartJob.run`` may be called elsewhere. What is to be written is replaced as a
-whole and never changed, so a writer takes the newest there is, and writers that come late find their work done.
+One thread owns these objects; only ``LogStartJob.run`` and the writing of checkpoints may be called elsewhere (see
+``offset_checkpoint``).
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.errors import KafkaStorageError
-from spark_kafkalite.log.checkpoint import LOG_START_OFFSET_FILE, write_offsets
+from spark_kafkalite.log.checkpoint import LOG_START_OFFSET_FILE
 from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
 
 
-class LogStartCheckpoint:
+class LogStartCheckpoint(OffsetCheckpoint):
     """``log-start-offset-checkpoint`` of one log directory."""
 
-    __slots__ = ("_fs", "_lock", "_promised", "_wanted", "_written", "path")
+    __slots__ = ("_promised",)
 
     def __init__(self, fs: Fs, path: str) -> None:
-        self.path = path
-        self._fs = fs
+        super().__init__(fs, path, leaves_out_zero=True)
         self._promised: dict[TopicPartition, int] = {}
-        # What the file is to say, and what it says; replaced, never changed.
-        self._wanted: Mapping[TopicPartition, int] = {}
-        self._written: Mapping[TopicPartition, int] | None = None
-        self._lock = threading.Lock()
 
-    def set(self, starts: Mapping[TopicPartition, int]) -> None:
+    def set(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Have the next ``write`` write the starts of all logs, and what has been promised where that is larger."""
-        wanted = {key: offset for key, offset in starts.items() if offset > 0}
-        for key, offset in self._promised.items():
-            if key in starts:
-                wanted[key] = max(offset, starts[key])
-        self._wanted = wanted
+        promised = {key: max(start, offsets[key]) for key, start in self._promised.items() if key in offsets}
+        super().set({**offsets, **promised})
 
     def promise(self, starts: Mapping[TopicPartition, int]) -> None:
         """Have the next ``write`` write these larger starts besides."""
@@ -61,16 +53,6 @@ class LogStartCheckpoint:
         """Drop a log that has been removed."""
         self._promised.pop(key, None)
         self._wanted = {each: offset for each, offset in self._wanted.items() if each != key}
-
-    def write(self) -> None:
-        """Return once the newest starts are on the disk; may run in any thread. OSError when the disk fails."""
-        with self._lock:
-            wanted = self._wanted
-            if self._written is None or wanted != self._written:
-                # After a failure nobody knows what the file says.
-                self._written = None
-                write_offsets(self._fs, self.path, wanted)
-                self._written = wanted
 
 
 class LogStartJob:
@@ -134,10 +116,6 @@ class LogStarts:
         checkpoint = self._checkpoints[directory]
         checkpoint.set({key: int(log.log_start_offset) for key, log in logs.items()})
         return checkpoint
-
-    def write(self, directory: str, logs: Mapping[TopicPartition, PartitionLog]) -> None:
-        """Write the checkpoint of a directory that holds these logs, now. OSError when the disk fails."""
-        self.take_up(directory, logs).write()
 
     def forget(self, log: PartitionLog) -> None:
         """Drop a log that has been removed; the next write leaves it out."""

@@ -34,14 +34,14 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartition
 from spark_kafkalite.log.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     CheckpointError,
     read_topic_id,
-    write_offsets,
 )
-from spark_kafkalite.log.cleaner_checkpoint import CleanerCheckpoint
+from spark_kafkalite.log.checkpoint_job import CheckpointJob
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.deletions import DeletionJob, Deletions
 from spark_kafkalite.log.directories import LogDirectories
@@ -49,6 +49,7 @@ from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
 from spark_kafkalite.log.loading import FoundLog, Loading, survey
 from spark_kafkalite.log.log_starts import LogStarts
+from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.swap import Swap, forget_swap
@@ -104,9 +105,11 @@ class LogManager:
         # The high watermarks as they are in the checkpoints.
         self._high_watermarks: dict[TopicPartition, int] = {}
         # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
-        self._stale_checkpoints: set[TopicPartition] = set()
+        self._stale_checkpoints: dict[TopicPartition, object] = {}
         self._deletions = Deletions(fs)
-        self._cleaner_checkpoints = {log_dir: CleanerCheckpoint(fs, log_dir) for log_dir in self.log_dirs}
+        self._recovery_points = self._checkpoints(RECOVERY_POINT_FILE)
+        self._high_watermark_files = self._checkpoints(HIGH_WATERMARK_FILE)
+        self._cleaned_offsets = self._checkpoints(CLEANER_OFFSET_FILE, leaves_out_zero=True)
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
         self.log_starts = LogStarts(fs, self.log_dirs)
@@ -401,7 +404,7 @@ class LogManager:
         self.dirty.discard(log)
         self._high_watermarks.pop(topic_partition, None)
         self.log_starts.forget(log)
-        self._stale_checkpoints.add(topic_partition)
+        self._stale_checkpoints[topic_partition] = object()
         return log, target
 
     def update_configs(self) -> None:
@@ -430,49 +433,69 @@ class LogManager:
         self.dirty.difference_update(clean)
         return due
 
-    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Write the checkpoints of recovery points and log start offsets, and of high watermarks.
+    def start_checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> CheckpointJob:
+        """Note what the checkpoints of recovery points, log starts, cleaned offsets and high watermarks are to say.
 
-        High watermarks that are not given stay what they were. KafkaStorageError when a directory's cannot be written;
-        its old ones are then still there, and those of the other directories are new all the same.
+        The caller runs the job, in any thread, and then calls ``finish_checkpoint`` in its own. High watermarks that
+        are not given stay what they were.
         """
         if high_watermarks is not None:
             self._high_watermarks = {key: offset for key, offset in high_watermarks.items() if key in self.logs}
-        problems = []
+        checkpoints = {}
         for path, logs in self._logs_by_directory().items():
             disk = self.directories[path]
-            if disk.offline is not None:
-                continue
-            try:
-                disk.persist(partial(self._write_checkpoints, path, logs))
-            except OSError as error:
-                reason = f"cannot write the checkpoints in {path}: {error.strerror or error} ({error.filename})"
-                problems.append(reason)
-                if kind_of(error) is FailureKind.BROKEN:
-                    self.fail_directory(path, reason)
+            if disk.offline is None:
+                marks = self._high_watermark_files[path]
+                marks.set({key: offset for key, offset in self._high_watermarks.items() if key in logs})
+                checkpoints[disk] = (*self._set_recovery_points(path, logs), self.log_starts.take_up(path, logs), marks)
+        return CheckpointJob(checkpoints, dict(self._stale_checkpoints))
+
+    def finish_checkpoint(self, job: CheckpointJob) -> None:
+        """Look at what became of a job. KafkaStorageError when a directory's checkpoints could not be written: the old
+        ones are then still there, and those of the other directories are new all the same."""
+        problems = []
+        for disk, error in job.errors.items():
+            reason = f"cannot write the checkpoints in {disk.path}: {error.strerror or error} ({error.filename})"
+            problems.append(reason)
+            if kind_of(error) is FailureKind.BROKEN:
+                self.fail_directory(disk.path, reason)
         if problems:
             raise KafkaStorageError("; ".join(problems))
-        self._stale_checkpoints.clear()
+        for key, removal in job.removed.items():
+            if self._stale_checkpoints.get(key) is removal:
+                del self._stale_checkpoints[key]
 
-    def _write_checkpoints(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> None:
-        self._write_recovery_points(path)
-        self.log_starts.write(path, logs)
-        marks = {key: offset for key, offset in self._high_watermarks.items() if key in logs}
-        write_offsets(self.fs, f"{path}/{HIGH_WATERMARK_FILE}", marks)
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Write the checkpoints now, in this thread. Raises what ``finish_checkpoint`` does."""
+        job = self.start_checkpoint(high_watermarks)
+        job.run()
+        self.finish_checkpoint(job)
+
+    def _checkpoints(self, name: str, *, leaves_out_zero: bool = False) -> dict[str, OffsetCheckpoint]:
+        return {
+            log_dir: OffsetCheckpoint(self.fs, f"{log_dir}/{name}", leaves_out_zero=leaves_out_zero)
+            for log_dir in self.log_dirs
+        }
+
+    def _set_recovery_points(
+        self, path: str, logs: Mapping[TopicPartition, PartitionLog]
+    ) -> tuple[OffsetCheckpoint, OffsetCheckpoint]:
+        """Note the recovery points of a directory's logs, and how far they are cleaned, which goes back with them."""
+        points = self._recovery_points[path]
+        points.set({key: int(log.recovery_point) for key, log in logs.items()})
+        return points, self._set_cleaned_offsets(path, logs)
 
     def _write_recovery_points(self, path: str) -> None:
-        points = {key: int(log.recovery_point) for key, log in self.logs.items() if log.disk.path == path}
-        write_offsets(self.fs, f"{path}/{RECOVERY_POINT_FILE}", points)
-        self._set_cleaner_offsets(path, self._logs_by_directory()[path]).write()
+        for checkpoint in self._set_recovery_points(path, self._logs_by_directory()[path]):
+            checkpoint.write()
 
-    def cleaner_checkpoint(self, log: PartitionLog) -> CleanerCheckpoint:
+    def cleaner_checkpoint(self, log: PartitionLog) -> OffsetCheckpoint:
         """Return the checkpoint of cleaned logs in a log's directory, ready to be written, in a thread, with what the
         logs say now."""
-        directory = log.directory.rpartition("/")[0]
-        return self._set_cleaner_offsets(directory, self._logs_by_directory()[directory])
+        return self._set_cleaned_offsets(log.disk.path, self._logs_by_directory()[log.disk.path])
 
-    def _set_cleaner_offsets(self, directory: str, logs: Mapping[TopicPartition, PartitionLog]) -> CleanerCheckpoint:
-        checkpoint = self._cleaner_checkpoints[directory]
+    def _set_cleaned_offsets(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> OffsetCheckpoint:
+        checkpoint = self._cleaned_offsets[path]
         checkpoint.set({key: log.cleaned_until_offset for key, log in logs.items()})
         return checkpoint
 
