@@ -58,6 +58,17 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class CommittedOffset(NamedTuple):
+    """What a group stored for a partition: ``offset`` is the next one to read, ``metadata`` a text of the committer's.
+
+    ``leader_epoch`` is that of the last record read, -1 when it is not known.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
 Headers = list[tuple[str, bytes | None]]
 
 

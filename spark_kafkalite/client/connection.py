@@ -36,6 +36,15 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
+FIND_COORDINATOR: Final = 10
+JOIN_GROUP: Final = 11
+HEARTBEAT: Final = 12
+LEAVE_GROUP: Final = 13
+SYNC_GROUP: Final = 14
+DESCRIBE_GROUPS: Final = 15
+LIST_GROUPS: Final = 16
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
@@ -45,15 +54,27 @@ DESCRIBE_CONFIGS: Final = 32
 ALTER_CONFIGS: Final = 33
 DESCRIBE_LOG_DIRS: Final = 35
 CREATE_PARTITIONS: Final = 37
+DELETE_GROUPS: Final = 42
 INCREMENTAL_ALTER_CONFIGS: Final = 44
+OFFSET_DELETE: Final = 47
 DESCRIBE_CLUSTER: Final = 60
 
-# API key: name, lowest and highest version that the code in this package sends. Fetch ends before topic ids (13).
+# API key: name, lowest and highest version that the code in this package sends. Fetch ends before topic ids (13),
+# OffsetCommit and OffsetFetch before them (10).
 SUPPORTED: Final[dict[int, tuple[str, int, int]]] = {
     PRODUCE: ("Produce", 3, 9),
     FETCH: ("Fetch", 4, 12),
     LIST_OFFSETS: ("ListOffsets", 1, 9),
     METADATA: ("Metadata", 1, 12),
+    OFFSET_COMMIT: ("OffsetCommit", 2, 9),
+    OFFSET_FETCH: ("OffsetFetch", 1, 9),
+    FIND_COORDINATOR: ("FindCoordinator", 0, 4),
+    JOIN_GROUP: ("JoinGroup", 0, 9),
+    HEARTBEAT: ("Heartbeat", 0, 4),
+    LEAVE_GROUP: ("LeaveGroup", 0, 5),
+    SYNC_GROUP: ("SyncGroup", 0, 5),
+    DESCRIBE_GROUPS: ("DescribeGroups", 0, 5),
+    LIST_GROUPS: ("ListGroups", 0, 5),
     CREATE_TOPICS: ("CreateTopics", 2, 7),
     DELETE_TOPICS: ("DeleteTopics", 1, 6),
     DELETE_RECORDS: ("DeleteRecords", 0, 2),
@@ -62,7 +83,9 @@ SUPPORTED: Final[dict[int, tuple[str, int, int]]] = {
     ALTER_CONFIGS: ("AlterConfigs", 0, 2),
     DESCRIBE_LOG_DIRS: ("DescribeLogDirs", 1, 4),
     CREATE_PARTITIONS: ("CreatePartitions", 0, 3),
+    DELETE_GROUPS: ("DeleteGroups", 0, 2),
     INCREMENTAL_ALTER_CONFIGS: ("IncrementalAlterConfigs", 0, 1),
+    OFFSET_DELETE: ("OffsetDelete", 0, 0),
     DESCRIBE_CLUSTER: ("DescribeCluster", 0, 1),
 }
 _API_VERSIONS_MAX: Final = 3
