@@ -145,6 +145,17 @@ class ActiveSegment(Segment):
             waited_ms = clock.wall_ms() - self.created_ms
         return waited_ms > config.segment_ms - self.roll_jitter_ms
 
+    def preallocate(self, size_bytes: int) -> None:
+        """Set blocks aside for the segment to grow to this size. A disk without room for so much is no error: it has
+        room for the next records, or the append says that it has not."""
+        try:
+            self._file.reserve(size_bytes)
+        except OSError as error:
+            logger.warning(
+                "cannot set %d bytes aside for %s (preallocate=true): %s; it grows with its records",
+                size_bytes, self.log_path, error.strerror or error,
+            )  # fmt: skip
+
     def write_indexes(self) -> bool:
         """Bring the index files up to date, the time index with its last entry; return whether they were not."""
         if self.unread_until_offset >= 0:

@@ -142,8 +142,8 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "preallocate", "boolean", False,
-            "Accepted for Kafka's sake: segment files are never preallocated here, since it makes neither appends nor "
-            "flushes faster and a file's size would no longer be that of its records.",
+            "Whether a new segment sets its blocks aside on the disk at once, so that it lies in one piece. The file's "
+            "length stays that of its records; what was not used is given back when the segment rolls.",
         ),
         Setting(
             "remote.log.copy.disable", "boolean", False,
@@ -296,6 +296,7 @@ class TopicConfig:
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
     min_insync_replicas: int
+    preallocate: bool
     retention_bytes: int
     retention_ms: int
     segment_bytes: int

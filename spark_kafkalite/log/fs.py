@@ -79,6 +79,15 @@ class File(Protocol):
         """Make the file at least this long, in blocks that are its own: OSError ENOSPC when there are not enough."""
         ...
 
+    def reserve(self, size_bytes: int) -> None:
+        """Set blocks aside for the file to grow to this size; its length stays what it is. OSError ENOSPC when there
+        are not enough. File systems that cannot do this do nothing."""
+        ...
+
+    def release_reserve(self) -> None:
+        """Give back blocks beyond the end of the file."""
+        ...
+
     def size(self) -> int:
         """Return the length in bytes."""
         ...
@@ -280,6 +289,22 @@ class OsFile:
     def allocate(self, size_bytes: int) -> None:
         os.posix_fallocate(self._descriptor, 0, size_bytes)
 
+    def reserve(self, size_bytes: int) -> None:
+        fallocate = getattr(_libc(), "fallocate64", None)
+        if fallocate is None:
+            return
+        size = ctypes.c_int64(size_bytes)
+        if fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), size):
+            number = ctypes.get_errno()
+            if number not in _CANNOT_RESERVE:
+                raise OSError(number, os.strerror(number), self.path)
+
+    def release_reserve(self) -> None:
+        status = os.fstat(self._descriptor)
+        if status.st_blocks * _STAT_BLOCK_BYTES >= status.st_size + status.st_blksize:
+            # Cutting a file at its end frees what lies behind it.
+            os.ftruncate(self._descriptor, status.st_size)
+
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
@@ -301,6 +326,9 @@ class OsFile:
 
 
 _SYNC_FILE_RANGE_WRITE = 2
+_FALLOC_FL_KEEP_SIZE = 1
+_CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_STAT_BLOCK_BYTES = 512
 _loaded_libc: ctypes.CDLL | None = None
 
 

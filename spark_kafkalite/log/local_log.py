@@ -84,7 +84,7 @@ class LocalLog:
         self._unsynced = Unsynced()
         # Where the latest append begins in the active segment; -1 until its roll, if it needs one, is done.
         self._append_position = -1
-        self._set_jitter()
+        self._prepare_active()
 
     @property
     def size_bytes(self) -> int:
@@ -101,6 +101,12 @@ class LocalLog:
         old, self.config = self.config, config
         if (config.segment_jitter_ms, config.segment_ms) != (old.segment_jitter_ms, old.segment_ms):
             self._set_jitter()
+
+    def _prepare_active(self) -> None:
+        """Do for a new active segment what the settings want."""
+        self._set_jitter()
+        if self.config.preallocate:
+            self.segments.active.preallocate(self.config.segment_bytes)
 
     def _set_jitter(self) -> None:
         jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
@@ -155,7 +161,9 @@ class LocalLog:
         self._unsynced.add_path(sealed.offset_index.path)
         self._unsynced.add_path(sealed.time_index.path)
         self._reader.forget_positions()
-        self._set_jitter()
+        if self.config.preallocate:
+            old_file.release_reserve()
+        self._prepare_active()
 
     def _failed(self, doing: str, error: OSError, size_bytes: int = 0) -> KafkaStorageError:
         """Take up a failed write that has changed nothing in memory, and return what to raise."""

@@ -64,6 +64,15 @@ class FsContract:
         file.truncate(4)
         assert file.pread(9, 0) == b"he\0\0"
 
+    def test_reserve_changes_neither_length_nor_bytes(self, fs: Fs, root: str) -> None:
+        file = fs.open(f"{root}/file", create=True)
+        file.pwrite(b"abc", 0)
+        file.reserve(100_000)
+        assert (file.size(), file.pread(10, 0)) == (3, b"abc")
+        file.pwrite(b"def", 3)
+        file.release_reserve()
+        assert (file.size(), file.pread(10, 0)) == (6, b"abcdef")
+
     def test_two_openings_see_the_same_bytes(self, fs: Fs, root: str) -> None:
         first = fs.open(f"{root}/a", create=True)
         second = fs.open(f"{root}/a")

@@ -169,6 +169,14 @@ class MemoryFile:
         if missing > 0:
             self.truncate(size_bytes)
 
+    def reserve(self, size_bytes: int) -> None:
+        room = self._fs._room()
+        if room is not None and size_bytes - len(self._inode.content) > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
+    def release_reserve(self) -> None:
+        pass
+
     def size(self) -> int:
         return len(self._inode.content)
 
