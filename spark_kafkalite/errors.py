@@ -141,6 +141,12 @@ class MessageTooLarge(KafkaError):
     code = 10
 
 
+class OffsetMetadataTooLarge(KafkaError):
+    """The text stored with an offset is longer than ``offset.metadata.max.bytes``."""
+
+    code = 12
+
+
 class NetworkException(StaleMetadataError):
     """The connection closed before the answer came."""
 
@@ -201,6 +207,12 @@ class IllegalGeneration(KafkaError):
     code = 22
 
 
+class InconsistentGroupProtocol(KafkaError):
+    """The member's protocol type, or all of its protocols, differ from those of its group."""
+
+    code = 23
+
+
 class InvalidGroupId(KafkaError):
     """The group id is not legal."""
 
@@ -213,10 +225,22 @@ class UnknownMemberId(KafkaError):
     code = 25
 
 
+class InvalidSessionTimeout(KafkaError):
+    """The session timeout lies outside what the broker allows."""
+
+    code = 26
+
+
 class RebalanceInProgress(KafkaError):
     """The group is rebalancing; join again."""
 
     code = 27
+
+
+class InvalidCommitOffsetSize(KafkaError):
+    """The committed offsets, or the group, do not fit into one record."""
+
+    code = 28
 
 
 class TopicAuthorizationFailed(KafkaError):
@@ -339,6 +363,18 @@ class UnknownProducerId(KafkaError):
     code = 59
 
 
+class NonEmptyGroup(KafkaError):
+    """The group still has members."""
+
+    code = 68
+
+
+class GroupIdNotFound(KafkaError):
+    """There is no such group."""
+
+    code = 69
+
+
 class FetchSessionIdNotFound(RetriableError):
     """The broker does not know the fetch session."""
 
@@ -375,10 +411,40 @@ class OffsetNotAvailable(RetriableError):
     code = 78
 
 
+class MemberIdRequired(KafkaError):
+    """The group has given the member an id; join again with it."""
+
+    code = 79
+
+
+class GroupMaxSizeReached(KafkaError):
+    """The group has ``group.max.size`` members already."""
+
+    code = 81
+
+
+class FencedInstanceId(KafkaError):
+    """Another member uses this ``group.instance.id``."""
+
+    code = 82
+
+
+class GroupSubscribedToTopic(KafkaError):
+    """The group still reads the topic."""
+
+    code = 86
+
+
 class InvalidRecord(KafkaError):
     """A record batch breaks a rule of the record format or of its topic."""
 
     code = 87
+
+
+class UnstableOffsetCommit(RetriableError):
+    """A transaction may still change the committed offset."""
+
+    code = 88
 
 
 class ProducerFenced(KafkaError):

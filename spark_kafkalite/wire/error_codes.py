@@ -28,20 +28,6 @@ class _Rare(NamedTuple):
 _RARE: Final = (
     _Rare(9, "REPLICA_NOT_AVAILABLE", StaleMetadataError, "The replica is not available."),
     _Rare(11, "STALE_CONTROLLER_EPOCH", KafkaError, "Another broker has become the controller since."),
-    _Rare(
-        12,
-        "OFFSET_METADATA_TOO_LARGE",
-        KafkaError,
-        "The text stored with an offset is longer than offset.metadata.max.bytes.",
-    ),
-    _Rare(
-        23,
-        "INCONSISTENT_GROUP_PROTOCOL",
-        KafkaError,
-        "The member's protocol type, or all of its protocols, differ from those of its group.",
-    ),
-    _Rare(26, "INVALID_SESSION_TIMEOUT", KafkaError, "The session timeout lies outside what the broker allows."),
-    _Rare(28, "INVALID_COMMIT_OFFSET_SIZE", KafkaError, "The committed offsets do not fit into one record."),
     _Rare(33, "UNSUPPORTED_SASL_MECHANISM", KafkaError, "The broker does not offer this SASL mechanism."),
     _Rare(34, "ILLEGAL_SASL_STATE", KafkaError, "The request is not possible at this point of the authentication."),
     _Rare(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", KafkaError, "The topic's record format is too old for this request."),
@@ -71,8 +57,6 @@ _RARE: Final = (
     _Rare(65, "DELEGATION_TOKEN_AUTHORIZATION_FAILED", KafkaError, "This principal may not use the delegation token."),
     _Rare(66, "DELEGATION_TOKEN_EXPIRED", KafkaError, "The delegation token has expired."),
     _Rare(67, "INVALID_PRINCIPAL_TYPE", KafkaError, "Principals of this type are not possible here."),
-    _Rare(68, "NON_EMPTY_GROUP", KafkaError, "The group still has members."),
-    _Rare(69, "GROUP_ID_NOT_FOUND", KafkaError, "There is no such group."),
     _Rare(71, "INVALID_FETCH_SESSION_EPOCH", RetriableError, "The fetch session's epoch is not the next one."),
     _Rare(
         72,
@@ -81,19 +65,14 @@ _RARE: Final = (
         "The leader has no listener of the name that the request came through.",
     ),
     _Rare(77, "STALE_BROKER_EPOCH", KafkaError, "The broker has registered again since."),
-    _Rare(79, "MEMBER_ID_REQUIRED", KafkaError, "The group has given the member an id; join again with it."),
     _Rare(
         80, "PREFERRED_LEADER_NOT_AVAILABLE", StaleMetadataError, "The partition's preferred leader is not available."
     ),
-    _Rare(81, "GROUP_MAX_SIZE_REACHED", KafkaError, "The group has group.max.size members already."),
-    _Rare(82, "FENCED_INSTANCE_ID", KafkaError, "Another member uses this group.instance.id."),
     _Rare(
         83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", StaleMetadataError, "No replica that may lead the partition is available."
     ),
     _Rare(84, "ELECTION_NOT_NEEDED", StaleMetadataError, "The partition has the right leader already."),
     _Rare(85, "NO_REASSIGNMENT_IN_PROGRESS", KafkaError, "The partition is not being moved."),
-    _Rare(86, "GROUP_SUBSCRIBED_TO_TOPIC", KafkaError, "The group still reads the topic."),
-    _Rare(88, "UNSTABLE_OFFSET_COMMIT", RetriableError, "A transaction may still change the committed offset."),
     _Rare(89, "THROTTLING_QUOTA_EXCEEDED", RetriableError, "The principal has used up its quota for such changes."),
     _Rare(91, "RESOURCE_NOT_FOUND", KafkaError, "There is no such resource."),
     _Rare(92, "DUPLICATE_RESOURCE", KafkaError, "The request names the resource twice."),
