@@ -1,4 +1,4 @@
-"""Administration: topics, partitions, settings, offsets by time, and what the cluster looks like.
+"""Administration: topics, partitions, settings, groups, offsets by time, and what the cluster looks like.
 
 Every call is one request to the right broker, repeated until ``default.api.timeout.ms`` for errors that pass (a
 controller that moved, a leader being elected). Calls for several topics return what happened to each; when any failed,
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_kafkalite.client.admin_configs import ConfigAdmin, ConfigChange, ConfigEntry
+from spark_kafkalite.client.admin_groups import GroupAdmin, GroupDescription, GroupListing, MemberDescription
 from spark_kafkalite.client.admin_logs import HIGH_WATERMARK, LogAdmin, LogDirInfo, ReplicaInfo
 from spark_kafkalite.client.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from spark_kafkalite.client.connection import (
@@ -23,6 +24,7 @@ from spark_kafkalite.client.connection import (
     DELETE_TOPICS,
     DESCRIBE_CLUSTER,
 )
+from spark_kafkalite.client.group_lag import PartitionLag
 from spark_kafkalite.client.metadata import Node, TopicInfo
 from spark_kafkalite.client.retry import Backoff, Deadline
 from spark_kafkalite.errors import (
@@ -59,8 +61,12 @@ __all__ = [
     "ClusterDescription",
     "ConfigChange",
     "ConfigEntry",
+    "GroupDescription",
+    "GroupListing",
     "LogDirInfo",
+    "MemberDescription",
     "NewTopic",
+    "PartitionLag",
     "ReplicaInfo",
 ]
 
@@ -88,7 +94,7 @@ class ClusterDescription:
     brokers: tuple[Node, ...]
 
 
-class Admin(ConfigAdmin, LogAdmin):
+class Admin(ConfigAdmin, LogAdmin, GroupAdmin):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
 
     # Topics ---------------------------------------------------------------------------------------------------------
