@@ -1,4 +1,6 @@
-"""Every path and payload of the registry. Pure: text and bytes in, values out.
+"""Paths and payloads of brokers, topics and settings in the registry; those of consumers are in :mod:`.consumer_nodes`.
+
+Pure: text and bytes in, values out.
 
 Paths and JSON forms are those of Apache Kafka with ZooKeeper (compact UTF-8 JSON), so that its tools can read them:
 
@@ -163,13 +165,13 @@ class BrokerRegistration:
         }
         if self.rack is not None:
             fields["rack"] = self.rack
-        return _encode(fields)
+        return encode_object(fields)
 
     @classmethod
     def decode(cls, broker_id: int, data: bytes) -> BrokerRegistration:
         path = broker_path(broker_id)
-        fields = _decode_object(path, data)
-        with _reading(path, data):
+        fields = decode_object(path, data)
+        with reading(path, data):
             endpoints = tuple(str(endpoint) for endpoint in fields.get("endpoints", ()))
             host, port = fields.get("host"), int(fields.get("port", -1))
             if not host and endpoints:
@@ -192,7 +194,7 @@ class TopicAssignment:
     partitions: Mapping[int, tuple[BrokerId, ...]]
 
     def encode(self) -> bytes:
-        return _encode(
+        return encode_object(
             {
                 "version": 3,
                 "partitions": {str(number): list(replicas) for number, replicas in sorted(self.partitions.items())},
@@ -205,8 +207,8 @@ class TopicAssignment:
     @classmethod
     def decode(cls, topic: str, data: bytes) -> TopicAssignment:
         path = topic_path(topic)
-        fields = _decode_object(path, data)
-        with _reading(path, data):
+        fields = decode_object(path, data)
+        with reading(path, data):
             topic_id = uuid_bytes(fields["topic_id"]) if fields.get("topic_id") else NO_TOPIC_ID
             partitions = {
                 int(number): tuple(BrokerId(int(replica)) for replica in replicas)
@@ -225,7 +227,7 @@ class LeaderAndIsr:
     controller_epoch: ControllerEpoch
 
     def encode(self) -> bytes:
-        return _encode(
+        return encode_object(
             {
                 "controller_epoch": self.controller_epoch,
                 "leader": self.leader,
@@ -238,8 +240,8 @@ class LeaderAndIsr:
     @classmethod
     def decode(cls, topic: str, partition: int, data: bytes) -> LeaderAndIsr:
         path = state_path(topic, partition)
-        fields = _decode_object(path, data)
-        with _reading(path, data):
+        fields = decode_object(path, data)
+        with reading(path, data):
             return cls(
                 BrokerId(int(fields["leader"])),
                 LeaderEpoch(int(fields["leader_epoch"])),
@@ -258,12 +260,12 @@ class ProducerIdBlock:
 
     def encode(self) -> bytes:
         fields = {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
-        return _encode(fields)
+        return encode_object(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerIdBlock:
-        fields = _decode_object(PRODUCER_ID_BLOCK, data)
-        with _reading(PRODUCER_ID_BLOCK, data):
+        fields = decode_object(PRODUCER_ID_BLOCK, data)
+        with reading(PRODUCER_ID_BLOCK, data):
             return cls(BrokerId(int(fields["broker"])), int(fields["block_start"]), int(fields["block_end"]))
 
     @classmethod
@@ -274,24 +276,26 @@ class ProducerIdBlock:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    return _encode({"version": "1", "id": cluster_id})
+    return encode_object({"version": "1", "id": cluster_id})
 
 
 def decode_cluster_id(data: bytes) -> str:
-    fields = _decode_object(CLUSTER_ID, data)
-    with _reading(CLUSTER_ID, data):
+    fields = decode_object(CLUSTER_ID, data)
+    with reading(CLUSTER_ID, data):
         cluster_id = str(fields["id"])
         uuid_bytes(cluster_id)
         return cluster_id
 
 
 def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
-    return _encode({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1})
+    return encode_object(
+        {"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1}
+    )
 
 
 def decode_controller(data: bytes) -> BrokerId:
-    fields = _decode_object(CONTROLLER, data)
-    with _reading(CONTROLLER, data):
+    fields = decode_object(CONTROLLER, data)
+    with reading(CONTROLLER, data):
         return BrokerId(int(fields["brokerid"]))
 
 
@@ -300,29 +304,31 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 
 def decode_controller_epoch(data: bytes) -> ControllerEpoch:
-    with _reading(CONTROLLER_EPOCH, data):
+    with reading(CONTROLLER_EPOCH, data):
         return ControllerEpoch(int(data))
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    return _encode({"version": 1, "config": dict(config)})
+    return encode_object({"version": 1, "config": dict(config)})
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    fields = _decode_object(path, data)
-    with _reading(path, data):
+    fields = decode_object(path, data)
+    with reading(path, data):
         return {str(name): str(value) for name, value in fields["config"].items()}
 
 
 # JSON ---------------------------------------------------------------------------------------------------------------
 
 
-def _encode(fields: Mapping[str, Any]) -> bytes:
+def encode_object(fields: Mapping[str, Any]) -> bytes:
+    """Return compact JSON; the fields keep their order."""
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
-def _decode_object(path: str, data: bytes) -> dict[str, Any]:
-    with _reading(path, data):
+def decode_object(path: str, data: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON object. Raises MalformedNode."""
+    with reading(path, data):
         fields = json.loads(data)
         if not isinstance(fields, dict):
             raise ValueError("not an object")
@@ -330,7 +336,7 @@ def _decode_object(path: str, data: bytes) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _reading(path: str, data: bytes) -> Iterator[None]:
+def reading(path: str, data: bytes) -> Iterator[None]:
     """Turn whatever a malformed payload raises into MalformedNode."""
     try:
         yield
