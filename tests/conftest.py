@@ -13,6 +13,7 @@ from hypothesis import settings
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import hdfs as hdfs_part
 from spark_kafkalite.testing import jars
+from spark_kafkalite.testing import zookeeper as zookeeper_part
 
 # A shared machine may take its time over any single example; pytest-timeout bounds the whole.
 settings.register_profile("kafkalite", deadline=None)
@@ -71,4 +72,13 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs_part.MiniHdf
         pytest.skip(reason)
     fetch_or_skip(jars.HDFS_MINI_CLUSTER)
     with hdfs_part.MiniHdfs(tmp_path_factory.mktemp("hdfs")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_part.ZooKeeperServer]:
+    """One ZooKeeper for the whole run, not to be killed: use a chroot of your own. Mark the test ``zookeeper``."""
+    if (reason := zookeeper_part.available()) is not None:
+        pytest.skip(reason)
+    with zookeeper_part.ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as running:
         yield running

@@ -29,7 +29,8 @@ T = TypeVar("T")
 
 ANY_VERSION: Final = -1
 # ZooKeeper's default jute.maxbuffer: larger packets break the connection there, so the embedded tree refuses them too.
-MAX_DATA_BYTES: Final = 1024 * 1024 - 1024
+MAX_FRAME_BYTES: Final = 1024 * 1024
+MAX_DATA_BYTES: Final = MAX_FRAME_BYTES - 1024
 # Operations in one multi: keeps it below MAX_DATA_BYTES with partition states of a few hundred bytes.
 MAX_MULTI_OPERATIONS: Final = 1000
 
@@ -251,6 +252,25 @@ def check_path(path: str) -> None:
         problem = "has a control or private-use character"
     if problem:
         raise BadArguments(f"registry path {path!r} {problem}", path)
+
+
+def check_data(path: str, data: bytes) -> None:
+    """Raise BadArguments when the data of a node is too large."""
+    if len(data) > MAX_DATA_BYTES:
+        raise BadArguments(f"registry node {path}: {len(data)} bytes of data are more than {MAX_DATA_BYTES}", path)
+
+
+def check_multi(operations: Sequence[Operation]) -> None:
+    """Raise BadArguments when the operations are too many, or too large, for one transaction."""
+    if len(operations) > MAX_MULTI_OPERATIONS:
+        raise BadArguments(f"a multi of {len(operations)} operations; {MAX_MULTI_OPERATIONS} are the most", "/")
+    size = sum(
+        len(operation.path) + len(operation.data)
+        for operation in operations
+        if isinstance(operation, (Create, SetData))
+    )
+    if size > MAX_FRAME_BYTES - 1024:
+        raise BadArguments(f"a multi of {size} bytes of paths and data; {MAX_FRAME_BYTES - 1024} are the most", "/")
 
 
 def _illegal(character: str) -> bool:

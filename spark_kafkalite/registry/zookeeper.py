@@ -1,0 +1,415 @@
+"""The registry's Store over a ZooKeeper ensemble, or over anything else that speaks its protocol. One
+store is one session. Answers, events and session states come in the order in which they arrived on the connection, and
+ZooKeeper sends an event before any answer that shows its change.
+
+kazoo opens a new session when the old one has expired. A store does not: LOST is final, whatever was asked for before
+fails, and nothing of it can run in a later session (the flag is set under the lock that queues requests, in kazoo's own
+thread, before kazoo fails what is pending).
+
+What a failed connection leaves unknown is told as ConnectionLoss and never retried here: only the caller can know
+whether the write happened. Requests made while the session is SUSPENDED wait for the connection.
+
+kazoo forgets all watches with a connection. Here they last as long as their session: when the connection is lost, a
+read of each watched node is queued before any later request; what changed meanwhile fires then, the others are left
+again. (The protocol's own SetWatches does the same, but kazoo cannot send it.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.protocol.states import KazooState, WatchedEvent, ZnodeStat
+
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry import store
+from spark_kafkalite.registry.store import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    NodeError,
+    Operation,
+    SessionListener,
+    SessionState,
+    SetData,
+    Stat,
+    Watcher,
+    WatchEvent,
+)
+from spark_kafkalite.registry.zookeeper_client import EVENT_TYPES, Client, OneThreadHandler, Watch
+
+_LOG = logging.getLogger(__name__)
+
+DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
+DEFAULT_CONNECT_TIMEOUT_S: Final = 30.0
+
+_STATES: Final = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
+}
+_REFUSALS: Final[dict[type[Exception], tuple[type[NodeError], str]]] = {
+    kazoo_errors.NoNodeError: (store.NoNode, "it, or its parent, does not exist"),
+    kazoo_errors.NodeExistsError: (store.NodeExists, "it exists"),
+    kazoo_errors.BadVersionError: (store.BadVersion, "it has another version"),
+    kazoo_errors.NotEmptyError: (store.NotEmpty, "it has children"),
+    kazoo_errors.NoChildrenForEphemeralsError: (store.NoChildrenForEphemerals, "its parent is ephemeral"),
+    kazoo_errors.BadArgumentsError: (store.BadArguments, "the path or data is not legal"),
+}
+
+
+class ZooKeeperStore:
+    """One session with an ensemble; see ``registry.store.Store``."""
+
+    def __init__(self, client: Client, handler: OneThreadHandler, session_timeout_ms: int) -> None:
+        self._client = client
+        self._handler = handler
+        self._session_timeout_ms = session_timeout_ms
+        self._session_id = 0
+        self._state = SessionState.CONNECTED
+        self._listeners: list[SessionListener] = []
+        # Held while a request is queued, and while the connection or the session ends.
+        self._lock = client.submit_lock = threading.RLock()
+        self._ended = False
+        self._stopping = False
+        # kazoo calls a watcher of data and children twice for one deletion, with the same event.
+        self._event: WatchedEvent | None = None
+        self._told: set[Watcher] = set()
+        # Watches of a lost connection whose nodes are to be read, with the last zxid that was seen before.
+        self._adrift: dict[Watch, int] = {}
+
+    def __repr__(self) -> str:
+        return f"ZooKeeperStore({self._client.hosts}, session_id={self._session_id:#x}, {self._state.value})"
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """What was asked for: the ensemble may have bounded it to 2 to 20 of its ticks, and kazoo does not say."""
+        return self._session_timeout_ms
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    def add_session_listener(self, listener: SessionListener) -> None:
+        self._listeners.append(listener)
+
+    def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> Future[str]:
+        operation = Create(path, data, ephemeral=ephemeral, sequential=sequential)
+
+        def send() -> Any:
+            if make_parents:
+                # Sent ahead, not after a refusal: one session's requests are done in order.
+                for parent in _parents(path):
+                    self._client.create_async(parent)
+            return self._client.create_async(path, bytes(data), ephemeral=ephemeral, sequence=sequential)
+
+        return self._submit(send, str, operation)
+
+    def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:
+        kept = self._watch(path, watch)
+        return self._submit(
+            lambda: self._client.get_async(path, kept),
+            lambda answer: (bytes(answer[0] or b""), _stat(answer[1])),
+            Check(path, ANY_VERSION),
+        )
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Stat]:
+        return self._submit(
+            lambda: self._client.set_async(path, bytes(data), version), _stat, SetData(path, data, version)
+        )
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
+        return self._submit(lambda: self._client.delete_async(path, version), _nothing, Delete(path, version))
+
+    def exists(self, path: str, watch: Watcher | None = None) -> Future[Stat | None]:
+        kept = self._watch(path, watch)
+
+        def convert(answer: ZnodeStat | None) -> Stat | None:
+            if kept is not None:
+                kept.existed = answer is not None
+            return None if answer is None else _stat(answer)
+
+        return self._submit(lambda: self._client.exists_async(path, kept), convert, Check(path, ANY_VERSION))
+
+    def children(self, path: str, watch: Watcher | None = None) -> Future[list[str]]:
+        kept = self._watch(path, watch, of_children=True)
+        return self._submit(lambda: self._client.get_children_async(path, kept), sorted, Check(path, ANY_VERSION))
+
+    def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
+        taken = list(operations)
+
+        def send() -> Any:
+            transaction = self._client.transaction()
+            for operation in taken:
+                if isinstance(operation, Create):
+                    transaction.create(
+                        operation.path,
+                        bytes(operation.data),
+                        ephemeral=operation.ephemeral,
+                        sequence=operation.sequential,
+                    )
+                elif isinstance(operation, SetData):
+                    transaction.set_data(operation.path, bytes(operation.data), operation.version)
+                elif isinstance(operation, Delete):
+                    transaction.delete(operation.path, operation.version)
+                else:
+                    transaction.check(operation.path, operation.version)
+            return transaction.commit_async()
+
+        return self._submit(send, lambda results: _multi_results(taken, results), *taken)
+
+    def sync(self) -> Future[None]:
+        return self._submit(lambda: self._client.sync_async("/"), _nothing)
+
+    def close(self) -> None:
+        self._listeners.clear()
+        with self._lock:
+            self._ended = True
+        self._state = SessionState.LOST
+        self._stop()
+
+    # From kazoo's threads -------------------------------------------------------------------------------------------
+
+    def session_changed(self, state: str) -> None:
+        """Take a state of kazoo's. In its connection thread, with the lock; before a lost session's requests fail."""
+        new = _STATES[state]
+        if self._ended:
+            return
+        if new is SessionState.SUSPENDED:
+            self._keep_watches()
+        elif new is SessionState.LOST:
+            self._ended = True
+            # Not from here: stopping waits for this thread.
+            threading.Thread(target=self._stop, name="kafkalite-zookeeper-stop", daemon=True).start()
+        self._handler.call(lambda: self._report(new))
+
+    def _report(self, state: SessionState) -> None:
+        if self._state is state or self._state is SessionState.LOST:
+            return
+        self._state = state
+        for listener in list(self._listeners):
+            try:
+                listener(state)
+            except Exception:
+                _LOG.exception("a registry callback failed on %s", state)
+
+    def _tell(self, watcher: Watcher, event: WatchedEvent) -> None:
+        """Tell a watcher of an event, unless it has been told of this very one."""
+        if event is not self._event:
+            self._event, self._told = event, set()
+        if watcher in self._told:
+            return
+        self._told.add(watcher)
+        try:
+            watcher(WatchEvent(EVENT_TYPES[str(event.type)], event.path))
+        except Exception:
+            _LOG.exception("a registry callback failed on %s", event)
+
+    def _watch(self, path: str, watcher: Watcher | None, *, of_children: bool = False) -> Watch | None:
+        return None if watcher is None else Watch(self._tell, path, watcher, of_children)
+
+    def _keep_watches(self) -> None:
+        """Queue a read of every watched node, with the watch, before kazoo forgets them."""
+        client = self._client
+        for watches in (*client._data_watchers.values(), *client._child_watchers.values()):
+            for watch in watches:
+                if not watch.done:
+                    self._adrift.setdefault(watch, client.last_zxid)
+        # By path: a deletion that a watcher of data and children has missed is then told once.
+        for watch, seen_zxid in sorted(self._adrift.items(), key=lambda item: item[0].path):
+            if watch.of_children:
+                read = client.get_children_async(watch.path, watch, include_data=True)
+            else:
+                read = client.exists_async(watch.path, watch)
+            read.rawlink(partial(self._read_again, watch, seen_zxid))
+
+    def _read_again(self, watch: Watch, seen_zxid: int, result: Any) -> None:
+        """Fire a watch if its node has changed while there was no connection. In the store's thread."""
+        try:
+            answer = result.get_nowait()
+        except (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError):
+            return  # it has been queued anew, or there is no session any more
+        except kazoo_errors.NoNodeError:
+            missed: str | None = "DELETED"
+        except Exception:  # whoever watches reads, and meets it
+            missed = "CHILD" if watch.of_children else "CHANGED"
+        else:
+            missed = watch.missed(answer[1] if watch.of_children else answer, seen_zxid)
+        with self._lock:
+            self._adrift.pop(watch, None)
+        if missed is not None:
+            event = WatchedEvent(missed, None, watch.path)
+            watch(event if event != self._event else self._event)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def connect(self, timeout_s: float) -> None:
+        """Open the session. Raises ConnectionLoss when the ensemble does not answer in time."""
+        # Not start(): it warns of a chroot that is missing, which is made below.
+        self._client.start_async().wait(timeout_s)
+        if not self._client.connected:
+            self.close()
+            where = ",".join(f"{host}:{port}" for host, port in self._client.hosts)
+            raise store.ConnectionLoss(
+                f"no ZooKeeper answers at {where} within {timeout_s:g} s; start it, or correct zookeeper.connect"
+            )
+        self._session_id = self._client.client_id[0]
+        with self._lock:
+            self._client.add_listener(self.session_changed)
+            if self._client.state != KazooState.CONNECTED:  # it broke meanwhile
+                self.session_changed(self._client.state)
+        if self._client.chroot:
+            self._client.ensure_path("/")
+
+    def _stop(self) -> None:
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+        with contextlib.suppress(Exception):  # the session ends by itself then
+            self._client.stop()
+            self._client.close()
+
+    def _submit(self, send: Callable[[], Any], convert: Callable[[Any], Any], *operations: Operation) -> Future[Any]:
+        future: Future[Any] = Future()
+        path = operations[0].path if operations else "/"
+
+        def answered(result: Any) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                value = convert(result.get_nowait())
+            except Exception as error:
+                future.set_exception(_translated(error, path))
+            else:
+                future.set_result(value)
+
+        refusal = _refusal(operations)
+        if refusal is not None:
+            # In its turn, so that answers keep the order of the calls.
+            send, convert = partial(self._client.sync_async, "/"), partial(_raise, refusal)
+        with self._lock:
+            if not self._ended:
+                send().rawlink(answered)
+                return future
+        future.set_exception(store.SessionExpired(f"registry session {self._session_id:#x} has ended"))
+        return future
+
+
+def open_zookeeper(
+    connect: str,
+    *,
+    session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
+    connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S,
+    auth: tuple[str, str] | None = None,
+) -> ZooKeeperStore:
+    """Open a session with the ensemble ``host:port,...[/chroot]``; the chroot is made when it is missing.
+
+    ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``.
+    Raises ConnectionLoss when no server answers in time.
+    """
+    handler = OneThreadHandler()
+    client = Client(
+        hosts=connect,
+        timeout=session_timeout_ms / 1000,
+        handler=handler,
+        auth_data=[auth] if auth else None,
+        # One attempt after the other, for ever: expiry, not a count, ends a session.
+        connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+        logger=_LOG,
+    )
+    opened = ZooKeeperStore(client, handler, session_timeout_ms)
+    opened.connect(connect_timeout_s)
+    return opened
+
+
+def _parents(path: str) -> list[str]:
+    store.check_path(path)
+    parents = []
+    parent = store.parent_of(path)
+    while parent != "/":
+        parents.append(parent)
+        parent = store.parent_of(parent)
+    return parents[::-1]
+
+
+def _refusal(operations: Sequence[Operation]) -> NodeError | None:
+    """Return why the server would not take the operations; None when it may."""
+    try:
+        for index, operation in enumerate(operations):
+            _check(operation, index)
+        store.check_multi(operations)
+    except NodeError as error:
+        return error
+    return None
+
+
+def _raise(error: Exception, _: Any) -> None:
+    raise error
+
+
+def _check(operation: Operation, index: int) -> None:
+    """Refuse what the server would answer by closing the connection, or kazoo would silently mend."""
+    path = operation.path
+    try:
+        store.check_path(path + "0" if isinstance(operation, Create) and operation.sequential else path)
+        if isinstance(operation, (Create, SetData)):
+            store.check_data(path, operation.data)
+        elif isinstance(operation, Delete) and path == "/":
+            # With a chroot it would be a node like any other.
+            raise store.BadArguments("the registry's root cannot be deleted", path)
+    except NodeError as error:
+        error.operation_index = index
+        raise
+
+
+def _stat(stat: ZnodeStat) -> Stat:
+    return Stat(*stat)
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _multi_results(operations: Sequence[Operation], results: Sequence[Any]) -> list[Any]:
+    for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
+        if isinstance(result, Exception) and not isinstance(result, kazoo_errors.RolledBackError):
+            error = _translated(result, operation.path)
+            if isinstance(error, NodeError):
+                error.operation_index = index
+            raise error
+    return [_stat(result) if isinstance(result, tuple) else result if isinstance(result, str) else None
+            for result in results]  # fmt: skip
+
+
+def _translated(error: Exception, path: str) -> Exception:
+    if isinstance(error, RegistryError):
+        return error
+    refusal = _REFUSALS.get(type(error))
+    if refusal is not None:
+        kind, reason = refusal
+        return kind(f"the registry refused an operation on {path}: {reason}", path)
+    if isinstance(error, kazoo_errors.SessionExpiredError):
+        return store.SessionExpired(f"the registry session has ended before an answer on {path} came")
+    if isinstance(error, kazoo_errors.ConnectionLoss):
+        return store.ConnectionLoss(f"the connection to ZooKeeper broke before an answer on {path} came")
+    return RegistryError(f"ZooKeeper refused an operation on {path}: {type(error).__name__} {error}".rstrip())

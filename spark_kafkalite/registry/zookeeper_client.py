@@ -1,0 +1,122 @@
+"""kazoo's client as the registry's Store over ZooKeeper needs it: one thread, no blocking, watches left again.
+
+- :class:`OneThreadHandler`: kazoo hands out answers and watch events from two threads; the store's contract wants one.
+- :class:`Client`: its changes of state exclude the queueing of requests (``submit_lock``), so that nothing asked for in
+  one session can run in the next.
+- :class:`Watch`: kazoo keeps watchers in sets by path and forgets them with a connection; one of these knows what it
+  was left for.
+
+Only this file and ``registry/zookeeper.py`` import kazoo.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import WatchedEvent, ZnodeStat
+
+from spark_kafkalite.registry.store import EventType, Watcher
+
+EVENT_TYPES: Final = {
+    "CREATED": EventType.CREATED,
+    "DELETED": EventType.DELETED,
+    "CHANGED": EventType.DATA_CHANGED,
+    "CHILD": EventType.CHILDREN_CHANGED,
+}
+
+
+class OneThreadHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, with watch events in the queue of the answers."""
+
+    def dispatch_callback(self, callback: Any) -> None:
+        self.completion_queue.put(lambda: callback.func(*callback.args))
+
+    def create_socket_pair(self) -> Any:
+        # Not a pair of sockets: with some hundred requests in it that is full, and the next request would block.
+        wakeups = _Wakeups()
+        return wakeups, wakeups
+
+    def call(self, run: Callable[[], None]) -> None:
+        """Have ``run`` called after everything that has arrived."""
+        if self.running:
+            self.completion_queue.put(run)
+        else:
+            run()
+
+
+class _Wakeups:
+    """Counts the requests that wait for kazoo's connection thread; both ends of its "socket pair"."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def send(self, data: bytes) -> int:
+        os.eventfd_write(self._fd, len(data))
+        return len(data)
+
+    def recv(self, _: int) -> bytes:
+        return b"\0" * os.eventfd_read(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Client(KazooClient):  # type: ignore[misc]
+    """kazoo's client, whose changes of state exclude the queueing of requests."""
+
+    submit_lock: Any
+
+    def _session_callback(self, state: Any) -> None:
+        with self.submit_lock:
+            super()._session_callback(state)
+
+
+Fire = Callable[[Watcher, WatchedEvent], None]
+
+
+class Watch:
+    """A watcher as kazoo keeps it. Two that would call the same for the same are one, until it has been called."""
+
+    __slots__ = ("_key", "_fire", "done", "existed", "of_children", "path", "watcher")
+
+    def __init__(self, fire: Fire, path: str, watcher: Watcher, of_children: bool) -> None:
+        self._fire = fire
+        self._key = (path, watcher, of_children)
+        self.path = path
+        self.watcher = watcher
+        self.of_children = of_children
+        self.existed = True
+        self.done = False
+
+    def __call__(self, event: WatchedEvent) -> None:
+        # Others are news of the session, which comes another way.
+        if event.type in EVENT_TYPES and not self.done:
+            self.done = True
+            self._fire(self.watcher, event)
+
+    def missed(self, stat: ZnodeStat | None, seen_zxid: int) -> str | None:
+        """Return the event that a node's stat shows to have happened since ``seen_zxid``, if one has."""
+        if stat is None:
+            return "DELETED" if self.existed else None
+        if self.of_children:
+            return "CHILD" if stat.pzxid > seen_zxid else None
+        if not self.existed:
+            return "CREATED"
+        return "CHANGED" if stat.mzxid > seen_zxid else None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Watch) and not self.done and not other.done and self._key == other._key
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._key)

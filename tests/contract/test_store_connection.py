@@ -1,0 +1,219 @@
+"""What a Store over ZooKeeper's protocol does when its connection breaks, against every server of that protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.registry.store import (
+    ConnectionLoss,
+    EventType,
+    NodeExists,
+    SessionExpired,
+    SessionState,
+    WatchEvent,
+)
+from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
+from tests.contract.forwarder import Forwarder
+
+TIMEOUT_S = 15
+SERVERS = [pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
+
+
+class Link:
+    """Two sessions of one tree: ``store`` through a forwarder that can be cut, ``other`` straight."""
+
+    def __init__(self, address: str, stack: contextlib.ExitStack, session_timeout_ms: int = 20_000) -> None:
+        chroot = uuid.uuid4().hex
+        self.forwarder = stack.enter_context(Forwarder(int(address.rpartition(":")[2])))
+        self.other = self._open(f"{address}/{chroot}", stack, 20_000)
+        self.store = self._open(f"{self.forwarder.address}/{chroot}", stack, session_timeout_ms)
+        self.states: list[SessionState] = []
+        self._changed = threading.Condition()
+        self.store.add_session_listener(self._take)
+
+    @staticmethod
+    def _open(connect: str, stack: contextlib.ExitStack, session_timeout_ms: int) -> ZooKeeperStore:
+        store = open_zookeeper(connect, session_timeout_ms=session_timeout_ms)
+        stack.callback(store.close)
+        return store
+
+    def _take(self, state: SessionState) -> None:
+        with self._changed:
+            self.states.append(state)
+            self._changed.notify_all()
+
+    def wait_for(self, *states: SessionState) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.states == list(states), TIMEOUT_S), self.states
+
+    def cut(self) -> None:
+        self.forwarder.cut()
+        self.wait_for(SessionState.SUSPENDED)
+
+
+@pytest.fixture(params=SERVERS)
+def address(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param).connect)
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def link(address: str, stack: contextlib.ExitStack) -> Link:
+    return Link(address, stack)
+
+
+def get(future: Future[Any]) -> Any:
+    return future.result(TIMEOUT_S)
+
+
+def test_watches_outlive_the_connection_and_tell_what_was_missed(link: Link) -> None:
+    store, other = link.store, link.other
+    seen: list[tuple[str, WatchEvent]] = []
+
+    def watcher(name: str) -> Any:
+        return lambda event: seen.append((name, event))
+
+    for name in ("changed", "deleted", "parent", "both", "quiet", "again"):
+        get(store.create(f"/{name}", b"old"))
+    for name in ("changed", "deleted", "quiet", "again"):
+        get(store.get(f"/{name}", watch=watcher(name)))
+    for name in ("created", "missing"):
+        assert get(store.exists(f"/{name}", watch=watcher(name))) is None
+    for name in ("parent", "quiet"):
+        get(store.children(f"/{name}", watch=watcher(f"children of {name}")))
+    both = watcher("both")
+    get(store.get("/both", watch=both))
+    get(store.children("/both", watch=both))
+
+    link.cut()
+    get(other.set("/changed", b"new"))
+    get(other.delete("/deleted"))
+    get(other.delete("/both"))
+    get(other.create("/created"))
+    get(other.create("/parent/child"))
+    # Asked for before the connection is back: the events come before this answer, which shows their changes.
+    order = len(seen)
+    changed = store.get("/changed")
+    changed.add_done_callback(lambda _: seen.append(("answer", WatchEvent(EventType.CREATED, "/"))))
+    link.forwarder.mend()
+    assert get(changed)[0] == b"new"
+    get(store.sync())
+    assert sorted(seen[order:-1]) == sorted(
+        [
+            ("changed", WatchEvent(EventType.DATA_CHANGED, "/changed")),
+            ("deleted", WatchEvent(EventType.DELETED, "/deleted")),
+            ("both", WatchEvent(EventType.DELETED, "/both")),
+            ("created", WatchEvent(EventType.CREATED, "/created")),
+            ("children of parent", WatchEvent(EventType.CHILDREN_CHANGED, "/parent")),
+        ],
+        key=lambda pair: (pair[0], pair[1].path),
+    )
+    assert seen[-1][0] == "answer"
+    link.wait_for(SessionState.SUSPENDED, SessionState.CONNECTED)
+
+    # The others are still there, and fire once.
+    seen.clear()
+    for _ in range(2):
+        get(other.set("/again", b"new"))
+    get(other.create("/missing"))
+    get(other.create("/quiet/child"))
+    get(store.sync())
+    assert [name for name, _ in seen] == ["again", "missing", "children of quiet"]
+
+
+def test_watches_outlive_a_connection_that_breaks_again_and_again(link: Link) -> None:
+    seen: list[WatchEvent] = []
+    get(link.store.create("/w"))
+    get(link.store.get("/w", watch=seen.append))
+    for _ in range(3):
+        link.cut()
+        link.forwarder.mend()
+        link.wait_for(SessionState.SUSPENDED, SessionState.CONNECTED)
+        link.states.clear()
+    get(link.store.sync())
+    assert seen == []
+    get(link.other.set("/w", b"new"))
+    get(link.store.sync())
+    assert seen == [WatchEvent(EventType.DATA_CHANGED, "/w")]
+
+
+def test_requests_of_a_suspended_session_wait_without_blocking_who_asks(link: Link) -> None:
+    get(link.store.create("/w"))
+    link.cut()
+    began = time.monotonic()
+    pending = [link.store.set("/w", str(number).encode()) for number in range(3000)]
+    assert time.monotonic() - began < 5
+    assert not any(future.done() for future in pending)
+    link.forwarder.mend()
+    assert [get(future).version for future in pending] == list(range(1, 3001))
+
+
+def test_a_broken_connection_leaves_what_was_under_way_unknown(link: Link) -> None:
+    get(link.store.create("/w"))
+    pending = [link.store.set("/w", bytes(1000)) for _ in range(300)]
+    link.forwarder.cut()
+    outcomes = [future.exception(TIMEOUT_S) for future in pending]
+    link.forwarder.mend()
+    assert all(outcome is None or isinstance(outcome, ConnectionLoss) for outcome in outcomes)
+    done = sum(outcome is None for outcome in outcomes)
+    get(link.store.sync())
+    assert done <= get(link.store.exists("/w")).version <= len(pending)
+
+
+def test_the_session_and_its_ephemerals_outlive_the_connection(link: Link) -> None:
+    number = link.store.session_id
+    get(link.store.create("/e", ephemeral=True))
+    link.cut()
+    assert get(link.other.exists("/e")).ephemeral_owner == number
+    link.forwarder.mend()
+    link.wait_for(SessionState.SUSPENDED, SessionState.CONNECTED)
+    assert link.store.session_id == number
+    with pytest.raises(NodeExists):
+        get(link.store.create("/e"))
+
+
+def test_a_session_away_for_too_long_is_lost_for_good(address: str, stack: contextlib.ExitStack) -> None:
+    link = Link(address, stack, session_timeout_ms=1500)
+    gone = threading.Event()
+    get(link.store.create("/e", ephemeral=True))
+    get(link.other.exists("/e", watch=lambda _: gone.set()))
+    link.cut()
+    pending = link.store.create("/too-late")
+    assert gone.wait(TIMEOUT_S)
+    link.forwarder.mend()
+    link.wait_for(SessionState.SUSPENDED, SessionState.LOST)
+    for future in (pending, link.store.exists("/")):
+        with pytest.raises(SessionExpired):
+            get(future)
+    assert get(link.other.exists("/too-late")) is None
+    assert link.store.state is SessionState.LOST
+
+
+def test_closing_a_suspended_session_ends_at_once(link: Link) -> None:
+    link.cut()
+    pending = link.store.exists("/")
+    began = time.monotonic()
+    link.store.close()
+    assert time.monotonic() - began < 5
+    assert isinstance(pending.exception(TIMEOUT_S), SessionExpired | ConnectionLoss)
+    assert link.states == [SessionState.SUSPENDED]
+
+
+def test_nobody_to_connect_to_is_said_in_time() -> None:
+    began = time.monotonic()
+    with pytest.raises(ConnectionLoss, match=r"no ZooKeeper answers at .* within 0\.5 s"):
+        open_zookeeper("127.0.0.1:1", connect_timeout_s=0.5)
+    assert time.monotonic() - began < 5
