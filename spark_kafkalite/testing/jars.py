@@ -70,6 +70,16 @@ APACHE_KAFKA: Final = JarSet(
     transitive=True,
 )
 
+# Programs on top of it: Kafka Streams, and Connect's file source and sink (its runtime comes with the tools).
+APACHE_KAFKA_PROGRAMS: Final = JarSet(
+    f"apache-kafka-programs-{APACHE_KAFKA_VERSION}",
+    (
+        f"org.apache.kafka:kafka-streams:{APACHE_KAFKA_VERSION}",
+        f"org.apache.kafka:connect-file:{APACHE_KAFKA_VERSION}",
+    ),
+    transitive=True,
+)
+
 # Spark 4.2.0's connector; its token provider of 4.0.0 and this client were run together and gave right results.
 SPARK_KAFKA_CONNECTOR: Final = JarSet(
     f"spark-kafka-connector-{SPARK_CONNECTOR_VERSION}",
@@ -95,7 +105,7 @@ HDFS_MINI_CLUSTER: Final = JarSet(
     transitive=False,
 )
 
-ALL_SETS: Final = (APACHE_KAFKA, SPARK_KAFKA_CONNECTOR, HDFS_MINI_CLUSTER)
+ALL_SETS: Final = (APACHE_KAFKA, APACHE_KAFKA_PROGRAMS, SPARK_KAFKA_CONNECTOR, HDFS_MINI_CLUSTER)
 
 
 def cache_directory() -> Path:

@@ -1,0 +1,280 @@
+"""One member of a group in a process of its own: reads, processes, commits, and writes down what it does.
+
+    python member.py SETTINGS
+
+``SETTINGS`` is a JSON object: kind (confluent, kafka-python, ours), bootstrap, group, topic, name, journal, assignor
+(range, roundrobin, cooperative-sticky), session_ms, seed, instance (group.instance.id or null) and misdeed (null, or
+one of MISDEEDS, by which the tests show that they would be seen). Records hold ``PARTITION:OFFSET``. It commits what it
+has processed, at random moments and when partitions are taken from it; SIGTERM makes it leave in order. The events are
+described in history.py. Only clients are imported here, so that it starts fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+POLL_S = 0.1
+COMMIT_TIMEOUT_S = 5.0
+# What a member may do wrong on purpose, for the tests of the tests.
+MISDEEDS = ("skip", "commit-early", "commit-back", "own-more")
+
+Polled = list[tuple[int, int, bytes | None]]
+
+
+class Client(Protocol):
+    """A consumer of any library. It calls the member's ``assigned`` and ``revoked`` while it polls."""
+
+    def poll(self) -> Polled:
+        """Return (partition, offset, value) of some records."""
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        """Commit, and return when it is acknowledged; raise when it is not."""
+
+    def generation(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Member:
+    """What all libraries have in common: the journal, and what is owned, processed and to be committed."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self._journal = os.open(settings["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._random = random.Random(settings["seed"])
+        self._owned: set[int] = set()
+        self._to_commit: dict[int, int] = {}
+        self._commits = 0
+        self._generation = -1
+        self._misdeed = settings["misdeed"]
+        self.stopping = False
+        self.write("started", instance=settings["instance"])
+        self.client = CLIENTS[settings["kind"]](self, settings)
+
+    def write(self, event: str, **fields: object) -> None:
+        line = {"time": time.monotonic_ns(), "member": self.settings["name"], "event": event, **fields}
+        os.write(self._journal, json.dumps(line).encode() + b"\n")
+
+    def assigned(self, partitions: Iterable[int], *, incremental: bool) -> None:
+        """Take partitions up: in addition to the old ones, or instead of them."""
+        self._owned = self._owned | set(partitions) if incremental else set(partitions)
+        if self._misdeed == "own-more":
+            self._owned.add(0)
+        self._generation = self.client.generation()
+        self.write("assigned", generation=self._generation, partitions=sorted(self._owned))
+
+    def revoked(self, partitions: Iterable[int], *, lost: bool = False) -> None:
+        """Give partitions up; what was processed is committed first, unless it is too late for that."""
+        gone = set(partitions)
+        if not lost:
+            self.commit({partition: offset for partition, offset in self._to_commit.items() if partition in gone})
+        self._to_commit = {partition: offset for partition, offset in self._to_commit.items() if partition not in gone}
+        self._owned -= gone
+        self.write("revoked", generation=self.client.generation(), partitions=sorted(gone))
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        if not offsets:
+            return
+        self._commits += 1
+        number, generation = self._commits, self.client.generation()
+        self.write("committing", number=number, generation=generation, offsets=offsets)
+        try:
+            self.client.commit(offsets)
+        except Exception as error:  # refused, timed out, disconnected: it may be repeated, and is not acknowledged
+            self.write("refused", number=number, error=f"{type(error).__name__}: {error}")
+        else:
+            self.write("committed", number=number, generation=self.client.generation(), offsets=offsets)
+            for partition, offset in offsets.items():
+                if self._to_commit.get(partition) == offset:
+                    del self._to_commit[partition]
+
+    def run(self) -> None:
+        while not self.stopping:
+            # A loss may be reported in the middle of a poll that still returns records of before.
+            self.deliver(self.client.poll())
+            if self._random.random() < 0.3:
+                time.sleep(self._random.uniform(0, 0.05))
+            if self._random.random() < 0.4:
+                self.commit(dict(self._to_commit))
+        self.commit(dict(self._to_commit))
+        self.client.close()
+        self.write("left")
+
+    def deliver(self, records: Polled) -> None:
+        ranges: list[list[int]] = []
+        for partition, offset, value in records:
+            if self._misdeed == "skip" and self._random.random() < 0.05:
+                continue
+            if value != b"%d:%d" % (partition, offset):
+                self.write("wrong", partition=partition, offset=offset, value=repr(value))
+            if ranges and ranges[-1][0] == partition and ranges[-1][2] == offset:
+                ranges[-1][2] = offset + 1
+            else:
+                ranges.append([partition, offset, offset + 1])
+        for partition, first, following in ranges:
+            if self._misdeed == "commit-early":
+                self.commit({partition: following})
+                time.sleep(0.05)
+            self.write("delivered", generation=self._generation, partition=partition, first=first, next=following)
+            self._to_commit[partition] = following
+            if self._misdeed == "commit-back" and first > 10:
+                self.commit({partition: first - 10})
+
+
+class ConfluentClient:
+    def __init__(self, member: Member, settings: dict[str, Any]) -> None:
+        import confluent_kafka
+
+        self._member, self._topic = member, settings["topic"]
+        self._partition = confluent_kafka.TopicPartition
+        self._incremental = settings["assignor"] == "cooperative-sticky"
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": settings["bootstrap"],
+                "group.id": settings["group"],
+                "client.id": settings["name"],
+                "partition.assignment.strategy": settings["assignor"],
+                "session.timeout.ms": settings["session_ms"],
+                "max.poll.interval.ms": 3 * settings["session_ms"],
+                "heartbeat.interval.ms": settings["session_ms"] // 8,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 100,
+                "reconnect.backoff.max.ms": 200,
+                "socket.timeout.ms": 10_000,
+                "log_level": 2,
+                **({"group.instance.id": settings["instance"]} if settings["instance"] else {}),
+            }
+        )
+        self._consumer.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
+        # Taken up only here, so that nothing is delivered before it is written down.
+        self._member.assigned([each.partition for each in partitions], incremental=self._incremental)
+        (consumer.incremental_assign if self._incremental else consumer.assign)(partitions)
+
+    def _on_revoke(self, consumer: Any, partitions: list[Any]) -> None:
+        self._member.revoked([each.partition for each in partitions])
+        self._drop(consumer, partitions)
+
+    def _on_lost(self, consumer: Any, partitions: list[Any]) -> None:
+        self._member.revoked([each.partition for each in partitions], lost=True)
+        self._drop(consumer, partitions)
+
+    def _drop(self, consumer: Any, partitions: list[Any]) -> None:
+        if self._incremental:
+            consumer.incremental_unassign(partitions)
+        else:
+            consumer.unassign()
+
+    def poll(self) -> Polled:
+        messages = self._consumer.consume(200, POLL_S)
+        return [(each.partition(), each.offset(), each.value()) for each in messages if each.error() is None]
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        wanted = [self._partition(self._topic, partition, offset) for partition, offset in offsets.items()]
+        for each in self._consumer.commit(offsets=wanted, asynchronous=False):
+            if each.error is not None:
+                raise RuntimeError(str(each.error))
+
+    def generation(self) -> int:
+        metadata = self._consumer.consumer_group_metadata()
+        # librdkafka's own form: a magic, then the generation in the machine's byte order.
+        assert metadata.startswith(b"CGMDv2:"), metadata
+        return int.from_bytes(metadata[7:11], sys.byteorder, signed=True)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPythonClient:
+    def __init__(self, member: Member, settings: dict[str, Any]) -> None:
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import kafka
+        from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+        from kafka.coordinator.assignors.range import RangePartitionAssignor
+        from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+        self._member, self._topic = member, settings["topic"]
+        self._partition, self._offset = kafka.TopicPartition, kafka.OffsetAndMetadata
+        incremental = settings["assignor"] == "cooperative-sticky"
+        assignors = {
+            "range": RangePartitionAssignor,
+            "roundrobin": RoundRobinPartitionAssignor,
+            "cooperative-sticky": CooperativeStickyAssignor,
+        }
+        self._consumer = kafka.KafkaConsumer(
+            bootstrap_servers=settings["bootstrap"],
+            group_id=settings["group"],
+            client_id=settings["name"],
+            group_instance_id=settings["instance"],
+            partition_assignment_strategy=(assignors[settings["assignor"]],),
+            session_timeout_ms=settings["session_ms"],
+            max_poll_interval_ms=3 * settings["session_ms"],
+            heartbeat_interval_ms=settings["session_ms"] // 8,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=100,
+            reconnect_backoff_max_ms=200,
+            max_poll_records=200,
+        )
+
+        class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+                member.assigned([each.partition for each in assigned], incremental=incremental)
+
+            # Called from the thread that does the network: a commit there would wait for itself.
+            def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+                member.revoked([each.partition for each in revoked], lost=True)
+
+            def on_partitions_lost(self, lost: Iterable[Any]) -> None:
+                member.revoked([each.partition for each in lost], lost=True)
+
+        self._consumer.subscribe([self._topic], listener=Listener())
+
+    def poll(self) -> Polled:
+        polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
+        return [(each.partition, each.offset, each.value) for records in polled.values() for each in records]
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        wanted = {
+            self._partition(self._topic, partition): self._offset(offset, "", -1)
+            for partition, offset in offsets.items()
+        }
+        self._consumer.commit(wanted, timeout_ms=int(COMMIT_TIMEOUT_S * 1000))
+
+    def generation(self) -> int:
+        return int(self._consumer.group_metadata().generation_id)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+CLIENTS: dict[str, Any] = {"confluent": ConfluentClient, "kafka-python": KafkaPythonClient}
+
+
+def main(arguments: list[str]) -> int:
+    member = Member(json.loads(arguments[0]))
+
+    def stop(number: int, frame: object) -> None:
+        member.stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        member.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
