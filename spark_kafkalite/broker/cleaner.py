@@ -292,7 +292,7 @@ class Cleaner:
         """Say in the checkpoint how far a log has been cleaned, and forget its swap; wait while the disk is full."""
         log, disk = partition.log, partition.log.disk
         swap = log.swap
-        checkpoint = self._logs.cleaner_checkpoint(log)
+        checkpoint = self._logs.checkpoints.cleaned_offsets(log)
 
         def finish() -> None:
             while True:

@@ -83,7 +83,7 @@ class Upkeep:
         if self._checkpointing or offsets == self._checkpointed:
             return
         self._checkpointing = True
-        job = self._logs.start_checkpoint(self._replicas.high_watermarks())
+        job = self._logs.checkpoints.start(self._replicas.high_watermarks())
 
         def done(error: BaseException | None) -> None:
             self._checkpointing = False

@@ -12,20 +12,23 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import ConfigError, KafkaliteError
 from spark_kafkalite.log.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
+    PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     CheckpointError,
     read_offsets,
+    read_topic_id,
 )
 from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.model import TopicPartition, topic_name_problem
@@ -35,6 +38,7 @@ logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 5.0
 _PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
 _DELETED_SUFFIX = "-delete"
+_MAX_NAME_BYTES = 255
 
 
 class LoadInterrupted(KafkaliteError):
@@ -88,6 +92,44 @@ def survey(fs: Fs, log_dir: str) -> Survey:
     ]
     deleted = [f"{log_dir}/{name}" for name in directories if name.endswith(_DELETED_SUFFIX)]
     return Survey(clean, logs, _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE), deleted)
+
+
+def without_doubles(
+    fs: Fs, found: Sequence[FoundLog], topic_id_of: Callable[[str], bytes | None] | None
+) -> list[FoundLog]:
+    """Set aside logs of older topics where another directory holds the same partition; ``found`` is sorted by key.
+
+    That is what a directory leaves that was offline while its topic was deleted and made again. ConfigError when it
+    cannot be said which is the older one.
+    """
+    kept: list[FoundLog] = []
+    for each in found:
+        while kept and kept[-1].key == each.key:
+            other = kept.pop()
+            stale = [one for one in (other, each) if _is_of_older_topic(fs, one, topic_id_of)]
+            if len(stale) != 1:
+                raise ConfigError(f"partition {each.key} lies in {other.path} and in {each.path}: move one away")
+            target = name_out_of_use(stale[0].path, "stray")
+            fs.rename(stale[0].path, target)
+            logger.warning("%s is the log of an older topic of its name; it is kept as %s", stale[0].path, target)
+            each = other if stale[0] is each else each
+        kept.append(each)
+    return kept
+
+
+def _is_of_older_topic(fs: Fs, found: FoundLog, topic_id_of: Callable[[str], bytes | None] | None) -> bool:
+    current = topic_id_of(found.key.topic) if topic_id_of is not None else None
+    try:
+        return current is not None and read_topic_id(fs, f"{found.path}/{PARTITION_METADATA_FILE}") != current
+    except CheckpointError:
+        return False
+
+
+def name_out_of_use(directory: str, suffix: str) -> str:
+    """Return a new name for a log's directory, which no start takes for that of a log."""
+    tail = f".{uuid.uuid4().hex}-{suffix}"
+    parent, _, name = directory.rpartition("/")
+    return f"{parent}/{name[: _MAX_NAME_BYTES - len(tail)]}{tail}"
 
 
 def topic_partition_of(name: str) -> TopicPartition | None:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -34,22 +33,15 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartition
 from spark_kafkalite.log.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_FILE,
-    HIGH_WATERMARK_FILE,
-    PARTITION_METADATA_FILE,
-    RECOVERY_POINT_FILE,
-    CheckpointError,
-    read_topic_id,
 )
-from spark_kafkalite.log.checkpoint_job import CheckpointJob
+from spark_kafkalite.log.checkpoints import CheckpointJob, Checkpoints
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.deletions import DeletionJob, Deletions
 from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
-from spark_kafkalite.log.loading import FoundLog, Loading, survey
+from spark_kafkalite.log.loading import FoundLog, Loading, name_out_of_use, survey, without_doubles
 from spark_kafkalite.log.log_starts import LogStarts
-from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.swap import Swap, forget_swap
@@ -57,7 +49,6 @@ from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
 
-_MAX_NAME_BYTES = 255
 # With more logs to sync than this, the whole file system is synced at once: a sync of each of a thousand logs takes ten
 # seconds, while syncing everything also waits for what others have written.
 _SYNCED_ONE_BY_ONE = 32
@@ -102,17 +93,11 @@ class LogManager:
         self._topic_id_of = topic_id_of
         # Logs that are there and could not be opened for want of room or descriptors, with the reason.
         self._unopened: dict[TopicPartition, tuple[FoundLog, str]] = {}
-        # The high watermarks as they are in the checkpoints.
-        self._high_watermarks: dict[TopicPartition, int] = {}
-        # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
-        self._stale_checkpoints: dict[TopicPartition, object] = {}
         self._deletions = Deletions(fs)
-        self._recovery_points = self._checkpoints(RECOVERY_POINT_FILE)
-        self._high_watermark_files = self._checkpoints(HIGH_WATERMARK_FILE)
-        self._cleaned_offsets = self._checkpoints(CLEANER_OFFSET_FILE, leaves_out_zero=True)
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
         self.log_starts = LogStarts(fs, self.log_dirs)
+        self.checkpoints = Checkpoints(fs, self.directories, self.log_dirs, self.logs, self.log_starts)
         self._closed = False
 
     # Start ----------------------------------------------------------------------------------------------------------
@@ -142,16 +127,16 @@ class LogManager:
                 continue
             found += here.logs
             self.was_clean &= here.clean
-            self._high_watermarks.update(here.high_watermarks)
+            self.checkpoints.high_watermarks.update(here.high_watermarks)
             for path in here.deleted:
                 self._deletions.add_directory(self._clock.monotonic_s(), path)
         found.sort(key=lambda each: each.key)
-        found = self._without_doubles(found)
+        found = without_doubles(self.fs, found, self._topic_id_of)
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.clean}
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
         self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
-        for log_dir, logs in self._logs_by_directory().items():
+        for log_dir, logs in self.checkpoints.logs_by_directory().items():
             self.log_starts.take_up(log_dir, logs)
         if unclean:
             if not sync_each:
@@ -186,7 +171,7 @@ class LogManager:
         for log in swapped:
             log.swap = Swap.ended_at_start(self.fs, log)
         try:
-            disk.persist(self.cleaner_checkpoint(swapped[0]).write)
+            disk.persist(self.checkpoints.cleaned_offsets(swapped[0]).write)
             for log in swapped:
                 forget_swap(self.fs, log.directory)
                 log.swap = None
@@ -198,32 +183,6 @@ class LogManager:
                 # The logs are whole; what says how far they have been cleaned stays until the broker's cleaner, or a
                 # truncation, can end it.
                 logger.warning("%s; it is tried again", reason)
-
-    def _without_doubles(self, found: list[FoundLog]) -> list[FoundLog]:
-        """Set aside logs of older topics where another directory holds the same partition.
-
-        That is what a directory leaves that was offline while its topic was deleted and made again.
-        """
-        kept: list[FoundLog] = []
-        for each in found:
-            while kept and kept[-1].key == each.key:
-                other = kept.pop()
-                stale = [one for one in (other, each) if self._is_of_older_topic(one)]
-                if len(stale) != 1:
-                    raise ConfigError(f"partition {each.key} lies in {other.path} and in {each.path}: move one away")
-                target = _name_out_of_use(stale[0].path, "stray")
-                self.fs.rename(stale[0].path, target)
-                logger.warning("%s is the log of an older topic of its name; it is kept as %s", stale[0].path, target)
-                each = other if stale[0] is each else each
-            kept.append(each)
-        return kept
-
-    def _is_of_older_topic(self, found: FoundLog) -> bool:
-        current = self._topic_id_of(found.key.topic) if self._topic_id_of is not None else None
-        try:
-            return current is not None and read_topic_id(self.fs, f"{found.path}/{PARTITION_METADATA_FILE}") != current
-        except CheckpointError:
-            return False
 
     def interrupt_load(self) -> None:
         """Have ``load`` end soon. May be called from any thread, before ``load`` too."""
@@ -246,7 +205,7 @@ class LogManager:
                 log_start_offset=found.log_start_offset,
                 cleaned_until_offset=found.cleaned_until_offset,
                 on_dirty=self.dirty.add,
-                on_recovery_point_lowered=lambda: self._write_recovery_points(found.log_dir),
+                on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(found.log_dir),
                 sync=sync,
                 on_bytes=self._loading.on_bytes,
                 disk=disk,
@@ -323,7 +282,7 @@ class LogManager:
             problem = topic_name_problem(topic_partition.topic)
             if problem is not None:
                 raise ConfigError(problem)
-            if topic_partition in self._stale_checkpoints:
+            if self.checkpoints.name_removed(topic_partition):
                 self.checkpoint()
             log = self._make(topic_partition, topic_id)
             self.logs[topic_partition] = log
@@ -349,7 +308,7 @@ class LogManager:
                 self._config_of(topic_partition.topic),
                 self._clock,
                 on_dirty=self.dirty.add,
-                on_recovery_point_lowered=lambda: self._write_recovery_points(disk.path),
+                on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(disk.path),
                 disk=disk,
             )
 
@@ -390,7 +349,7 @@ class LogManager:
             raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
         log.close(clean=False)
         parent = log.disk.path
-        target = _name_out_of_use(log.directory, suffix)
+        target = name_out_of_use(log.directory, suffix)
         if log.disk.offline is not None:
             # Its files cannot be reached. When they can be, a start finds that no topic owns them.
             target = log.directory
@@ -402,9 +361,8 @@ class LogManager:
                 raise KafkaStorageError(f"cannot rename {log.directory}: {error.strerror or error}") from error
         del self.logs[topic_partition]
         self.dirty.discard(log)
-        self._high_watermarks.pop(topic_partition, None)
         self.log_starts.forget(log)
-        self._stale_checkpoints[topic_partition] = object()
+        self.checkpoints.forget(topic_partition)
         return log, target
 
     def update_configs(self) -> None:
@@ -414,7 +372,7 @@ class LogManager:
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:
         """Return the checkpointed high watermark, None when there is none; the caller bounds it by the log's ends."""
-        return self._high_watermarks.get(topic_partition)
+        return self.checkpoints.high_watermarks.get(topic_partition)
 
     # Ticks ----------------------------------------------------------------------------------------------------------
 
@@ -433,77 +391,15 @@ class LogManager:
         self.dirty.difference_update(clean)
         return due
 
-    def start_checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> CheckpointJob:
-        """Note what the checkpoints of recovery points, log starts, cleaned offsets and high watermarks are to say.
-
-        The caller runs the job, in any thread, and then calls ``finish_checkpoint`` in its own. High watermarks that
-        are not given stay what they were.
-        """
-        if high_watermarks is not None:
-            self._high_watermarks = {key: offset for key, offset in high_watermarks.items() if key in self.logs}
-        checkpoints = {}
-        for path, logs in self._logs_by_directory().items():
-            disk = self.directories[path]
-            if disk.offline is None:
-                marks = self._high_watermark_files[path]
-                marks.set({key: offset for key, offset in self._high_watermarks.items() if key in logs})
-                checkpoints[disk] = (*self._set_recovery_points(path, logs), self.log_starts.take_up(path, logs), marks)
-        return CheckpointJob(checkpoints, dict(self._stale_checkpoints))
-
     def finish_checkpoint(self, job: CheckpointJob) -> None:
-        """Look at what became of a job. KafkaStorageError when a directory's checkpoints could not be written: the old
-        ones are then still there, and those of the other directories are new all the same."""
-        problems = []
-        for disk, error in job.errors.items():
-            reason = f"cannot write the checkpoints in {disk.path}: {error.strerror or error} ({error.filename})"
-            problems.append(reason)
-            if kind_of(error) is FailureKind.BROKEN:
-                self.fail_directory(disk.path, reason)
-        if problems:
-            raise KafkaStorageError("; ".join(problems))
-        for key, removal in job.removed.items():
-            if self._stale_checkpoints.get(key) is removal:
-                del self._stale_checkpoints[key]
+        """Look at what became of a job of ``checkpoints``; raises what ``Checkpoints.finish`` does."""
+        self.checkpoints.finish(job, self.fail_directory)
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Write the checkpoints now, in this thread. Raises what ``finish_checkpoint`` does."""
-        job = self.start_checkpoint(high_watermarks)
+        """Write the checkpoints now, in this thread. Raises what ``Checkpoints.finish`` does."""
+        job = self.checkpoints.start(high_watermarks)
         job.run()
         self.finish_checkpoint(job)
-
-    def _checkpoints(self, name: str, *, leaves_out_zero: bool = False) -> dict[str, OffsetCheckpoint]:
-        return {
-            log_dir: OffsetCheckpoint(self.fs, f"{log_dir}/{name}", leaves_out_zero=leaves_out_zero)
-            for log_dir in self.log_dirs
-        }
-
-    def _set_recovery_points(
-        self, path: str, logs: Mapping[TopicPartition, PartitionLog]
-    ) -> tuple[OffsetCheckpoint, OffsetCheckpoint]:
-        """Note the recovery points of a directory's logs, and how far they are cleaned, which goes back with them."""
-        points = self._recovery_points[path]
-        points.set({key: int(log.recovery_point) for key, log in logs.items()})
-        return points, self._set_cleaned_offsets(path, logs)
-
-    def _write_recovery_points(self, path: str) -> None:
-        for checkpoint in self._set_recovery_points(path, self._logs_by_directory()[path]):
-            checkpoint.write()
-
-    def cleaner_checkpoint(self, log: PartitionLog) -> OffsetCheckpoint:
-        """Return the checkpoint of cleaned logs in a log's directory, ready to be written, in a thread, with what the
-        logs say now."""
-        return self._set_cleaned_offsets(log.disk.path, self._logs_by_directory()[log.disk.path])
-
-    def _set_cleaned_offsets(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> OffsetCheckpoint:
-        checkpoint = self._cleaned_offsets[path]
-        checkpoint.set({key: log.cleaned_until_offset for key, log in logs.items()})
-        return checkpoint
-
-    def _logs_by_directory(self) -> dict[str, dict[TopicPartition, PartitionLog]]:
-        by_directory: dict[str, dict[TopicPartition, PartitionLog]] = {directory: {} for directory in self.log_dirs}
-        for key, log in self.logs.items():
-            by_directory[log.directory.rpartition("/")[0]][key] = log
-        return by_directory
 
     def due_deletions(self) -> DeletionJob | None:
         """Take out what ``delete`` and ``delete_files`` left and whose time has come; None when there is nothing.
@@ -574,10 +470,3 @@ class LogManager:
         """Let go of everything as a crash would: nothing is synced or written."""
         self._closed = True
         self._close_rest()
-
-
-def _name_out_of_use(directory: str, suffix: str) -> str:
-    """Return a new name for a log's directory, which no start takes for that of a log."""
-    tail = f".{uuid.uuid4().hex}-{suffix}"
-    parent, _, name = directory.rpartition("/")
-    return f"{parent}/{name[: _MAX_NAME_BYTES - len(tail)]}{tail}"

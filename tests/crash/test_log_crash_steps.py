@@ -7,19 +7,20 @@ file is renamed before it is synced, a recovery point is believed too early. Eac
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log import checkpoint, log_starts, scan
-from spark_kafkalite.log.checkpoint import RECOVERY_POINT_FILE
+from spark_kafkalite.log.checkpoints import Checkpoints
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.fs import Fs, write_whole
 from spark_kafkalite.log.log_starts import LogStartCheckpoint
-from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.memory_fs import CrashMode
 from tests.crash.log_model import crash_and_check
 
@@ -140,12 +141,14 @@ def _forget_the_directory_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _write_the_recovery_point_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    def early(self: LogManager) -> None:
-        for directory, logs in self._logs_by_directory().items():
-            points = {key: int(log.log_end_offset) for key, log in logs.items()}
-            checkpoint.write_offsets(self.fs, f"{directory}/{RECOVERY_POINT_FILE}", points)
+    def early(
+        self: Checkpoints, path: str, logs: Mapping[TopicPartition, PartitionLog]
+    ) -> tuple[OffsetCheckpoint, OffsetCheckpoint]:
+        points = self._recovery_points[path]
+        points.set({key: int(log.log_end_offset) for key, log in logs.items()})
+        return points, self._set_cleaned_offsets(path, logs)
 
-    monkeypatch.setattr(LogManager, "_write_recovery_points", early)
+    monkeypatch.setattr(Checkpoints, "_set_recovery_points", early)
 
 
 def _move_log_starts_before_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

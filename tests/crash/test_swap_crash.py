@@ -97,7 +97,7 @@ def compact(manager: LogManager, fs: MemoryFs, log: PartitionLog, clock: ManualC
     assert swap.commit()
     swap.apply()
     swap.sync_names()
-    manager.cleaner_checkpoint(log).write()
+    manager.checkpoints.cleaned_offsets(log).write()
     swap.forget()
     return result
 
