@@ -14,20 +14,26 @@ from tests.interop.records import Header, Read, Sent
 _SOURCE = Path(__file__).parent / "java" / "InteropClient.java"
 
 
+def compile_java(source: Path, directory: Path) -> str:
+    """Compile a program against Apache Kafka's jars; return the class path to run it with."""
+    class_path = jars.class_path(jars.fetch(jars.APACHE_KAFKA))
+    java = java_command()
+    assert java is not None
+    compiler = Path(java).resolve().with_name("javac")
+    subprocess.run(
+        [str(compiler), "-nowarn", "-cp", class_path, "-d", str(directory), str(source)],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    return f"{directory}:{class_path}"
+
+
 class JavaClients:
     """The compiled program of ``java/InteropClient.java``."""
 
     def __init__(self, directory: Path) -> None:
         """Compile it into ``directory``."""
         self._directory = directory
-        self._class_path = jars.class_path(jars.fetch(jars.APACHE_KAFKA))
-        java = java_command()
-        assert java is not None
-        compiler = Path(java).resolve().with_name("javac")
-        subprocess.run(
-            [str(compiler), "-nowarn", "-cp", self._class_path, "-d", str(directory), str(_SOURCE)],
-            check=True, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+        self._class_path = compile_java(_SOURCE, directory)
         self._runs = 0
 
     def run(self, bootstrap: str, commands: list[str]) -> dict[str, list[str]]:
@@ -36,7 +42,7 @@ class JavaClients:
         file = self._directory / f"commands-{self._runs}"
         file.write_text("\n".join(commands) + "\n", encoding="utf-8")
         done = run_java(
-            f"{self._directory}:{self._class_path}", "InteropClient", bootstrap, str(file),
+            self._class_path, "InteropClient", bootstrap, str(file),
             jvm_options=("-Xmx256m", *logging_options()),
         )  # fmt: skip
         outputs: dict[str, list[str]] = {}
