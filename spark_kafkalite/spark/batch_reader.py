@@ -21,8 +21,10 @@ from spark_kafkalite.spark.conditions import (
     UNRESOLVED_START_AFTER_END,
     SparkConditionError,
 )
+from spark_kafkalite.spark.offset_options import OffsetSpec
 from spark_kafkalite.spark.offset_ranges import OffsetRange, Offsets, packed, ranges_between, split
-from spark_kafkalite.spark.options import OffsetSpec, ReaderOptions
+from spark_kafkalite.spark.offset_registry import committed_start
+from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.partition_reader import ReadPlan, ReadTask, read_task
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
@@ -43,9 +45,12 @@ class KafkaliteBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Resolve the ranges and return the tasks."""
         lookup = ClusterOffsets(self._options)
-        assigned = lookup.assigned().partitions
-        start = lookup.resolved(self._starting, assigned, starting=True)
-        end = lookup.resolved(self._ending, assigned, starting=False)
+        assigned = lookup.assigned()
+        if self._starting.committed:
+            start = committed_start(self._options, lookup, assigned)
+        else:
+            start = lookup.resolved(self._starting, assigned.partitions, starting=True)
+        end = lookup.resolved(self._ending, assigned.partitions, starting=False)
         check_resolved(start, end)
         tasks = planned_tasks(self._options, ranges_between(start, end))
         # With no task at all Spark would call read() with a partition of its own making.

@@ -34,8 +34,9 @@ from spark_kafkalite.spark.conditions import (
     option_error,
 )
 from spark_kafkalite.spark.connections import cluster_for, reading_config
+from spark_kafkalite.spark.offset_options import EARLIEST, LATEST, OffsetSpec
 from spark_kafkalite.spark.offset_ranges import Offsets
-from spark_kafkalite.spark.options import EARLIEST, LATEST, OffsetSpec, ReaderOptions
+from spark_kafkalite.spark.options import ReaderOptions
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 _T = TypeVar("_T")
@@ -82,7 +83,7 @@ class ClusterOffsets:
 
     def assigned(self, known: Iterable[str] = ()) -> Assigned:
         """Return the partitions now, waiting for brokers that are away. ``known``: topics that were there before."""
-        return self._patiently("which partitions there are", self._assigned, frozenset(known))
+        return self.patiently("which partitions there are", self._assigned, frozenset(known))
 
     def _assigned(self, deadline: Deadline) -> Assigned:
         subscription = self._options.subscription
@@ -168,7 +169,7 @@ class ClusterOffsets:
             answers = self._cluster.offsets_for(timestamps, deadline, isolation=isolation)
             return {tp: None if answer is None else answer.offset for tp, answer in answers.items()}
 
-        return self._patiently(what, ask, frozenset(tp.topic for tp in timestamps))
+        return self.patiently(what, ask, frozenset(tp.topic for tp in timestamps))
 
     def resolved(self, spec: OffsetSpec, partitions: Iterable[TopicPartition], *, starting: bool) -> Offsets:
         """Return the offsets that a starting or ending option means for these partitions.
@@ -213,8 +214,18 @@ class ClusterOffsets:
     def _config_timeout_ms(self) -> int:
         return max(1, self._config.client.default_api_timeout_ms)
 
-    def _patiently(self, what: str, ask: Callable[[Deadline], _T], known: frozenset[str]) -> _T:
-        """Return what ``ask`` returns, trying until the total time is up; what does not pass is raised at once."""
+    def patiently(
+        self,
+        what: str,
+        ask: Callable[[Deadline], _T],
+        known: frozenset[str] = frozenset(),
+        explain: Callable[[KafkaliteError], SparkConditionError] | None = None,
+    ) -> _T:
+        """Return what ``ask`` returns, trying until the total time is up; what does not pass is raised at once.
+
+        ``known``: topics that were there before. ``explain`` turns the error into the user's; without it the brokers or
+        the topics are blamed.
+        """
         started = time.monotonic()
         total_s = self._config_timeout_ms() * self._options.retries / 1000
         attempt = 0
@@ -233,7 +244,7 @@ class ClusterOffsets:
                     # The brokers do answer; only a topic that was there before deserves some time to reappear.
                     limit_s = _UNKNOWN_TOPIC_GRACE_S if known else 0.0
                 if not is_retriable(error) or waited_s + pause_s >= limit_s:
-                    raise self._explained(error) from None
+                    raise (explain or self._explained)(error) from None
                 _LOG.warning(
                     "cannot look up %s (attempt %d, %.0f of at most %.0f s): %s",
                     what,

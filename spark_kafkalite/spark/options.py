@@ -13,24 +13,29 @@ nothing here talks to a broker.
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.model import TopicPartition, topic_name_problem
+from spark_kafkalite.model import topic_name_problem
 from spark_kafkalite.settings import Setting, SettingGroup
+from spark_kafkalite.spark.commit_options import COMMIT_SETTINGS, CommitOptions, commit_options
 from spark_kafkalite.spark.conditions import INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, option_error
 from spark_kafkalite.spark.conditions import SparkConditionError as SparkConditionError
+from spark_kafkalite.spark.offset_options import (
+    EARLIEST,
+    LATEST,
+    OffsetSpec,
+    Subscription,
+    duration_ms,
+    offset_spec,
+    subscription_of,
+)
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
-
-EARLIEST: Final = -2
-LATEST: Final = -1
-_LONG_MAX: Final = 2**63 - 1
 
 READER_OPTIONS: Final = SettingGroup(
     "Spark source",
@@ -42,8 +47,9 @@ READER_OPTIONS: Final = SettingGroup(
             "startingOffsets",
             "string",
             None,
-            "earliest, latest, or JSON per partition in which -2 is earliest and -1 latest. Default: latest for a "
-            "stream, earliest for a batch. A stream with a checkpoint goes on from there instead.",
+            "earliest, latest, committed (what the group groupId has committed), or JSON per partition in which -2 is "
+            "earliest and -1 latest. Default: latest for a stream, earliest for a batch. A stream with a checkpoint "
+            "goes on from there instead.",
         ),
         Setting("endingOffsets", "string", None, "Batch only: latest (default) or JSON per partition, exclusive."),
         Setting("startingTimestamp", "long", None, "Start at the first record at or after this time.", "ms", 0),
@@ -69,6 +75,7 @@ READER_OPTIONS: Final = SettingGroup(
         Setting(
             "kafkaConsumer.pollTimeoutMs", "long", 120_000, "A task that gets no record for this long fails.", "ms", 1
         ),
+        *COMMIT_SETTINGS,
     ),
 )
 
@@ -79,9 +86,6 @@ WRITER_OPTIONS: Final = SettingGroup(
 
 # Known, and not built yet; each is refused, because a job that ports with it would silently do something else.
 _UNSUPPORTED: Final = {
-    "commitoffsets": ("commitOffsets", "committing consumed offsets comes with consumer groups; leave it out"),
-    "groupid": ("groupId", "committing consumed offsets comes with consumer groups; leave it out"),
-    "committedfallback": ("committedFallback", "starting from committed offsets comes with consumer groups"),
     # Spark's catalog makes this of CREATE TABLE, and forgets the other options when the table is used.
     "provider": (
         "provider",
@@ -92,7 +96,10 @@ _UNSUPPORTED: Final = {
 # Spark's connector knows them; here they change nothing.
 _WITHOUT_EFFECT: Final = {
     "groupidprefix": ("groupIdPrefix", "reading never joins a consumer group"),
-    "kafka.group.id": ("kafka.group.id", "reading never joins a consumer group, and this alone never commits"),
+    "kafka.group.id": (
+        "kafka.group.id",
+        "reading never joins a consumer group, and this alone never commits; groupId does",
+    ),
 }
 # Options that Spark itself puts among a source's or sink's.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -109,39 +116,6 @@ _FORBIDDEN_WRITING: Final = {
 }
 _SECURITY: Final = re.compile(r"(security\.protocol|sasl\..*|ssl\..*)")
 _EXTRA_CLIENT_NAMES: Final = ("bootstrap.servers",)
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """Which partitions to read. ``kind`` says which of the other fields counts."""
-
-    kind: Literal["subscribe", "subscribePattern", "assign"]
-    topics: tuple[str, ...] = ()
-    pattern: str = ""
-    partitions: tuple[TopicPartition, ...] = ()
-
-    def __str__(self) -> str:
-        if self.kind == "subscribe":
-            return f"subscribe={','.join(self.topics)}"
-        if self.kind == "subscribePattern":
-            return f"subscribePattern={self.pattern}"
-        return f"assign={', '.join(map(str, self.partitions))}"
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetSpec:
-    """Where to start or end, before it is resolved. ``option`` names the option it comes from.
-
-    Exactly one of: ``sentinel`` (EARLIEST or LATEST for every partition), ``offsets`` (per partition, sentinels
-    allowed), ``timestamp_ms`` (for every partition), ``timestamps`` (per partition, ms).
-    """
-
-    option: str
-    text: str
-    sentinel: int | None = None
-    offsets: Mapping[TopicPartition, int] | None = None
-    timestamp_ms: int | None = None
-    timestamps: Mapping[TopicPartition, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +138,7 @@ class ReaderOptions:
     retries: int
     retry_interval_ms: int
     read_timeout_ms: int
+    commit: CommitOptions
     group_id_given: bool = False
 
     @property
@@ -215,6 +190,8 @@ class ReaderOptions:
         ):
             if value is not None:
                 _LOG.warning("option %s has no effect on a batch read", name)
+        if self.commit.commits and (self.starting is None or not self.starting.committed):
+            _LOG.warning("option groupId has no effect on this batch read: only streams commit, see startingOffsets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +206,8 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """Return the checked options of a read, batch or stream. Raises SparkConditionError at the first wrong one."""
     given, client = _sorted_out(options, READER_OPTIONS, WRITER_OPTIONS, _FORBIDDEN_READING)
     values = {**READER_OPTIONS.defaults(), **given}
-    starting = _spec(given, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
-    ending = _spec(given, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+    starting = offset_spec(given, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+    ending = offset_spec(given, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     low, high = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if low is not None and high is not None and low > high:
         raise option_error(
@@ -238,7 +215,7 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         )
     return ReaderOptions(
         client=client,
-        subscription=_subscription(given),
+        subscription=subscription_of(given),
         starting=starting,
         ending=ending,
         ending_options=tuple(name for name in given if name.startswith("ending")),
@@ -246,13 +223,14 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         fail_on_data_loss=values["failOnDataLoss"],
         max_offsets_per_trigger=high,
         min_offsets_per_trigger=low,
-        max_trigger_delay_ms=_duration_ms("maxTriggerDelay", values["maxTriggerDelay"]),
+        max_trigger_delay_ms=duration_ms("maxTriggerDelay", values["maxTriggerDelay"]),
         min_partitions=values["minPartitions"],
         max_records_per_partition=values["maxRecordsPerPartition"],
         include_headers=values["includeHeaders"],
         retries=values["fetchOffset.numRetries"],
         retry_interval_ms=values["fetchOffset.retryIntervalMs"],
         read_timeout_ms=values["kafkaConsumer.pollTimeoutMs"],
+        commit=commit_options(given, starting),
         group_id_given=any(name.lower() == "kafka.group.id" for name in options),
     )
 
@@ -288,6 +266,8 @@ def _sorted_out(
             _LOG.warning("option %s has no effect: %s", real, why)
         elif name in other:
             _LOG.warning("option %s is for the %s and has no effect on the %s", other[name], others.title, ours.title)
+        elif name == "kafka.zookeeper.connect" and "zookeeper.connect" in known:
+            given.setdefault("zookeeper.connect", value)
         elif name == "bootstrap.servers":
             client.setdefault(name, value)
         elif name.startswith("kafka."):
@@ -347,135 +327,3 @@ def _unknown(name: str, value: str, ours: SettingGroup, others: SettingGroup) ->
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean {by_lower[near[0]]}?" if near else "the client's own settings need the prefix kafka."
     return option_error(UNKNOWN_OPTION, name, value, f"there is no such option; {hint}")
-
-
-def _subscription(given: Mapping[str, Any]) -> Subscription:
-    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
-    if len(chosen) != 1:
-        said = "all missing" if not chosen else f"{' and '.join(chosen)} are both set"
-        value = None if not chosen else _as_text(given[chosen[0]])
-        raise option_error(
-            INVALID_OPTION,
-            chosen[0] if chosen else "subscribe",
-            value,
-            f"{said}; set exactly one of subscribe, subscribePattern and assign",
-        )
-    name = chosen[0]
-    value = given[name]
-    if name == "subscribe":
-        if not value:
-            raise option_error(INVALID_OPTION, name, "", "names no topic; give topic names with commas between them")
-        return Subscription("subscribe", topics=tuple(dict.fromkeys(value)))
-    if name == "subscribePattern":
-        if not value:
-            raise option_error(INVALID_OPTION, name, "", "an empty pattern; give a regular expression for topic names")
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise option_error(INVALID_OPTION, name, value, f"not a regular expression ({error}); mend it") from None
-        return Subscription("subscribePattern", pattern=value)
-    return Subscription("assign", partitions=_assigned(value))
-
-
-def _as_text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _assigned(text: str) -> tuple[TopicPartition, ...]:
-    parsed = _json_object("assign", text, '{"topic":[0,1]}')
-    partitions: list[TopicPartition] = []
-    for topic, numbers in parsed.items():
-        if not isinstance(numbers, list) or not all(_is_int(number) and number >= 0 for number in numbers):
-            raise option_error(
-                INVALID_OPTION, "assign", text, f'{topic} needs a list of partition numbers, as in {{"{topic}":[0,1]}}'
-            )
-        partitions += [TopicPartition(topic, number) for number in numbers]
-    if not partitions:
-        raise option_error(INVALID_OPTION, "assign", text, 'names no partition; give JSON such as {"topic":[0,1]}')
-    return tuple(sorted(set(partitions)))
-
-
-def _spec(given: Mapping[str, Any], timestamp: str, timestamps: str, offsets: str) -> OffsetSpec | None:
-    """Return where to start or end: one time for all wins over times per partition, and those over offsets."""
-    present = [name for name in (timestamp, timestamps, offsets) if name in given]
-    if not present:
-        return None
-    chosen, ignored = present[0], present[1:]
-    # Checked even when they lose: a wrong value should not wait to be found until the winner is taken away.
-    specs = {name: _one_spec(name, given[name], timestamp, timestamps) for name in present}
-    for name in ignored:
-        _LOG.warning("option %s is ignored, because %s is set and wins over it", name, chosen)
-    return specs[chosen]
-
-
-def _one_spec(name: str, value: Any, timestamp: str, timestamps: str) -> OffsetSpec:
-    if name == timestamp:
-        return OffsetSpec(name, str(value), timestamp_ms=value)
-    if name == timestamps:
-        return OffsetSpec(name, value, timestamps=_per_partition(name, value, minimum=0))
-    text = value.strip()
-    if text.lower() == "committed" and name == "startingOffsets":
-        raise option_error(
-            UNSUPPORTED_OPTION, name, text, "committed offsets come with consumer groups; use earliest, latest or JSON"
-        )
-    if text.lower() in ("earliest", "latest"):
-        sentinel = EARLIEST if text.lower() == "earliest" else LATEST
-        spec = OffsetSpec(name, text, sentinel=sentinel)
-    else:
-        spec = OffsetSpec(name, text, offsets=_per_partition(name, text, minimum=EARLIEST))
-    if name == "endingOffsets":
-        at_start = [str(tp) for tp, offset in (spec.offsets or {}).items() if offset == EARLIEST]
-        if spec.sentinel == EARLIEST or at_start:
-            where = f" for {', '.join(at_start)}" if at_start else ""
-            raise option_error(
-                INVALID_OPTION, name, text, f"a batch cannot end at earliest (-2){where}; use latest, -1 or an offset"
-            )
-    return spec
-
-
-def _per_partition(option: str, text: str, minimum: int) -> dict[TopicPartition, int]:
-    parsed = _json_object(option, text, '{"topic":{"0":23,"1":-2}}')
-    found: dict[TopicPartition, int] = {}
-    for topic, numbers in parsed.items():
-        if not isinstance(numbers, dict):
-            raise option_error(
-                INVALID_OPTION, option, text, f'{topic} needs partitions and numbers, as in {{"{topic}":{{"0":23}}}}'
-            )
-        for partition, number in numbers.items():
-            if not partition.isdecimal() or not _is_int(number) or not minimum <= number <= _LONG_MAX:
-                raise option_error(
-                    INVALID_OPTION,
-                    option,
-                    text,
-                    f"{topic}-{partition}: {number!r} is not allowed; give a whole number from {minimum} up",
-                )
-            found[TopicPartition(topic, int(partition))] = number
-    if not found:
-        raise option_error(INVALID_OPTION, option, text, 'names no partition; give JSON such as {"topic":{"0":23}}')
-    return found
-
-
-def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise option_error(INVALID_OPTION, option, text, f"not a JSON object; write it as in {example}")
-    return parsed
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-_DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
-_UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _duration_ms(option: str, text: str) -> int:
-    """Return a Spark time string (``15m``, ``300s``, plain milliseconds) in ms. Source: JavaUtils.timeStringAs."""
-    matched = _DURATION.fullmatch(text.strip().lower())
-    if matched is None:
-        raise option_error(INVALID_OPTION, option, text, "not a time; write a number and one of us, ms, s, m, h, d")
-    return int(int(matched[1]) * _UNIT_MS[matched[2] or "ms"])

@@ -11,7 +11,10 @@ finished, ``partitions`` comes first. What this must get right, and what each co
 - An exception ends the query: every call to the cluster retries inside (:mod:`.cluster_offsets`).
 - With the default trigger ``latestOffset`` is called as fast as it returns: when nothing is new it waits a little,
   looking again meanwhile, longer the longer nothing comes.
-- ``commit`` is late by one batch and ``stop`` is never called: nothing depends on them.
+- ``commit`` is late by one batch and ``stop`` is never called: nothing depends on them. What is durably done is the
+  ``start`` of ``latestOffset``, which the engine takes from its commit log: the offset registry is told of that
+  (:mod:`.offset_registry`). An AvailableNow run asks once more after its last batch; Trigger.Once does not, and a
+  stopped query does not either, so their last batch is committed by the listener, or when the query starts again.
 
 A second such object is made only to be pickled with ``read``, so it connects when first asked and not before.
 """
@@ -41,6 +44,7 @@ from spark_kafkalite.spark.offset_ranges import (
     to_json,
     waiting,
 )
+from spark_kafkalite.spark.offset_registry import OffsetRegistry, committed_start, known_id
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.partition_reader import ReadPlan, ReadTask, read_task
 
@@ -63,6 +67,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._plan = ReadPlan.of(options, schema)
         self._starting = options.starting_for(streaming=True)
         self._lookup_made: ClusterOffsets | None = None
+        self._registry_made: OffsetRegistry | None = None
         self._initial: Offsets | None = None
         self._first_batch_planned = False
         self._frozen: Offsets | None = None
@@ -70,17 +75,24 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._topic_ids: dict[str, bytes] = {}
         self._same_topics: set[str] = set()
         self._recreated: set[str] = set()
+        self._compared_ids = False
         self._idle_wait_s = 0.0
         self._last_trigger_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lookup_made": None}
+        return {**self.__dict__, "_lookup_made": None, "_registry_made": None}
 
     @property
     def _lookup(self) -> ClusterOffsets:
         if self._lookup_made is None:
             self._lookup_made = ClusterOffsets(self._options)
         return self._lookup_made
+
+    @property
+    def _registry(self) -> OffsetRegistry | None:
+        if self._registry_made is None:
+            self._registry_made = OffsetRegistry.of(self._options)
+        return self._registry_made
 
     # Offsets --------------------------------------------------------------------------------------------------------
 
@@ -89,7 +101,10 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._initial is None:
             assigned = self._lookup.assigned()
             self._note(assigned)
-            self._initial = self._lookup.resolved(self._starting, assigned.partitions, starting=True)
+            if self._starting.committed:
+                self._initial = committed_start(self._options, self._lookup, assigned)
+            else:
+                self._initial = self._lookup.resolved(self._starting, assigned.partitions, starting=True)
             _LOG.info("starting at %s", to_json(self._initial))
         return to_json(self._initial)
 
@@ -106,6 +121,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Return the end of the next batch, or ``start`` itself when there is nothing to do."""
         start_offsets, _ = from_json(start)
         is_first = self._is_first_batch(start)
+        self._tell_registry(start_offsets, is_first)
         latest = self._latest_for(start_offsets, is_first)
         if not is_first and self._frozen is None and latest == start_offsets:
             latest = self._wait_for_news(start_offsets)
@@ -119,6 +135,9 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if is_first:
             return to_json(end, initial=self._initial)
         if end == start_offsets:
+            if self._frozen is not None and self._registry is not None:
+                # The run ends here: the last chance to commit its last batch.
+                self._registry.follow(start_offsets, self._ids(), last=True)
             return start
         self._idle_wait_s = 0.0
         return to_json(end)
@@ -128,7 +147,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return None if self._latest is None else to_json(self._latest)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint holds the offsets."""
+        """Nothing to do: the checkpoint holds the offsets, and the registry heard of them in ``latestOffset``."""
 
     def _is_first_batch(self, start: Mapping[str, Any]) -> bool:
         """Whether the batch to come is batch 0, whose end must carry the initial offsets."""
@@ -185,12 +204,56 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         time.sleep(_LONGEST_WAIT_S)
         return True
 
+    # The offset registry --------------------------------------------------------------------------------------------
+
+    def _tell_registry(self, start_offsets: Offsets, is_first: bool) -> None:
+        """Commit the end of the batch before, which is durably done once the engine asks for the next one."""
+        registry = self._registry
+        if registry is None:
+            return
+        if is_first:
+            # Nothing is done yet, but a group that is further on goes back to where the user said.
+            if self._options.starting is not None and not self._starting.committed:
+                registry.rewind(start_offsets, self._ids())
+            return
+        self._compare_ids(start_offsets)
+        # With the ids of before this call's look at the cluster: those that the batches were planned under.
+        registry.follow(
+            {tp: offset for tp, offset in start_offsets.items() if tp.topic not in self._recreated}, self._ids()
+        )
+
+    def _ids(self) -> dict[str, bytes]:
+        return {topic: topic_id for topic in self._topic_ids if (topic_id := known_id(self._topic_ids, topic))}
+
+    def _compare_ids(self, known: Offsets) -> set[str]:
+        """After a restart, take the topics' ids from the last commit, and return the topics that were made again since.
+
+        Raises SparkConditionError for such a topic unless data may be lost.
+        """
+        # A process that has seen the query's first batch has seen the ids since.
+        if self._compared_ids or self._registry is None or self._initial is not None:
+            return set()
+        self._compared_ids = True
+        remembered = self._registry.remembered(known)
+        if remembered.without_offsets:
+            _LOG.warning(
+                "the group %s has no offsets of %s, which this query has read: it is new to the query, commits failed "
+                "or expired, or the topic was deleted, which makes Kafka forget them; a topic that was created again "
+                "since is seen only by offsets that went back",
+                self._options.commit.group_id,
+                ", ".join(sorted(remembered.without_offsets)),
+            )
+        assigned = self._lookup.assigned({tp.topic for tp in known})
+        self._topic_ids.update(remembered.topic_ids)
+        self._note(assigned)
+        return set(self._recreated)
+
     # Topics that were made again ------------------------------------------------------------------------------------
 
     def _note(self, assigned: Assigned) -> None:
         """Remember topic ids, and find topics that were deleted and made again while this process watched.
 
-        Without ids, and across a restart, only offsets that go backwards show it.
+        Without ids, and across a restart without a group, only offsets that go backwards show it.
         """
         for topic, topic_id in assigned.topic_ids.items():
             before = self._topic_ids.get(topic)
@@ -218,6 +281,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         # a later batch the end is the same object as the start's and says nothing new.
         if initial is not None and start != end:
             start_offsets = initial
+        made_again = self._compare_ids(start_offsets)
         new = [tp for tp in end_offsets if tp not in start_offsets]
         first_of_new = self._lookup.earliest(new) if new else {}
         begin = {**start_offsets, **first_of_new}
@@ -225,8 +289,10 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if loss.condition == LOSS_OFFSET_CHANGED and not self._options.fail_on_data_loss:
                 begin.update(self._begin_again(start_offsets, end_offsets))
             self._report(loss)
-        begin.update(self._lookup.earliest(tp for tp in end_offsets if tp.topic in self._recreated))
-        self._recreated.clear()
+        begin.update(self._lookup.earliest(tp for tp in end_offsets if tp.topic in self._recreated - made_again))
+        # Planned before a restart, for a topic that is gone: the next batch begins with the new one.
+        begin.update({tp: offset for tp, offset in end_offsets.items() if tp.topic in made_again})
+        self._recreated = made_again
         end_offsets = {tp: offset for tp, offset in end_offsets.items() if tp in begin}
         return [ReadTask(tuple(task)) for task in planned_tasks(self._options, ranges_between(begin, end_offsets))]
 

@@ -4,7 +4,8 @@ import pytest
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options import EARLIEST, LATEST, READER_OPTIONS, reader_options, writer_options
+from spark_kafkalite.spark.offset_options import EARLIEST, LATEST
+from spark_kafkalite.spark.options import READER_OPTIONS, reader_options, writer_options
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -58,10 +59,7 @@ def test_a_missing_prefix_is_explained():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("commitOffsets", "group"),
-        ("groupId", "g"),
-        ("committedFallback", "fail"),
-        ("startingOffsets", "committed"),
+        ("exactlyOnce", "true"),
         ("kafka.security.protocol", "SASL_SSL"),
         ("kafka.sasl.mechanism", "PLAIN"),
     ],

@@ -11,7 +11,8 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.arrow import READ_SCHEMA
 from spark_kafkalite.spark.cluster_offsets import Assigned
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options import EARLIEST, reader_options
+from spark_kafkalite.spark.offset_options import EARLIEST
+from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -1,0 +1,304 @@
+"""The offset registry follows the checkpoint: it is told which offsets are durably done, and start from it when asked.
+
+The checkpoint is the truth of a query. What is committed here is for others: lag tools, and consumers or queries that
+take over. So :meth:`OffsetRegistry.follow` never raises; a failed commit warns and is repeated with the next batch.
+
+- A stored offset never goes back, but for a topic that was deleted and made again (its id is in the commit), and after
+  :meth:`OffsetRegistry.rewind`: a new query that was told to start before what its group had committed. Apache Kafka
+  forgets a topic's committed offsets when the topic is deleted, and their text with them.
+- Each commit reads first. What it finds there that this process has not written comes from somebody else, most often
+  another query with the same group on the same partitions, which is a mistake: it warns.
+- Offsets expire (``offsets.retention.minutes``, counted from the commit, as these groups have no members), so those of
+  idle partitions are committed again every hour.
+
+A query's source process owns one registry, and the listener makes one to commit a query's last batch. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
+from spark_kafkalite.spark.conditions import (
+    CONNECTION_FAILED,
+    INVALID_OPTION,
+    LOSS_OFFSET_CHANGED,
+    SparkConditionError,
+    option_error,
+)
+from spark_kafkalite.spark.offset_ranges import DataLoss, Offsets
+from spark_kafkalite.spark.offset_stores import OffsetStore, StoredOffset, stores_of
+from spark_kafkalite.spark.options import ReaderOptions
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+# A commit holds up the next batch, so it may not take long, and less where the last one failed already.
+COMMIT_TIMEOUT_MS: Final = 5_000
+_FAILING_TIMEOUT_MS: Final = 1_000
+# Without a next batch a failed commit is repeated this often.
+_RETRY_S: Final = 10.0
+_COMMIT_ALL_S: Final = 3_600.0
+_WARN_AGAIN_S: Final = 60.0
+_LONGEST_LIST: Final = 10
+
+
+class Remembered(NamedTuple):
+    """What commits tell of topics: the ids that they had, and which of them no offset is stored for."""
+
+    topic_ids: Mapping[str, bytes]
+    without_offsets: frozenset[str]
+
+
+class OffsetRegistry:
+    """The stores of one query's offsets."""
+
+    def __init__(self, stores: Sequence[OffsetStore], now_s: Callable[[], float] = time.monotonic) -> None:
+        writer = f"spark-kafkalite {socket.gethostname()}:{os.getpid()}"
+        self._followers = [_Follower(store, writer, now_s) for store in stores]
+
+    def close(self) -> None:
+        """Release the stores."""
+        for follower in self._followers:
+            follower.store.close()
+
+    @classmethod
+    def of(cls, options: ReaderOptions) -> OffsetRegistry | None:
+        """Return the registry that the options ask for, None when nothing is committed. Nothing is connected yet."""
+        return cls(stores_of(options)) if options.commit.commits else None
+
+    def follow(self, done: Offsets, topic_ids: Mapping[str, bytes], *, last: bool = False) -> None:
+        """Commit offsets before which everything is durably done. ``last``: no later call repeats what fails."""
+        for follower in self._followers:
+            follower.follow(done, topic_ids, last=last)
+
+    def rewind(self, start: Offsets, topic_ids: Mapping[str, bytes]) -> None:
+        """Take stored offsets back to where a query was told to start; those before it stay."""
+        for follower in self._followers:
+            follower.rewind(start, topic_ids)
+
+    def remembered(self, partitions: Iterable[TopicPartition]) -> Remembered:
+        """Return what the stores know of the topics since offsets of these partitions were committed."""
+        partitions = list(partitions)
+        topic_ids: dict[str, bytes] = {}
+        without = {tp.topic for tp in partitions}
+        for follower in self._followers:
+            try:
+                found = follower.store.read(partitions, Deadline.after_ms(COMMIT_TIMEOUT_MS))
+            except (KafkaliteError, OSError) as error:
+                _LOG.warning(
+                    "cannot read the offsets of %s: %s; whether a topic was deleted and created again while the query "
+                    "did not run is seen only by offsets that went back",
+                    follower.store,
+                    error,
+                )
+                return Remembered(topic_ids, frozenset())
+            topic_ids.update({tp.topic: each.topic_id for tp, each in found.items() if each.topic_id is not None})
+            without -= {tp.topic for tp in found}
+        return Remembered(topic_ids, frozenset(without))
+
+
+class _Follower:
+    """One store, and what this process has read from it and written to it."""
+
+    def __init__(self, store: OffsetStore, writer: str, now_s: Callable[[], float]) -> None:
+        self.store = store
+        self._writer = writer
+        self._now_s = now_s
+        # As last seen in the store, and as last dealt with: committed, or held back.
+        self._seen: dict[TopicPartition, StoredOffset | None] = {}
+        self._dealt_with: dict[TopicPartition, StoredOffset] = {}
+        self._may_go_back: set[TopicPartition] = set()
+        self._failed: dict[TopicPartition, StoredOffset] | None = None
+        self._retry_at_s = 0.0
+        self._commit_all_at_s = now_s() + _COMMIT_ALL_S
+        self._warned_at_s: dict[str, float] = {}
+
+    def rewind(self, start: Offsets, topic_ids: Mapping[str, bytes]) -> None:
+        self._may_go_back.update(start)
+        wanted = self._wanted(start, topic_ids)
+        deadline = Deadline.after_ms(COMMIT_TIMEOUT_MS)
+        try:
+            stored = self.store.read(wanted, deadline)
+            back = {tp: each for tp, each in wanted.items() if tp in stored and stored[tp].offset > each.offset}
+            self._seen.update({tp: stored.get(tp) for tp in wanted})
+            if back:
+                self.store.write(back, deadline)
+        except (KafkaliteError, OSError) as error:
+            self._failed = {}
+            self._warn_of_failure(error)
+            return
+        self._may_go_back.difference_update(wanted)
+        self._seen.update(back)
+        if back:
+            moves = [f"{tp} from {stored[tp].offset} to {each.offset}" for tp, each in back.items()]
+            _LOG.warning("%s goes back to where this new query was told to start: %s", self.store, _listed(moves))
+
+    def follow(self, done: Offsets, topic_ids: Mapping[str, bytes], *, last: bool) -> None:
+        wanted = self._wanted(done, topic_ids)
+        now_s = self._now_s()
+        everything = now_s >= self._commit_all_at_s
+        due = {tp: each for tp, each in wanted.items() if everything or self._dealt_with.get(tp) != each}
+        if not due or (due == self._failed and now_s < self._retry_at_s and not last):
+            return
+        failing = self._failed is not None and not last
+        deadline = Deadline.after_ms(_FAILING_TIMEOUT_MS if failing else COMMIT_TIMEOUT_MS)
+        allowed: dict[TopicPartition, StoredOffset] = {}
+        try:
+            stored = self.store.read(due, deadline)
+            allowed = self._allowed(due, stored)
+            self.store.write(allowed, deadline)
+        except (KafkaliteError, OSError) as error:
+            # Some may be stored all the same; the next attempt must not take them for somebody else's.
+            self._seen = {tp: each for tp, each in self._seen.items() if tp not in allowed}
+            self._failed, self._retry_at_s = due, self._now_s() + _RETRY_S
+            self._warn_of_failure(error)
+            return
+        if self._failed is not None:
+            _LOG.warning("offsets are committed to %s again", self.store)
+            self._failed = None
+            self._warned_at_s.pop("failure", None)
+        if everything:
+            self._commit_all_at_s = now_s + _COMMIT_ALL_S
+        self._seen.update(allowed)
+        self._may_go_back.difference_update(allowed)
+        self._dealt_with.update(due)
+
+    def _wanted(self, offsets: Offsets, topic_ids: Mapping[str, bytes]) -> dict[TopicPartition, StoredOffset]:
+        return {tp: StoredOffset(offset, topic_ids.get(tp.topic), self._writer) for tp, offset in offsets.items()}
+
+    def _allowed(
+        self, due: Mapping[TopicPartition, StoredOffset], stored: Mapping[TopicPartition, StoredOffset]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return what may be written over what is stored; warn of the rest, and of what somebody else wrote."""
+        allowed: dict[TopicPartition, StoredOffset] = {}
+        ahead: list[str] = []
+        others: list[str] = []
+        for tp, ours in due.items():
+            before = stored.get(tp)
+            if before is not None and tp in self._seen and self._is_anothers(before, self._seen[tp], ours):
+                others.append(f"{tp} at {before.offset}" + (f" by {before.writer}" if before.writer else ""))
+            self._seen[tp] = before
+            goes_back = before is not None and before.offset > ours.offset
+            if (
+                before is not None
+                and goes_back
+                and not before.is_of_another_topic(ours.topic_id)
+                and tp not in self._may_go_back
+            ):
+                ahead.append(f"{tp} is at {before.offset}, done is {ours.offset}")
+            else:
+                allowed[tp] = ours
+        if others:
+            self._warn(
+                "others",
+                "%s: somebody else commits there: %s. Two queries, or a query and a consumer, on one group and "
+                "partition overwrite each other's offsets; give each a groupId of its own",
+                self.store,
+                _listed(others),
+            )
+        if ahead:
+            self._warn(
+                "ahead",
+                "%s is ahead of this query and is not taken back: %s. It is committed again from there on; to take it "
+                "back, reset the group's offsets by hand",
+                self.store,
+                _listed(ahead),
+            )
+        return allowed
+
+    @staticmethod
+    def _is_anothers(before: StoredOffset, seen: StoredOffset | None, ours: StoredOffset) -> bool:
+        """Whether what is stored now was not written by this process, which last saw or wrote ``seen``."""
+        if before.writer:
+            return before.writer != ours.writer and before != seen
+        return before.offset not in (ours.offset, -1 if seen is None else seen.offset)
+
+    def _warn_of_failure(self, error: Exception) -> None:
+        self._warn(
+            "failure",
+            "cannot commit offsets to %s: %s; the query goes on, its checkpoint holds them, and they are committed "
+            "again with the next batch",
+            self.store,
+            error,
+        )
+
+    def _warn(self, kind: str, text: str, *arguments: object) -> None:
+        """Warn, but of one kind only so often: batches may come many times a second."""
+        now_s = self._now_s()
+        if now_s - self._warned_at_s.get(kind, -_WARN_AGAIN_S) >= _WARN_AGAIN_S:
+            self._warned_at_s[kind] = now_s
+            _LOG.warning(text, *arguments)
+
+
+# Starting from committed offsets ------------------------------------------------------------------------------------
+
+
+def committed_start(options: ReaderOptions, lookup: ClusterOffsets, assigned: Assigned) -> Offsets:
+    """Return where ``startingOffsets=committed`` starts these partitions: the larger offset, where two stores have one.
+
+    Raises SparkConditionError when a store cannot be read, when ``committedFallback=fail`` and a partition has nothing,
+    and when a topic was made again since and ``failOnDataLoss`` is true; else such a topic starts at its first offset.
+    """
+    commit = options.commit
+    found: Offsets = {}
+    made_again: set[TopicPartition] = set()
+    stores = stores_of(options)
+    for store in stores:
+        explain = partial(_cannot_read, options, store)
+        read = partial(store.read, assigned.partitions)
+        try:
+            stored = lookup.patiently(f"the offsets of {store}", read, explain=explain)
+        finally:
+            store.close()
+        for tp, each in stored.items():
+            if each.is_of_another_topic(known_id(assigned.topic_ids, tp.topic)):
+                made_again.add(tp)
+            found[tp] = max(each.offset, found.get(tp, 0))
+    if made_again:
+        names = _listed([f"{tp} (committed {found[tp]})" for tp in sorted(made_again)])
+        loss = DataLoss(
+            LOSS_OFFSET_CHANGED, f"topics were deleted and created again since offsets were committed: {names}"
+        )
+        if options.fail_on_data_loss:
+            raise loss.error()
+        _LOG.warning("%s, with the new topics from their first offset", loss.warning())
+        found.update(lookup.earliest(made_again))
+    missing = [tp for tp in assigned.partitions if tp not in found]
+    if missing and commit.fallback == "fail":
+        raise option_error(
+            INVALID_OPTION,
+            "startingOffsets",
+            "committed",
+            f"{' and '.join(map(str, stores))} has no offset of {_listed([str(tp) for tp in missing])}; commit one, or "
+            "set committedFallback=earliest or committedFallback=latest for such partitions",
+        )
+    found.update(lookup.earliest(missing) if commit.fallback == "earliest" else lookup.latest(missing))
+    return found
+
+
+def known_id(topic_ids: Mapping[str, bytes], topic: str) -> bytes | None:
+    """Return a topic's id, None when the brokers have none, which they say with zeros."""
+    topic_id = topic_ids.get(topic)
+    return topic_id if topic_id is not None and any(topic_id) else None
+
+
+def _cannot_read(options: ReaderOptions, store: OffsetStore, error: KafkaliteError) -> SparkConditionError:
+    if isinstance(error, SparkConditionError):
+        return error
+    return option_error(
+        CONNECTION_FAILED, "groupId", options.commit.group_id, f"cannot read the offsets of {store}: {error}; mend that"
+    )
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = len(items) - _LONGEST_LIST
+    return ", ".join(items[:_LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
