@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from spark_kafkalite.cli.offsets import parse_partitions
+from spark_kafkalite.cli.offset_texts import parse_partitions
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json
 from spark_kafkalite.errors import UnknownTopicOrPartition

@@ -1,13 +1,12 @@
-"""``kafkalite offsets get``: the offsets of partitions at their ends, or at a time (Kafka's ``kafka-get-offsets``)."""
+"""``kafkalite offsets``: of partitions, at their ends or at a time (Kafka's ``kafka-get-offsets``), and of groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Final
-
 import click
 
+from spark_kafkalite.cli.offset_moves import migrate, rewind
+from spark_kafkalite.cli.offset_stores import diff, show
+from spark_kafkalite.cli.offset_texts import parse_partitions, parse_time
 from spark_kafkalite.cli.options import (
     ActionGroup,
     bootstrap_option,
@@ -19,34 +18,27 @@ from spark_kafkalite.cli.output import print_json
 from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 
-# Kafka's numbers for places in a partition, in ListOffsets.
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
-_PLACES: Final = {
-    "latest": LATEST,
-    "earliest": EARLIEST,
-    "max-timestamp": MAX_TIMESTAMP,
-    "earliest-local": EARLIEST_LOCAL,
-    "latest-tiered": LATEST_TIERED,
-}
-
 _EPILOG = """\b
 Examples:
   kafkalite offsets get --topic events
   kafkalite offsets get --topic events --time earliest
   kafkalite offsets get --topic events --partitions 0,2 --time 2026-01-31T12:00:00Z
+  kafkalite offsets show --group billing --zookeeper 127.0.0.1:2181
+  kafkalite offsets migrate --group billing --zookeeper 127.0.0.1:2181 --to kafka --execute
+  kafkalite offsets rewind --group billing --all-topics --by-duration PT2H --execute
 """
 
 
 @click.group("offsets", cls=ActionGroup, epilog=_EPILOG)
 def command() -> None:
-    """Look up the offsets of partitions, by time too."""
+    """Look offsets up, by time too; show, compare, migrate and rewind those of a group."""
 
 
-@command.command("get", epilog=_EPILOG)
+for each in (show, diff, migrate, rewind):
+    command.add_command(each)
+
+
+@command.command("get")
 @click.option("--topic", "topics", multiple=True, metavar="NAME[,NAME]", help="Topics; all without it. Repeatable.")
 @click.option("--partitions", metavar="N[,N]", help="Only these partitions.")
 @click.option(
@@ -107,42 +99,3 @@ def get(
     for each in wanted:
         answer = found.get(each)
         click.echo(f"{each.topic}:{each.partition}:{'' if answer is None else answer.offset}")
-
-
-def parse_time(text: str, option: str) -> int:
-    """Return a time as milliseconds since the epoch, or one of Kafka's negative numbers. Raises UsageError."""
-    word = text.strip().lower()
-    if word in _PLACES:
-        return _PLACES[word]
-    try:
-        return int(word)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise click.UsageError(
-            f"{option} {text}: neither {', '.join(_PLACES)}, nor milliseconds since 1970, nor a date and time such as "
-            "2026-01-31T12:00:00Z"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
-
-
-def parse_partitions(text: str) -> set[int]:
-    """Return the numbers of '0,2,5-7'. Raises UsageError."""
-    found: set[int] = set()
-    try:
-        for part in text.split(","):
-            first, dash, last = part.strip().partition("-")
-            found.update(_inclusive(int(first), int(last) if dash else int(first)))
-    except ValueError:
-        raise click.UsageError(f"--partitions {text}: not of the form 0,2 or 0-3") from None
-    return found
-
-
-def _inclusive(first: int, last: int) -> Iterable[int]:
-    if not 0 <= first <= last <= 2**31 - 1 or last - first > 100_000:
-        raise ValueError((first, last))
-    return range(first, last + 1)

@@ -1,0 +1,187 @@
+"""What the commands about groups share: their options, the small languages of these, and the way to both storages."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from spark_kafkalite.cli.group_storages import KafkaStorage, OffsetStorage, ZooKeeperStorage
+from spark_kafkalite.cli.offset_texts import parse_partitions
+from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
+from spark_kafkalite.errors import BrokerUnreachable, GroupIdNotFound, RegistryError, UnknownTopicOrPartition
+from spark_kafkalite.model import TopicPartition, topic_name_problem
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.admin import Admin
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_ZOOKEEPER_WITHIN_S: Final = 5.0
+_CONNECT = re.compile(r"[^\s,/:]+:[0-9]{1,5}(,[^\s,/:]+:[0-9]{1,5})*(/\S*)?|\[[0-9a-fA-F:.]+\]:[0-9]{1,5}(/\S*)?")
+
+zookeeper_option = click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,...][/CHROOT]",
+    help="Groups of registry consumers, in this ZooKeeper (or 'kafkalite registry', or a broker's registry.listener). "
+    "Brokers are those that it names, unless --bootstrap-server does.",
+)
+group_option = click.option("--group", "groups", multiple=True, metavar="NAME", help="The group. Repeatable.")
+all_groups_option = click.option("--all-groups", is_flag=True, help="All groups there are.")
+topic_option = click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME[:N,N-N]",
+    help="A topic, or some of its partitions: 'events', 'events:0,4-7'. Repeatable.",
+)
+
+
+def place_options(function: Function) -> Function:
+    """Add the options that say where groups are: brokers and registry, --timeout, --json."""
+    timeout = click.option(
+        "--timeout",
+        "timeout_ms",
+        type=click.IntRange(min=1),
+        metavar="MS",
+        help="How long to wait for brokers and for rebalances to end.",
+    )
+    return zookeeper_option(bootstrap_option(timeout(json_option(function))))
+
+
+@dataclass
+class Places:
+    """The brokers and, where --zookeeper is given, the registry; each is connected to when it is first needed."""
+
+    bootstrap_server: str
+    command_config: str | None
+    command_properties: tuple[str, ...]
+    zookeeper: str | None
+    timeout_ms: int | None = None
+    stack: ExitStack = field(default_factory=ExitStack)
+    _admin: Admin | None = None
+    _registry: ZooKeeperStorage | None = None
+
+    @property
+    def admin(self) -> Admin:
+        """The administrator of the brokers. Raises BrokerUnreachable."""
+        if self._admin is None:
+            source = click.get_current_context().get_parameter_source("bootstrap_server")
+            bootstrap_server = self.bootstrap_server
+            if self.zookeeper is not None and source is ParameterSource.DEFAULT:
+                bootstrap_server = ",".join(self.registry.broker_addresses())
+                if not bootstrap_server:
+                    raise BrokerUnreachable(
+                        f"the registry at {self.zookeeper} names no live broker; give --bootstrap-server"
+                    )
+            settings = client_settings(bootstrap_server, self.command_config, self.command_properties)
+            if self.timeout_ms is not None:
+                settings["default.api.timeout.ms"] = str(self.timeout_ms)
+            self._admin = self.stack.enter_context(reachable_admin(settings))
+        return self._admin
+
+    @property
+    def kafka(self) -> KafkaStorage:
+        """Groups at the brokers."""
+        return KafkaStorage(self.admin)
+
+    @property
+    def registry(self) -> ZooKeeperStorage:
+        """Groups in the registry. Raises UsageError without --zookeeper, ConnectionLoss when it does not answer."""
+        if self._registry is None:
+            if self.zookeeper is None:
+                raise click.UsageError("this needs --zookeeper HOST:PORT, the registry that the group's offsets lie in")
+            from spark_kafkalite.registry.zookeeper import open_zookeeper
+
+            if not _CONNECT.fullmatch(self.zookeeper):
+                raise click.UsageError(f"--zookeeper {self.zookeeper}: not of the form HOST:PORT[,HOST:PORT][/CHROOT]")
+            # Its own words on every failed attempt; ours comes when it has given up.
+            logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+            try:
+                store = open_zookeeper(self.zookeeper, connect_timeout_s=_ZOOKEEPER_WITHIN_S)
+            except RegistryError as error:
+                raise RegistryError(
+                    f"--zookeeper {self.zookeeper}: nothing there answers in ZooKeeper's protocol within "
+                    f"{_ZOOKEEPER_WITHIN_S:g} s; give the address of the ensemble, of 'kafkalite registry', or of a "
+                    "broker's registry.listener"
+                ) from error
+            self._registry = ZooKeeperStorage(store)
+            self.stack.callback(self._registry.close)
+        return self._registry
+
+    @property
+    def storage(self) -> OffsetStorage:
+        """Where the groups are that the command is about."""
+        return self.kafka if self.zookeeper is None else self.registry
+
+
+@contextmanager
+def open_places(
+    bootstrap_server: str,
+    command_config: str | None,
+    command_properties: tuple[str, ...],
+    zookeeper: str | None,
+    timeout_ms: int | None = None,
+) -> Iterator[Places]:
+    """Give the places and close their connections at the end."""
+    with ExitStack() as stack:
+        yield Places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms, stack)
+
+
+def chosen_groups(groups: Iterable[str], all_groups: bool) -> list[str] | None:
+    """Return the groups that were named, None for all. Raises UsageError for both or neither."""
+    names = list(dict.fromkeys(groups))
+    if all_groups and names:
+        raise click.UsageError("--group and --all-groups exclude each other")
+    if not names and not all_groups:
+        raise click.UsageError("name the group with --group NAME, or give --all-groups")
+    if "" in names:
+        raise click.UsageError("--group '': a group's name is not empty")
+    return None if all_groups else names
+
+
+def no_such_group(group: str, storage: str) -> GroupIdNotFound:
+    """Return the error for a group that is not there."""
+    if storage == "zookeeper":
+        return GroupIdNotFound(
+            f"there is no group {group!r} in the registry; 'kafkalite groups list --zookeeper HOST:PORT' shows those "
+            "that there are"
+        )
+    return GroupIdNotFound(f"there is no group {group!r}; 'kafkalite groups list' shows those that there are")
+
+
+def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
+    """Return the partitions (None: all) of each topic in 'events' or 'events:0,4-7'. Raises UsageError."""
+    wanted: dict[str, set[int] | None] = {}
+    for text in texts:
+        topic, colon, numbers = text.strip().partition(":")
+        if problem := topic_name_problem(topic):
+            raise click.UsageError(f"--topic {text}: {problem}")
+        try:
+            partitions = parse_partitions(numbers) if colon else None
+        except click.UsageError:
+            raise click.UsageError(f"--topic {text}: not of the form TOPIC:0,2 or TOPIC:0-3") from None
+        known = wanted.get(topic, set())
+        wanted[topic] = None if known is None or partitions is None else known | partitions
+    return wanted
+
+
+def existing_partitions(admin: Admin, topics: dict[str, set[int] | None]) -> list[TopicPartition]:
+    """Return the partitions of the topics, those named or all. Raises UnknownTopicOrPartition for what is missing."""
+    infos = admin.describe_topics(topics)
+    found: list[TopicPartition] = []
+    for topic, numbers in topics.items():
+        there = {each.partition for each in infos[topic].partitions}
+        missing = (numbers or set()) - there
+        if missing:
+            raise UnknownTopicOrPartition(
+                f"topic {topic} has no partition {', '.join(map(str, sorted(missing)))}; it has 0 to {len(there) - 1}"
+            )
+        found += [TopicPartition(topic, number) for number in sorted(there if numbers is None else numbers)]
+    return found

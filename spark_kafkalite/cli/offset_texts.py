@@ -1,0 +1,62 @@
+"""The small languages of options that several commands share: places and times in a log, numbers of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+# Kafka's numbers for places in a partition, in ListOffsets.
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+_PLACES: Final = {
+    "latest": LATEST,
+    "earliest": EARLIEST,
+    "max-timestamp": MAX_TIMESTAMP,
+    "earliest-local": EARLIEST_LOCAL,
+    "latest-tiered": LATEST_TIERED,
+}
+
+
+def parse_time(text: str, option: str) -> int:
+    """Return a time as milliseconds since the epoch, or one of Kafka's negative numbers. Raises UsageError."""
+    word = text.strip().lower()
+    if word in _PLACES:
+        return _PLACES[word]
+    try:
+        return int(word)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise click.UsageError(
+            f"{option} {text}: neither {', '.join(_PLACES)}, nor milliseconds since 1970, nor a date and time such as "
+            "2026-01-31T12:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def parse_partitions(text: str) -> set[int]:
+    """Return the numbers of '0,2,5-7'. Raises UsageError."""
+    found: set[int] = set()
+    try:
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            found.update(_inclusive(int(first), int(last) if dash else int(first)))
+    except ValueError:
+        raise click.UsageError(f"--partitions {text}: not of the form 0,2 or 0-3") from None
+    return found
+
+
+def _inclusive(first: int, last: int) -> Iterable[int]:
+    if not 0 <= first <= last <= 2**31 - 1 or last - first > 100_000:
+        raise ValueError((first, last))
+    return range(first, last + 1)
