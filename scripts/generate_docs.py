@@ -42,9 +42,9 @@ not in the table does; only ApiVersions itself answers a version that it does no
 
 ## What is not served
 
-- Groups and committed offsets (keys 8 to 16, 42, 47): consumers assign their partitions by hand.
+- Members of groups (keys 11 to 16, 42): consumers assign their partitions by hand, and may commit offsets.
 - Transactions (24 to 28): a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-- Deletion of records (21), log directories (34, 35).
+- Moving replicas between log directories (34).
 - Elections and reassignments (43, 45, 46).
 - Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
 - Fetch sessions: declined, so every fetch names all its partitions. Topic ids in Fetch (version 13 and newer).

@@ -29,8 +29,10 @@ NO_LEADER_EPOCH: Final = -1
 # Kafka's limits on names: org.apache.kafka.common.internals.Topic.
 MAX_TOPIC_NAME_LENGTH: Final = 249
 _LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+# Where group coordinators keep groups and committed offsets.
+CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 # Topics that clients hide from users: org.apache.kafka.common.internals.Topic.INTERNAL_TOPICS.
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 
 
 class TimestampType(IntEnum):

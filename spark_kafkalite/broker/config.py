@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from spark_kafkalite.broker.group_settings import OFFSET_SETTINGS
 from spark_kafkalite.broker.listeners import Listener, parse_listeners
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, BROKER_SYNONYMS, TopicConfig
@@ -319,6 +320,7 @@ BROKER_SETTINGS = SettingGroup(
             unit="bytes",
             minimum=0,
         ),
+        *OFFSET_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
 )

@@ -14,6 +14,7 @@ from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
+from spark_kafkalite.broker.group_log import GroupLog
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.replicas import Replicas
@@ -21,6 +22,7 @@ from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.clock import Clock
+from spark_kafkalite.groups.shard import Shards
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.producer_ids import ProducerIds
@@ -43,6 +45,8 @@ class BrokerContext:
     topics: Topics
     producer_ids: ProducerIds
     retention: Retention
+    group_log: GroupLog
+    shards: Shards
     listeners: dict[str, Listener]
 
     @property

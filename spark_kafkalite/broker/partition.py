@@ -68,7 +68,16 @@ _RECENT_BYTES = 16 * 1024 * 1024
 class PartitionServices:
     """What every partition shares; made once by the broker."""
 
-    __slots__ = ("broker_id", "clock", "io", "max_decompressed_bytes", "memory", "on_storage_failure", "purgatory")
+    __slots__ = (
+        "broker_id",
+        "clock",
+        "io",
+        "max_decompressed_bytes",
+        "memory",
+        "on_role_change",
+        "on_storage_failure",
+        "purgatory",
+    )
 
     def __init__(
         self,
@@ -87,6 +96,8 @@ class PartitionServices:
         self.memory = memory
         self.max_decompressed_bytes = max_decompressed_bytes
         self.on_storage_failure = on_storage_failure
+        # Told when a partition begins to lead under an epoch, and when it ceases to lead.
+        self.on_role_change: Callable[[Partition], None] = lambda partition: None
 
 
 class Partition(Appender):
@@ -204,6 +215,8 @@ class Partition(Appender):
             self.is_leader = True
         self._maybe_advance_high_watermark()
         self._wake_all()
+        if is_new_epoch:
+            self._services.on_role_change(self)
 
     def _assign_epoch(self, leader_epoch: int) -> None:
         try:
@@ -228,6 +241,7 @@ class Partition(Appender):
         self._shown_end_offset = 0
         self._queue.fail(NotLeaderOrFollower(f"{self.topic_partition} is led by broker {leader} now"))
         self._wake_all()
+        self._services.on_role_change(self)
 
     def go_offline(self, error: BaseException) -> None:
         """Serve nothing any more, because the disk failed."""
@@ -237,6 +251,7 @@ class Partition(Appender):
         self.is_leader = False
         self._queue.fail(self.storage_error)
         self._wake_all()
+        self._services.on_role_change(self)
 
     def _storage_failed(self, error: BaseException) -> None:
         self._services.on_storage_failure(self, error)
@@ -248,6 +263,7 @@ class Partition(Appender):
         self.leader = -1
         self._queue.fail(NotLeaderOrFollower(f"{self.topic_partition} is not hosted here any more"))
         self._wake_all()
+        self._services.on_role_change(self)
 
     def check_leader(self, current_leader_epoch: int = -1) -> None:
         """Raise unless this broker leads the partition, in the epoch that the client believes in (-1: not said).

@@ -23,6 +23,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from spark_kafkalite.broker import descriptors, handlers
 from spark_kafkalite.broker.acceptor import Acceptor
@@ -34,6 +35,7 @@ from spark_kafkalite.broker.disk_watch import DiskWatch
 from spark_kafkalite.broker.dispatch import Dispatcher
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import configure_logging
+from spark_kafkalite.broker.group_log import GroupLog
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.listeners import address_text
 from spark_kafkalite.broker.partition import Partition, PartitionServices
@@ -45,13 +47,16 @@ from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ConfigError, RegistryError
+from spark_kafkalite.groups.expiry import OffsetExpiry
+from spark_kafkalite.groups.members import GroupLimits
+from spark_kafkalite.groups.shard import Shards
 from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.fs import Fs, OsFs
 from spark_kafkalite.log.loading import LoadInterrupted
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session
-from spark_kafkalite.registry.cluster_state import BrokerInfo
+from spark_kafkalite.registry.cluster_state import BrokerInfo, diff
 from spark_kafkalite.registry.controller import Controller
 from spark_kafkalite.registry.embedded import open_embedded
 from spark_kafkalite.registry.producer_ids import ProducerIds
@@ -173,6 +178,21 @@ class Broker:
 
         retention = Retention(loop, config, io, self._clock, logs, replicas)
         producer_ids = ProducerIds(store, broker_id)
+        group_log = GroupLog(loop, settings, io, watcher, topics, replicas)
+        shards = Shards(
+            group_log.append_committed,
+            group_log.read_committed_log,
+            group_log.partition_count,
+            self._clock,
+            GroupLimits(),
+            lambda: float(config["offsets.commit.timeout.ms"] / 1000),
+        )
+        services.on_role_change = partial(group_log.role_changed, shards)
+        expiry = OffsetExpiry(shards, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000)
+        watcher.add_listener(
+            lambda old, new: expiry.topics_deleted([name for name, _ in diff(old, new).deleted_topics])
+        )
+        self._undo.callback(shards.close)
         context = BrokerContext(
             settings,
             ConfigChanges(settings, store, watcher, topics, replicas),
@@ -186,6 +206,8 @@ class Broker:
             topics,
             producer_ids,
             retention,
+            group_log,
+            shards,
             {},
         )
         handlers.load()
@@ -208,6 +230,8 @@ class Broker:
         upkeep = Upkeep(loop, config, io, logs, replicas)
         upkeep.start()
         self._undo.callback(upkeep.stop)
+        expiry.start(config["offsets.retention.check.interval.ms"] / 1000)
+        self._undo.push_async_callback(expiry.stop)
         retention.start()
         self._undo.callback(retention.stop)
         cleaner = Cleaner(settings, logs, replicas, io, self._clock)

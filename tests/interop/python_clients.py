@@ -96,7 +96,7 @@ def confluent_produce(bootstrap: str, topic: str, records: list[Sent], codec: st
 
 def confluent_read(bootstrap: str, topic: str, count: int) -> list[Read]:
     found: list[Read] = []
-    # Without a group there is no coordinator to commit to, and closing would wait for one.
+    # What is read here is nobody's progress.
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False, "check.crcs": True}
     )

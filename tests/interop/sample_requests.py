@@ -11,7 +11,11 @@ from spark_kafkalite.wire.messages import (
     alter_configs,
     delete_records,
     describe_log_dirs,
+    find_coordinator,
     incremental_alter_configs,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
 )
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from spark_kafkalite.wire.messages.create_partitions import (
@@ -117,7 +121,41 @@ def sample_requests(api_key: int, version: int, topic: str, other_topic: str) ->
     if name == "DescribeLogDirs":
         some = [describe_log_dirs.DescribableLogDirTopic(topic=topic, partitions=[0])]
         return [describe_log_dirs.DescribeLogDirsRequest(topics=each) for each in (some, None)]
+    if name == "FindCoordinator":
+        keys = ["g", "caf\u00e9", ""]
+        return [
+            find_coordinator.FindCoordinatorRequest(key="g", coordinator_keys=keys if version >= 4 else []),
+            find_coordinator.FindCoordinatorRequest(key="t", key_type=1 if version >= 1 else 0, coordinator_keys=["t"]),
+        ]
+    if name == "OffsetCommit":
+        return [_commit("g", topic, "up to here"), _commit("", "no-such-topic", None)]
+    if name == "OffsetFetch":
+        return _offset_fetches(version, topic)
+    if name == "OffsetDelete":
+        partition = offset_delete.OffsetDeleteRequestPartition(partition_index=0)
+        some = offset_delete.OffsetDeleteRequestTopic(name=topic, partitions=[partition])
+        return [offset_delete.OffsetDeleteRequest(group_id="no-such-group", topics=[some])]
     raise AssertionError(f"{name} is served, and this file has no request of it: add one")
+
+
+def _commit(group_id: str, topic: str, metadata: str | None) -> ApiMessage:
+    partition = offset_commit.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=5, committed_metadata=metadata
+    )
+    topics = [offset_commit.OffsetCommitRequestTopic(name=topic, partitions=[partition])]
+    return offset_commit.OffsetCommitRequest(group_id=group_id, topics=topics)
+
+
+def _offset_fetches(version: int, topic: str) -> list[ApiMessage]:
+    if version < 8:
+        named = [offset_fetch.OffsetFetchRequestTopic(name=topic, partition_indexes=[0, 1])]
+        return [
+            offset_fetch.OffsetFetchRequest(group_id="g", topics=each)
+            for each in (named, None if version >= 2 else named)
+        ]
+    topics = [offset_fetch.OffsetFetchRequestTopics(name=topic, partition_indexes=[0, 1])]
+    groups = [offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=each) for each in (topics, None)]
+    return [offset_fetch.OffsetFetchRequest(groups=groups, require_stable=True)]
 
 
 def _alteration(name: str, topic: str) -> ApiMessage:

@@ -75,8 +75,9 @@ class TestApiVersions:
         answer = client.call(ApiVersionsRequest(client_software_name="raw", client_software_version="1.0"), 3)
         served = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         assert served == {
-            0: (0, 9), 1: (4, 12), 2: (1, 9), 3: (0, 12), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 4),
-            23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 4), 37: (0, 3), 44: (0, 1), 60: (0, 1),
+            0: (0, 9), 1: (4, 12), 2: (1, 9), 3: (0, 12), 8: (2, 9), 9: (1, 9),
+            10: (0, 6), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 4),
+            23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 4), 37: (0, 3), 44: (0, 1), 47: (0, 0), 60: (0, 1),
         }  # fmt: skip
 
     def test_a_newer_version_is_answered_in_version_0(self, client: RawClient) -> None:
@@ -90,7 +91,7 @@ class TestApiVersions:
             client.call(ApiVersionsRequest(client_software_name="-", client_software_version="1"), 3).error_code == 42
         )
 
-    @pytest.mark.parametrize(("key", "version"), [(0, 2), (1, 3), (1, 13), (8, 2), (999, 0), (-1, 0)])
+    @pytest.mark.parametrize(("key", "version"), [(0, 2), (1, 3), (1, 13), (8, 10), (999, 0), (-1, 0)])
     def test_an_unserved_api_or_version_closes_the_connection(
         self, broker: BrokerProcess, key: int, version: int
     ) -> None:

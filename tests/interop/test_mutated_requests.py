@@ -156,7 +156,7 @@ def test_damaged_requests_harm_nobody(broker: BrokerProcess, good: WellBehaved) 
     assert broker.running
     assert "Traceback" not in broker.stderr_path.read_text(encoding="utf-8"), f"seed {SEED}: a bug in a handler"
     assert outcome["sent"] == FRAMES
-    assert outcome["fewest_per_api"] > 1000
+    assert outcome["fewest_per_api"] > 500
     # Some damage leaves a valid request, some does not; a run that sees only one of the two tests nothing.
     assert outcome["outcomes"]["answered"] > FRAMES / 10
     assert outcome["outcomes"]["closed"] > FRAMES / 10

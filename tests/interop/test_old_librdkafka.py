@@ -21,7 +21,6 @@ from tests.interop.raw_client import RawClient
 
 pytestmark = pytest.mark.timeout(60)
 
-NOT_YET = pytest.mark.xfail(reason="librdkafka wants FindCoordinator for LZ4, which comes with consumer groups")
 VALUES = [b"line %05d of what an old client sends" % number for number in range(2000)]
 
 
@@ -39,7 +38,7 @@ def kcat(*arguments: str, input: bytes = b"") -> bytes:
 
 @pytest.mark.debian
 @pytest.mark.parametrize("idempotent", [False, True])
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "zstd", pytest.param("lz4", marks=NOT_YET)])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "zstd", "lz4"])
 def test_codecs_stay_on(broker: BrokerProcess, codec: str, idempotent: bool) -> None:
     version = re.search(rb"librdkafka (\d+)\.(\d+)\.(\d+)", kcat("-V"))
     assert version is not None

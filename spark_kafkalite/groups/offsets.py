@@ -1,0 +1,131 @@
+"""The committed offsets of one coordinator's groups: what is in the log, as fetches are answered from memory.
+
+:meth:`Offsets.replay` is the only way in, for records that a load reads and for those just written alike, and it is
+called in the log's order for records that are committed (below the high watermark). So what is here is what a restart
+would find. Commits on their way into the log are apart, as a count per key: nobody is shown them, and expiry leaves
+their keys alone, because its tombstone would come behind them and delete what was just committed.
+
+When an offset has expired (:func:`expired_offsets`), as Apache Kafka's GroupMetadata.removeExpiredOffsets has it:
+
+====================================  ==============================================================================
+the group                             its offset goes ``offsets.retention.minutes`` after
+====================================  ==============================================================================
+was never more than offsets           the commit
+is empty                              it became empty, or the commit if that came later (an administrator's)
+has consumers                         the commit, and only in topics that none of them reads
+has members of another kind           never
+====================================  ==============================================================================
+
+A commit that named a retention time of its own (clients of old) goes when that has passed, under the same conditions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from spark_kafkalite.groups.records import NO_TIME, OffsetKey, StoredOffset
+from spark_kafkalite.groups.state import Group
+from spark_kafkalite.model import TopicPartition
+
+K = TypeVar("K")
+
+_NOTHING: Mapping[TopicPartition, StoredOffset] = {}
+
+
+class Offsets:
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[TopicPartition, StoredOffset]] = {}
+        self._pending: Counter[OffsetKey] = Counter()
+        self._pending_groups: Counter[str] = Counter()
+
+    def replay(self, key: OffsetKey, value: StoredOffset | None) -> None:
+        """Take over a record of the log; None is a tombstone."""
+        group, topic, partition = key
+        if value is not None:
+            self._groups.setdefault(group, {})[TopicPartition(topic, partition)] = value
+            return
+        offsets = self._groups.get(group)
+        if offsets is not None:
+            offsets.pop(TopicPartition(topic, partition), None)
+            if not offsets:
+                del self._groups[group]
+
+    def of(self, group: str) -> Mapping[TopicPartition, StoredOffset]:
+        """Return a group's committed offsets, for reading at once: it changes with the next commit."""
+        return self._groups.get(group, _NOTHING)
+
+    def groups(self) -> Iterator[str]:
+        """Iterate over the groups that have offsets."""
+        return iter(self._groups)
+
+    def keys(self, group: str) -> list[OffsetKey]:
+        """Return the keys of a group's offsets, those that are being written among them."""
+        keys = {OffsetKey(group, *topic_partition) for topic_partition in self.of(group)}
+        if group in self._pending_groups:
+            keys.update(key for key in self._pending if key.group == group)
+        return sorted(keys)
+
+    def __len__(self) -> int:
+        return sum(len(offsets) for offsets in self._groups.values())
+
+    # On their way into the log --------------------------------------------------------------------------------------
+
+    def begin(self, keys: Iterable[OffsetKey]) -> None:
+        """Note that records of these keys are being written."""
+        for key in keys:
+            self._pending[key] += 1
+            self._pending_groups[key.group] += 1
+
+    def end(self, keys: Iterable[OffsetKey]) -> None:
+        """Note that they are in the log, or never will be as far as anybody knows."""
+        for key in keys:
+            _decrement(self._pending, key)
+            _decrement(self._pending_groups, key.group)
+
+    def is_pending(self, group: str, topic_partition: TopicPartition) -> bool:
+        """Say whether a record of the key is being written."""
+        return OffsetKey(group, *topic_partition) in self._pending
+
+    def has_any(self, group: str) -> bool:
+        """Say whether the group has offsets, or is being given some."""
+        return group in self._groups or group in self._pending_groups
+
+
+def _decrement(counts: Counter[K], key: K) -> None:
+    counts[key] -= 1
+    if counts[key] <= 0:
+        del counts[key]
+
+
+def expired_offsets(group: Group, offsets: Offsets, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+    """Return the partitions whose committed offsets of the group have expired by the wall clock."""
+    committed = offsets.of(group.group_id)
+    if not committed:
+        return []
+    since_ms = NO_TIME
+    in_use: frozenset[str] = frozenset()
+    if group.is_empty:
+        if group.protocol_type is not None:
+            since_ms = group.current_state_timestamp_ms
+    else:
+        topics = group.subscribed_topics()
+        if topics is None:
+            return []
+        in_use = topics
+    return [
+        topic_partition
+        for topic_partition, stored in committed.items()
+        if topic_partition.topic not in in_use
+        and _has_expired(stored, since_ms, now_ms, retention_ms)
+        and not offsets.is_pending(group.group_id, topic_partition)
+    ]
+
+
+def _has_expired(stored: StoredOffset, since_ms: int, now_ms: int, retention_ms: int) -> bool:
+    if stored.expire_timestamp_ms != NO_TIME:
+        return now_ms >= stored.expire_timestamp_ms
+    return now_ms - max(since_ms, stored.commit_timestamp_ms) >= retention_ms
