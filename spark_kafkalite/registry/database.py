@@ -2,9 +2,10 @@
 
 File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced):
 
-- table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)``: the persistent nodes;
-- table ``counters(name, value)``: ``format`` (1), ``zxid`` (of the last transaction), ``session`` (the last
-  number given).
+- table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion)``: the
+  persistent nodes; ``acl`` is JSON (``[[permissions, scheme, id], ...]``), null when anyone may do everything;
+- table ``counters(name, value)``: ``format`` (2; format 1 had no ``acl`` and ``aversion`` and gets them when opened),
+  ``zxid`` (of the last transaction), ``session`` (the last number given).
 
 Nothing of these goes back across a crash: after kill -9 or power loss the last commit stands. One thread at a time uses
 a database, and one process: whoever opens it holds the directory's lock.
@@ -20,18 +21,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.acl import from_text, to_text
 from spark_kafkalite.registry.tree import Node, Tree
 
 DATABASE_NAME: Final = "registry.db"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 _SCHEMA: Final = (
     "CREATE TABLE nodes(path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL, "
     "pzxid INTEGER NOT NULL, ctime INTEGER NOT NULL, mtime INTEGER NOT NULL, version INTEGER NOT NULL, "
-    "child_creations INTEGER NOT NULL) WITHOUT ROWID",
+    "child_creations INTEGER NOT NULL, acl TEXT, aversion INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
     "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
 )
-_SAVE_NODE: Final = "INSERT OR REPLACE INTO nodes VALUES (?,?,?,?,?,?,?,?,?)"
+_FROM_FORMAT_1: Final = (
+    "ALTER TABLE nodes ADD COLUMN acl TEXT",
+    "ALTER TABLE nodes ADD COLUMN aversion INTEGER NOT NULL DEFAULT 0",
+)
+_SAVE_NODE: Final = "INSERT OR REPLACE INTO nodes VALUES (?,?,?,?,?,?,?,?,?,?,?)"
 _SAVE_COUNTER: Final = "INSERT OR REPLACE INTO counters VALUES (?,?)"
 
 
@@ -66,6 +72,8 @@ class NodeDatabase:
             self._connection.execute(f"PRAGMA {pragma}")
         if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone():
             self._create_schema()
+        elif self._connection.execute("SELECT value FROM counters WHERE name = 'format'").fetchone() == (1,):
+            self._upgrade()
 
     def _create_schema(self) -> None:
         connection = self._connection
@@ -74,6 +82,14 @@ class NodeDatabase:
             connection.execute(statement)
         connection.executemany(_SAVE_COUNTER, (("format", _FORMAT), ("zxid", 0), ("session", 0)))
         connection.execute(_SAVE_NODE, _row("/", Tree().nodes["/"]))
+        connection.execute("COMMIT")
+
+    def _upgrade(self) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _FROM_FORMAT_1:
+            connection.execute(statement)
+        connection.execute(_SAVE_COUNTER, ("format", _FORMAT))
         connection.execute("COMMIT")
 
     def load(self, tree: Tree) -> tuple[int, int]:
@@ -85,9 +101,11 @@ class NodeDatabase:
                 raise RegistryError(problem)
             # A parent's path is a prefix of its children's, so this order loads parents first.
             for path, *fields in self._connection.execute("SELECT * FROM nodes ORDER BY path"):
-                data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations = fields
-                tree.load(path, Node(bytes(data), czxid, mzxid, pzxid, ctime, mtime, version, child_creations))
-        except (sqlite3.Error, RegistryError) as error:
+                data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion = fields
+                node = Node(bytes(data), czxid, mzxid, pzxid, ctime, mtime, version, child_creations)
+                node.acl, node.aversion = from_text(acl), aversion
+                tree.load(path, node)
+        except (sqlite3.Error, RegistryError, ValueError, TypeError) as error:
             self.close()
             raise self._unusable(error) from error
         self._saved_session = counters["session"]
@@ -149,4 +167,6 @@ def _row(path: str, node: Node) -> tuple[Any, ...]:
         node.mtime,
         node.version,
         node.child_creations,
+        to_text(node.acl),
+        node.aversion,
     )

@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.acl import Identity, SetAcl
 from spark_kafkalite.registry.database import DATABASE_NAME, DatabaseFull, NodeDatabase
 from spark_kafkalite.registry.store import (
     ANY_VERSION,
@@ -45,6 +46,7 @@ from spark_kafkalite.registry.store import (
     Stat,
     Watcher,
     WatchEvent,
+    check_multi,
 )
 from spark_kafkalite.registry.tree import Node, Tree
 
@@ -115,10 +117,7 @@ class EmbeddedRegistry:
         opened: Future[EmbeddedStore] = Future()
 
         def open_session() -> EmbeddedStore:
-            self._zxid += 1
-            self._last_session += 1
-            self._tree.open_session(self._last_session)
-            return EmbeddedStore(self, self._last_session, session_timeout_ms)
+            return EmbeddedStore(self, self.open_session(), session_timeout_ms)
 
         def keep(opened: Future[EmbeddedStore]) -> None:
             if opened.exception() is None:
@@ -176,7 +175,14 @@ class EmbeddedRegistry:
                 return
         future.set_exception(SessionExpired(f"the registry {self.directory} is closed"))
 
-    def apply(self, operations: Sequence[Operation], session_id: int) -> list[Any]:
+    def open_session(self, identities: set[Identity] | None = None) -> int:
+        """Open a session without a store and return its number. Writer thread only."""
+        self._zxid += 1
+        self._last_session += 1
+        self._tree.open_session(self._last_session, identities)
+        return self._last_session
+
+    def apply(self, operations: Sequence[Operation | SetAcl], session_id: int) -> list[Any]:
         """Apply one transaction. Writer thread only."""
         zxid = self._zxid + 1
         results = self._tree.apply(operations, session_id, zxid, self._clock.wall_ms())
@@ -297,6 +303,11 @@ class EmbeddedStore:
         return f"EmbeddedStore(session_id={self._session_id}, {self._state.value}, {self._registry!r})"
 
     @property
+    def registry(self) -> EmbeddedRegistry:
+        """The registry of this session, for serving it to other processes."""
+        return self._registry
+
+    @property
     def session_id(self) -> int:
         return self._session_id
 
@@ -346,7 +357,12 @@ class EmbeddedStore:
 
     def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
         taken = list(operations)
-        return self._submit(lambda: self._registry.apply(taken, self._session_id))
+
+        def run() -> list[Any]:
+            check_multi(taken)
+            return self._registry.apply(taken, self._session_id)
+
+        return self._submit(run)
 
     def sync(self) -> Future[None]:
         return self._submit(lambda: None)

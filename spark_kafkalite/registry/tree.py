@@ -15,15 +15,18 @@ Source: org.apache.zookeeper.server.DataTree, DataNode.copyStat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from spark_kafkalite.registry import acl as access
 from spark_kafkalite.registry import store
+from spark_kafkalite.registry.acl import OPEN_ACL, Acl, CreateWithAcl, Identity, NoAuth, Permission, SetAcl
 from spark_kafkalite.registry.store import (
     ANY_VERSION,
     BadVersion,
+    Check,
     Create,
     Delete,
     EventType,
@@ -39,6 +42,7 @@ from spark_kafkalite.registry.store import (
     WatchEvent,
     parent_of,
 )
+from spark_kafkalite.registry.watches import Watches, WatchKind
 
 
 @dataclass(slots=True)
@@ -54,6 +58,8 @@ class Node:
     version: int = 0
     child_creations: int = 0
     ephemeral_owner: int = 0
+    acl: Acl = OPEN_ACL
+    aversion: int = 0
     children: set[str] = field(default_factory=set)
 
     def stat(self) -> Stat:
@@ -64,7 +70,7 @@ class Node:
             mtime=self.mtime,
             version=self.version,
             cversion=2 * self.child_creations - len(self.children),
-            aversion=0,
+            aversion=self.aversion,
             ephemeral_owner=self.ephemeral_owner,
             data_length=len(self.data),
             num_children=len(self.children),
@@ -72,9 +78,8 @@ class Node:
         )
 
 
-# A watch as its table keeps it: the session that left it, and what to call. A dict serves as an ordered set.
-_Watch = tuple[int, Watcher]
-_WatchTable = dict[str, dict[_Watch, None]]
+# An event to come, and the access control list that says who may hear of it.
+_Trigger = tuple[EventType, str, Acl]
 
 
 class Tree:
@@ -83,8 +88,9 @@ class Tree:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {"/": Node(b"", 0, 0, 0, 0, 0)}
         self.sessions: dict[int, set[str]] = {}
-        self._data_watches: _WatchTable = {}
-        self._child_watches: _WatchTable = {}
+        # Who a session has proved to be. One that is not here is of this process and may do everything.
+        self.identities: dict[int, set[Identity]] = {}
+        self.watches = Watches()
         self._touched: set[str] = set()
         self._fired: list[tuple[Watcher, WatchEvent]] = []
         # What takes back the steps of the transaction under way, and everything since the last settle.
@@ -120,31 +126,55 @@ class Tree:
     # Reads ----------------------------------------------------------------------------------------------------------
 
     def get(self, path: str, session_id: int = 0, watch: Watcher | None = None) -> tuple[bytes, Stat]:
-        node = self._existing(path)
+        node = self._readable(path, session_id)
         if watch is not None:
-            _add_watch(self._data_watches, path, session_id, watch)
+            self.watches.add(WatchKind.DATA, path, session_id, watch)
         return node.data, node.stat()
 
     def exists(self, path: str, session_id: int = 0, watch: Watcher | None = None) -> Stat | None:
         store.check_path(path)
-        if watch is not None:
-            _add_watch(self._data_watches, path, session_id, watch)
         node = self.nodes.get(path)
+        if node is not None:
+            self.check_access(node, path, Permission.READ, session_id)
+        if watch is not None:
+            self.watches.add(WatchKind.DATA, path, session_id, watch)
         return None if node is None else node.stat()
 
     def children(self, path: str, session_id: int = 0, watch: Watcher | None = None) -> list[str]:
-        node = self._existing(path)
+        node = self._readable(path, session_id)
         if watch is not None:
-            _add_watch(self._child_watches, path, session_id, watch)
+            self.watches.add(WatchKind.CHILDREN, path, session_id, watch)
         return sorted(node.children)
+
+    def acl(self, path: str, session_id: int = 0) -> tuple[Acl, Stat]:
+        """Return a node's access control list; without the ADMIN permission, passwords' hashes are hidden."""
+        node = self._existing(path)
+        self.check_access(node, path, Permission.READ | Permission.ADMIN, session_id)
+        shown = node.acl if self._allows(node.acl, Permission.ADMIN, session_id) else access.masked(node.acl)
+        return shown, node.stat()
+
+    def count_below(self, path: str, session_id: int = 0) -> int:
+        """Return the number of a node's descendants."""
+        self._readable(path, session_id)
+        prefix = path if path == "/" else path + "/"
+        return sum(1 for other in self.nodes if other.startswith(prefix) and other != "/")
+
+    def check_access(self, node: Node, path: str, permission: Permission, session_id: int) -> None:
+        """Raise NoAuth unless the session has one of the permissions."""
+        if not self._allows(node.acl, permission, session_id):
+            raise NoAuth(f"registry session {session_id} has no permission {permission.name} on {path}", path)
+
+    def _allows(self, acl: Acl, permission: Permission, session_id: int) -> bool:
+        identities = self.identities.get(session_id)
+        return identities is None or access.allows(acl, permission, identities)
 
     # Transactions ---------------------------------------------------------------------------------------------------
 
-    def apply(self, operations: Sequence[Operation], session_id: int, zxid: int, now_ms: int) -> list[Any]:
+    def apply(self, operations: Sequence[Operation | SetAcl], session_id: int, zxid: int, now_ms: int) -> list[Any]:
         """Do all operations under one zxid, or none: then the error of the first refused one is raised."""
         fired_before, touched_before = len(self._fired), set(self._touched)
         results: list[Any] = []
-        triggers: list[tuple[EventType, str]] = []
+        triggers: list[_Trigger] = []
         try:
             for index, operation in enumerate(operations):
                 try:
@@ -161,8 +191,8 @@ class Tree:
             raise
         self._unsettled += self._undo
         self._undo.clear()
-        for event_type, path in triggers:
-            self._trigger(event_type, path)
+        for event_type, path, acl in triggers:
+            self._trigger(event_type, path, acl)
         return results
 
     def missing_parents(self, path: str) -> list[Operation]:
@@ -175,12 +205,16 @@ class Tree:
             parent = parent_of(parent)
         return missing[::-1]
 
-    def open_session(self, session_id: int) -> None:
+    def open_session(self, session_id: int, identities: set[Identity] | None = None) -> None:
+        """Begin a session; without identities it is one of this process, which may do everything."""
         self.sessions[session_id] = set()
+        if identities is not None:
+            self.identities[session_id] = identities
         self._unsettled.append(lambda: self._forget_session(session_id))
 
     def _forget_session(self, session_id: int) -> None:
         self.sessions.pop(session_id, None)
+        self.identities.pop(session_id, None)
 
     def close_session(self, session_id: int, zxid: int, now_ms: int) -> None:
         """Forget the session and its watches and remove its ephemeral nodes, as one transaction."""
@@ -188,33 +222,35 @@ class Tree:
         if ephemerals is None:
             return
         self.drop_watches(session_id)
-        self.apply([Delete(path) for path in sorted(ephemerals)], session_id, zxid, now_ms)
+        # Not as the session: whose node it is, is removed whatever the parent's access control list says.
+        self.apply([Delete(path) for path in sorted(ephemerals)], 0, zxid, now_ms)
         del self.sessions[session_id]
+        identities = self.identities.pop(session_id, None)
+        if identities is not None:
+            self._unsettled.append(partial(self.identities.__setitem__, session_id, identities))
         # Before those of the deletions, which put the paths back into the same set.
         self._unsettled.append(lambda: self.sessions.__setitem__(session_id, ephemerals))
 
     def drop_watches(self, session_id: int) -> None:
         """Forget the watches that a session left."""
-        for table in (self._data_watches, self._child_watches):
-            for path in list(table):
-                dropped = {watch: None for watch in table[path] if watch[0] == session_id}
-                if not dropped:
-                    continue
-                self._unsettled.append(partial(_restore_watches, table, path, dropped))
-                kept = {watch: None for watch in table[path] if watch[0] != session_id}
-                if kept:
-                    table[path] = kept
-                else:
-                    del table[path]
+        self.watches.drop(session_id, self._unsettled)
 
     # Single steps: each checks first, then changes, and says how to undo it -------------------------------------------
 
     def _apply_one(
-        self, operation: Operation, session_id: int, zxid: int, now_ms: int, triggers: list[tuple[EventType, str]]
+        self,
+        operation: Operation | SetAcl,
+        session_id: int,
+        zxid: int,
+        now_ms: int,
+        triggers: list[_Trigger],
     ) -> Any:
         if isinstance(operation, Create):
             return self._create(operation, session_id, zxid, now_ms, triggers)
         node = self._existing(operation.path)
+        if isinstance(operation, SetAcl):
+            return self._set_acl(operation, node, session_id)
+        self._check_step(operation, node, session_id)
         if operation.version not in (ANY_VERSION, node.version):
             raise BadVersion(
                 f"registry node {operation.path} has version {node.version}, not {operation.version}", operation.path
@@ -225,17 +261,32 @@ class Tree:
             self._delete(operation.path, node, zxid, triggers)
         return None
 
+    def _check_step(self, operation: SetData | Delete | Check, node: Node, session_id: int) -> None:
+        if session_id not in self.identities:
+            return
+        path = operation.path
+        if isinstance(operation, Delete):
+            if path != "/":
+                self.check_access(self.nodes[parent_of(path)], path, Permission.DELETE, session_id)
+            return
+        permission = Permission.WRITE if isinstance(operation, SetData) else Permission.READ
+        self.check_access(node, path, permission, session_id)
+
     def _create(
-        self, operation: Create, session_id: int, zxid: int, now_ms: int, triggers: list[tuple[EventType, str]]
-    ) -> str:
+        self, operation: Create, session_id: int, zxid: int, now_ms: int, triggers: list[_Trigger]
+    ) -> str | tuple[str, Stat]:
         path = operation.path
         # A sequential path may end with '/': the number is then the whole name.
         store.check_path(path + "0" if operation.sequential else path)
-        _check_data(path, operation.data)
+        store.check_data(path, operation.data)
         parent_path = parent_of(path)
         parent = self.nodes.get(parent_path)
         if parent is None:
             raise NoNode(f"cannot create registry node {path}: its parent does not exist", path)
+        self.check_access(parent, path, Permission.CREATE, session_id)
+        acl = OPEN_ACL
+        if isinstance(operation, CreateWithAcl) and operation.acl is not OPEN_ACL:
+            acl = access.checked(operation.acl, self.identities.get(session_id, ()), path)
         if parent.ephemeral_owner:
             raise NoChildrenForEphemerals(f"cannot create registry node {path}: its parent is ephemeral", path)
         if operation.sequential:
@@ -245,7 +296,8 @@ class Tree:
         owner = session_id if operation.ephemeral else 0
         old_pzxid = parent.pzxid
         name = path.rpartition("/")[2]
-        self.nodes[path] = Node(bytes(operation.data), zxid, zxid, zxid, now_ms, now_ms, ephemeral_owner=owner)
+        node = Node(bytes(operation.data), zxid, zxid, zxid, now_ms, now_ms, ephemeral_owner=owner, acl=acl)
+        self.nodes[path] = node
         parent.children.add(name)
         parent.child_creations += 1
         parent.pzxid = zxid
@@ -262,13 +314,30 @@ class Tree:
 
         self._undo.append(undo)
         self._touched.update((path, parent_path))
-        triggers += ((EventType.CREATED, path), (EventType.CHILDREN_CHANGED, parent_path))
-        return path
+        triggers += ((EventType.CREATED, path, acl), (EventType.CHILDREN_CHANGED, parent_path, parent.acl))
+        return (path, node.stat()) if isinstance(operation, CreateWithAcl) and operation.with_stat else path
 
-    def _set(
-        self, operation: SetData, node: Node, zxid: int, now_ms: int, triggers: list[tuple[EventType, str]]
-    ) -> Stat:
-        _check_data(operation.path, operation.data)
+    def _set_acl(self, operation: SetAcl, node: Node, session_id: int) -> Stat:
+        path = operation.path
+        self.check_access(node, path, Permission.ADMIN, session_id)
+        acl = access.checked(operation.acl, self.identities.get(session_id, ()), path)
+        if operation.version not in (ANY_VERSION, node.aversion):
+            raise BadVersion(
+                f"the ACL of registry node {path} has version {node.aversion}, not {operation.version}", path
+            )
+        old = (node.acl, node.aversion)
+        node.acl = acl
+        node.aversion += 1
+
+        def undo() -> None:
+            node.acl, node.aversion = old
+
+        self._undo.append(undo)
+        self._touched.add(path)
+        return node.stat()
+
+    def _set(self, operation: SetData, node: Node, zxid: int, now_ms: int, triggers: list[_Trigger]) -> Stat:
+        store.check_data(operation.path, operation.data)
         old = (node.data, node.version, node.mzxid, node.mtime)
         node.data, node.mzxid, node.mtime = bytes(operation.data), zxid, now_ms
         node.version += 1
@@ -278,10 +347,10 @@ class Tree:
 
         self._undo.append(undo)
         self._touched.add(operation.path)
-        triggers.append((EventType.DATA_CHANGED, operation.path))
+        triggers.append((EventType.DATA_CHANGED, operation.path, node.acl))
         return node.stat()
 
-    def _delete(self, path: str, node: Node, zxid: int, triggers: list[tuple[EventType, str]]) -> None:
+    def _delete(self, path: str, node: Node, zxid: int, triggers: list[_Trigger]) -> None:
         if path == "/":
             raise store.BadArguments("the registry's root cannot be deleted", path)
         if node.children:
@@ -306,28 +375,21 @@ class Tree:
 
         self._undo.append(undo)
         self._touched.update((path, parent_path))
-        triggers += ((EventType.DELETED, path), (EventType.CHILDREN_CHANGED, parent_path))
+        triggers += ((EventType.DELETED, path, node.acl), (EventType.CHILDREN_CHANGED, parent_path, parent.acl))
 
     # Watches ----------------------------------------------------------------------------------------------------------
 
-    def _trigger(self, event_type: EventType, path: str) -> None:
-        watches: Iterable[_Watch]
-        if event_type is EventType.CHILDREN_CHANGED:
-            watches = self._taken(self._child_watches, path)
-        elif event_type is EventType.DELETED:
-            # A watcher that left both kinds hears of the deletion once.
-            watches = {**self._taken(self._data_watches, path), **self._taken(self._child_watches, path)}
-        else:
-            watches = self._taken(self._data_watches, path)
+    def _trigger(self, event_type: EventType, path: str, acl: Acl) -> None:
         event = WatchEvent(event_type, path)
-        self._fired.extend((watcher, event) for _, watcher in watches)
+        for session_id, watcher in self.watches.fire(event_type, path, self._unsettled):
+            # An event tells that a node exists, which only whoever may read it may know.
+            if self._allows(acl, Permission.READ, session_id):
+                self._fired.append((watcher, event))
 
-    def _taken(self, table: _WatchTable, path: str) -> dict[_Watch, None]:
-        watches = table.pop(path, None)
-        if watches is None:
-            return {}
-        self._unsettled.append(partial(_restore_watches, table, path, watches))
-        return watches
+    def _readable(self, path: str, session_id: int) -> Node:
+        node = self._existing(path)
+        self.check_access(node, path, Permission.READ, session_id)
+        return node
 
     def _existing(self, path: str) -> Node:
         node = self.nodes.get(path)
@@ -335,18 +397,3 @@ class Tree:
             store.check_path(path)
             raise NoNode(f"registry node {path} does not exist", path)
         return node
-
-
-def _add_watch(table: _WatchTable, path: str, session_id: int, watch: Watcher) -> None:
-    table.setdefault(path, {})[session_id, watch] = None
-
-
-def _restore_watches(table: _WatchTable, path: str, watches: dict[_Watch, None]) -> None:
-    table[path] = {**watches, **table.get(path, {})}
-
-
-def _check_data(path: str, data: bytes) -> None:
-    if len(data) > store.MAX_DATA_BYTES:
-        raise store.BadArguments(
-            f"registry node {path}: {len(data)} bytes of data are more than {store.MAX_DATA_BYTES}", path
-        )
