@@ -27,6 +27,7 @@ from spark_kafkalite.log.config_sources import (
     ConfigLayer,
     broker_defaults,
 )
+from spark_kafkalite.registry.listener import RegistryListener
 from spark_kafkalite.settings import Setting, SettingGroup, read_properties
 
 MEBIBYTE = 1024 * 1024
@@ -75,6 +76,27 @@ BROKER_SETTINGS = SettingGroup(
             "string",
             None,
             "Directory of the embedded registry; when not set, _registry in the first log directory.",
+        ),
+        Setting(
+            "registry.listener",
+            "string",
+            None,
+            "HOST:PORT on which the embedded registry answers ZooKeeper's client protocol, for registry consumers and "
+            "tools in other processes. Port 0 picks a free port. When not set, nobody else can use it.",
+        ),
+        Setting(
+            "registry.listener.digest",
+            "password",
+            None,
+            "USER:PASSWORD that every client of registry.listener must prove (scheme digest) before anything else is "
+            "answered.",
+        ),
+        Setting(
+            "registry.listener.insecure",
+            "boolean",
+            False,
+            "Let clients on other hosts use registry.listener without registry.listener.digest: they can then change "
+            "the cluster.",
         ),
         Setting(
             "logging.level",
@@ -330,7 +352,6 @@ BROKER_SETTINGS = SettingGroup(
 # cluster was asked for, would lose what replication promises.
 _NOT_BUILT: Final = {
     "zookeeper.connect": "a cluster of brokers over ZooKeeper",
-    "registry.listener": "serving the embedded registry to other processes",
 }
 
 
@@ -347,6 +368,7 @@ class BrokerConfig:
     listeners: tuple[Listener, ...]
     log_dirs: tuple[Path, ...]
     registry_dir: Path
+    registry_listener: RegistryListener | None
     topic_defaults: Mapping[str, Any]
 
     @classmethod
@@ -384,7 +406,14 @@ class BrokerConfig:
         registry_dir = Path(values["registry.dir"]) if values["registry.dir"] else log_dirs[0] / "_registry"
         layers = (ConfigLayer(SOURCE_STATIC_BROKER, given),)
         values, topic_defaults = _in_force(layers)
-        config = cls(values, layers, listeners, log_dirs, registry_dir, topic_defaults)
+        registry_listener = None
+        if values["registry.listener"]:
+            registry_listener = RegistryListener.parse(
+                values["registry.listener"],
+                digest=values["registry.listener.digest"] or None,
+                insecure=values["registry.listener.insecure"],
+            )
+        config = cls(values, layers, listeners, log_dirs, registry_dir, registry_listener, topic_defaults)
         config.check()
         return config
 

@@ -81,11 +81,13 @@ class Broker:
         self._fs = fs if fs is not None else OsFs()
         self._stop_wanted: asyncio.Event
         self._exit_code = 0
+        # Where other processes reach the embedded registry, None when nowhere.
+        self.registry_address: str | None = None
         # Undone in reverse order, also when the start fails half-way.
         self._undo = contextlib.AsyncExitStack()
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
-        """Start, serve until told to stop, stop; return the exit code. ``on_ready`` gets the ready line.
+        """Start, serve until told to stop, stop; return the exit code. ``on_ready`` gets the ready line or lines.
 
         Raises ConfigError, RegistryError and KafkaStorageError when the start fails.
         """
@@ -99,7 +101,10 @@ class Broker:
             except LoadInterrupted as error:
                 logger.info("broker %d stops: %s; the next start recovers its logs again", self.config.broker_id, error)
                 return self._exit_code
-            on_ready(f"kafkalite broker {self.config.broker_id} ready on {self.address}")
+            ready = f"kafkalite broker {self.config.broker_id} ready on {self.address}"
+            if self.registry_address is not None:
+                ready += f"\nkafkalite broker {self.config.broker_id} registry ready on {self.registry_address}"
+            on_ready(ready)
             # What exists by now lives as long as the broker: the collector need not look at it again.
             gc.collect()
             gc.freeze()
@@ -267,6 +272,19 @@ class Broker:
                 call_in_loop(loop, self._registry_lost)
 
         store.add_session_listener(session_changed)
+        listener = self.config.registry_listener
+        if listener is not None:
+            # Not at the top: most brokers serve no registry, and start faster without.
+            from spark_kafkalite.registry.tree_server import TreeServer
+
+            server = TreeServer(store.registry, digest=listener.digest)
+            try:
+                port = server.start(listener.host, listener.port)
+            except OSError as error:
+                where = self.config["registry.listener"]
+                raise ConfigError(f"cannot listen on registry.listener={where}: {error.strerror}") from error
+            self._undo.callback(server.close)
+            self.registry_address = listener.address(port)
         return store
 
     async def _register(

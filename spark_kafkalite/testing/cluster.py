@@ -1,7 +1,7 @@
-"""Brokers as processes: started from this interpreter, killed, stopped and restarted on the same port.
+"""Brokers and registries as processes: started from this interpreter, killed, stopped and restarted on the same port.
 
-Works wherever the package is installed; ``testing.pytest_plugin`` makes fixtures of it. A broker listens on loopback
-unless its overrides say otherwise, keeps its log in the directory it is given, and ends with the test process.
+Works wherever the package is installed; ``testing.pytest_plugin`` makes fixtures of it. They listen on loopback unless
+told otherwise, keep their data in the directory they are given, and end with the test process.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,36 +22,33 @@ from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
-_READY_LINE: Final = re.compile(r"^kafkalite broker (\d+) ready on (.+):(\d+)$", re.MULTILINE)
+_READY_LINE: Final = re.compile(r"^kafkalite (?:broker \d+|registry) ready on (.+):(\d+)$", re.MULTILINE)
+_REGISTRY_LINE: Final = re.compile(r"^kafkalite broker \d+ registry ready on (\S+)$", re.MULTILINE)
 # Debug mode of asyncio is for loops in the test process; it makes a broker several times slower.
 _NOT_INHERITED: Final = ("PYTHONASYNCIODEBUG",)
 
 
-class BrokerProcess:
-    """One ``kafkalite broker`` process; a context manager.
+class _ServerProcess(ABC):
+    """One ``kafkalite`` server in the foreground of a process of its own; a context manager."""
 
-    ``bootstrap`` is its address from the first start on, and stays the same over restarts.
-    """
+    _what = "server"
 
     def __init__(
         self,
         data_dir: Path,
         *,
         port: int = 0,
-        overrides: Mapping[str, object] | None = None,
         command_prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare a broker; ``start()`` or ``with`` starts it.
+        """Prepare a server; ``start()`` or ``with`` starts it.
 
-        Port 0 takes a free one, which later starts keep. ``overrides`` are broker settings in Kafka's names; giving
-        ``listeners`` replaces the loopback listener (and then ``port`` means nothing). ``command_prefix`` stands before
-        the command (``ip netns exec N``, ``strace ...``), ``environment`` is added to this process's own.
+        Port 0 takes a free one, which later starts keep. ``command_prefix`` stands before the command (``ip netns exec
+        N``, ``strace ...``), ``environment`` is added to this process's own.
         """
         self.data_dir = data_dir
         self.port = port
         self.host = "127.0.0.1"
-        self.overrides = dict(overrides or {})
         self._command_prefix = tuple(command_prefix)
         self._environment = dict(environment or {})
         self._process: ChildProcess | None = None
@@ -58,10 +56,10 @@ class BrokerProcess:
         self.start_seconds = 0.0
 
     @property
-    def bootstrap(self) -> str:
-        """``host:port`` as the broker's ready line named it."""
+    def address(self) -> str:
+        """``host:port`` as the ready line named it: from the first start on, and the same over restarts."""
         if not self.port:
-            raise ChildFailed("the broker has not been started yet, so it has no address")
+            raise ChildFailed(f"the {self._what} has not been started yet, so it has no address")
         return f"{self.host}:{self.port}"
 
     @property
@@ -78,19 +76,19 @@ class BrokerProcess:
         return self._started().stderr_path
 
     def start(self) -> Self:
-        """Start the broker and return when it serves; ``start_seconds`` then says how long that took.
+        """Start it and return when it serves; ``start_seconds`` then says how long that took.
 
         Raises ChildFailed, with the end of its output, when it ends or stays silent for START_TIMEOUT_S.
         """
         if self.running:
-            raise ChildFailed(f"the broker on {self.bootstrap} is already running (pid {self.pid})")
+            raise ChildFailed(f"the {self._what} on {self.address} is already running (pid {self.pid})")
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._starts += 1
         began = time.monotonic()
         self._process = process = ChildProcess(
             [*self._command_prefix, *self._command()],
             self._output_directory(),
-            f"broker-{self._starts}",
+            f"{self._what}-{self._starts}",
             environment=self._full_environment(),
         )
         try:
@@ -105,16 +103,16 @@ class BrokerProcess:
         self.start_seconds = time.monotonic() - began
         ready = _READY_LINE.search(process.stdout_text())
         assert ready is not None
-        self.host, self.port = ready.group(2), int(ready.group(3))
+        self.host, self.port = ready.group(1), int(ready.group(2))
         return self
 
     def kill(self) -> None:
-        """End the broker and every process it started with SIGKILL, as a crash does. No error when it has ended."""
+        """End it and every process it started with SIGKILL, as a crash does. No error when it has ended."""
         if self._process is not None:
             self._process.kill()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Stop the broker with SIGTERM and return its exit code (0 when it stopped in order).
+        """Stop it with SIGTERM and return its exit code (0 when it stopped in order).
 
         Raises ChildFailed, after killing it, when it does not end in time.
         """
@@ -126,42 +124,36 @@ class BrokerProcess:
             process.kill()
 
     def restart(self) -> Self:
-        """Stop the broker if it runs, and start it again on the same port and data."""
+        """Stop it if it runs, and start it again on the same port and data."""
         if self.running:
             self.stop()
         return self.start()
 
     def pause(self) -> None:
-        """Freeze the broker with SIGSTOP: its connections stay open and nothing is answered."""
+        """Freeze it with SIGSTOP: its connections stay open and nothing is answered."""
         self._started().signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen broker go on."""
+        """Let it go on after :meth:`pause`."""
         self._started().signal(signal.SIGCONT)
 
     def resident_bytes(self) -> int:
-        """Return the broker's resident memory (RssAnon plus mapped files), as the kernel counts it now."""
+        """Return its resident memory (RssAnon plus mapped files), as the kernel counts it now."""
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
         found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
         if found is None:
-            raise ChildFailed(f"the broker (pid {self.pid}) has ended; it has no resident memory")
+            raise ChildFailed(f"the {self._what} (pid {self.pid}) has ended; it has no resident memory")
         return int(found.group(1)) * 1024
 
     def tail(self, lines: int = 20) -> str:
         """Return the end of the latest start's output, for an error message."""
         return self._started().tail(lines)
 
-    def _command(self) -> list[str]:
-        settings: dict[str, object] = {
-            "log.dirs": self.data_dir,
-            "listeners": f"PLAINTEXT://{self.host}:{self.port}",
-            **self.overrides,
-        }
-        pairs = [part for name, value in settings.items() for part in ("--override", f"{name}={_text(value)}")]
-        return [sys.executable, "-m", "spark_kafkalite.cli", "broker", *pairs]
+    @abstractmethod
+    def _command(self) -> list[str]: ...
 
     def _output_directory(self) -> Path:
-        # Beside the data, not in it: what lies in a log directory is the broker's.
+        # Beside the data, not in it: what lies in a log directory is the server's.
         return self.data_dir.with_name(f"{self.data_dir.name}-output")
 
     def _full_environment(self) -> dict[str, str]:
@@ -170,7 +162,7 @@ class BrokerProcess:
 
     def _started(self) -> ChildProcess:
         if self._process is None:
-            raise ChildFailed("the broker has not been started")
+            raise ChildFailed(f"the {self._what} has not been started")
         return self._process
 
     def __enter__(self) -> Self:
@@ -179,13 +171,85 @@ class BrokerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the broker; one that a test paused or broke is killed."""
+        """Stop it; one that a test paused or broke is killed."""
         if not self.running:
-            self.kill()  # of a dead broker only what it started may be left
+            self.kill()  # of a dead one only what it started may be left
             return
         with contextlib.suppress(ProcessLookupError):
             self.resume()
         self.stop()
+
+
+class BrokerProcess(_ServerProcess):
+    """One ``kafkalite broker`` process; a context manager.
+
+    ``bootstrap`` is its address from the first start on, and stays the same over restarts.
+    """
+
+    _what = "broker"
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int = 0,
+        overrides: Mapping[str, object] | None = None,
+        command_prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        registry_port: int | None = None,
+    ) -> None:
+        """Prepare a broker; ``start()`` or ``with`` starts it.
+
+        Port 0 takes a free one, which later starts keep. ``overrides`` are broker settings in Kafka's names; giving
+        ``listeners`` replaces the loopback listener (and then ``port`` means nothing). With a ``registry_port`` its
+        registry is served there (0 takes a free one). The rest is as for every server here.
+        """
+        super().__init__(data_dir, port=port, command_prefix=command_prefix, environment=environment)
+        self.overrides = dict(overrides or {})
+        self._registry_port = registry_port
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` as the broker's ready line named it."""
+        return self.address
+
+    @property
+    def registry_connect(self) -> str:
+        """Where its registry is served; what ``registry.zookeeper.open_zookeeper`` or kazoo connects to."""
+        found = _REGISTRY_LINE.search(self._started().stdout_text())
+        if found is None:
+            raise ChildFailed("the broker does not serve its registry; give it a registry_port")
+        return found.group(1)
+
+    def start(self) -> Self:
+        super().start()
+        if self._registry_port == 0:
+            self._registry_port = int(self.registry_connect.rpartition(":")[2])
+        return self
+
+    def _command(self) -> list[str]:
+        settings: dict[str, object] = {
+            "log.dirs": self.data_dir,
+            "listeners": f"PLAINTEXT://{self.host}:{self.port}",
+            **({} if self._registry_port is None else {"registry.listener": f"{self.host}:{self._registry_port}"}),
+            **self.overrides,
+        }
+        pairs = [part for name, value in settings.items() for part in ("--override", f"{name}={_text(value)}")]
+        return [sys.executable, "-m", "spark_kafkalite.cli", "broker", *pairs]
+
+
+class RegistryProcess(_ServerProcess):
+    """One ``kafkalite registry`` process; a context manager. ``connect`` is its connect string."""
+
+    _what = "registry"
+
+    @property
+    def connect(self) -> str:
+        return self.address
+
+    def _command(self) -> list[str]:
+        where = ["--data", str(self.data_dir), "--port", str(self.port), "--host", self.host]
+        return [sys.executable, "-m", "spark_kafkalite.cli", "registry", *where]
 
 
 def _text(value: object) -> str:

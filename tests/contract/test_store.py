@@ -38,6 +38,7 @@ from spark_kafkalite.registry.store import (
     Store,
     WatchEvent,
 )
+from spark_kafkalite.registry.tree_server import TreeServer
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 
 TIMEOUT_S = 10
@@ -65,6 +66,7 @@ def sessions_at(address: str) -> Iterator[Connect]:
 
 IMPLEMENTATIONS = [
     "embedded",
+    "served",
     pytest.param("zookeeper", marks=pytest.mark.zookeeper),
 ]
 
@@ -73,6 +75,12 @@ IMPLEMENTATIONS = [
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
     if request.param == "embedded":
         yield from embedded(tmp_path)
+    elif request.param == "served":
+        with EmbeddedRegistry(tmp_path) as registry:
+            server = TreeServer(registry)
+            with sessions_at(f"127.0.0.1:{server.start('127.0.0.1', 0)}") as connect:
+                yield connect
+            server.close()
     else:
         with sessions_at(request.getfixturevalue("zookeeper").connect) as connect:
             yield connect

@@ -8,10 +8,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.store import (
     ConnectionLoss,
     EventType,
@@ -20,11 +22,12 @@ from spark_kafkalite.registry.store import (
     SessionState,
     WatchEvent,
 )
+from spark_kafkalite.registry.tree_server import TreeServer
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
 from tests.contract.forwarder import Forwarder
 
 TIMEOUT_S = 15
-SERVERS = [pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
+SERVERS = ["served", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
 
 
 class Link:
@@ -60,8 +63,14 @@ class Link:
 
 
 @pytest.fixture(params=SERVERS)
-def address(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(request.param).connect)
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "zookeeper":
+        yield str(request.getfixturevalue("zookeeper").connect)
+        return
+    with EmbeddedRegistry(tmp_path) as registry:
+        server = TreeServer(registry)
+        yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
+        server.close()
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_the_list_of_commands_says_what_the_commands_say() -> None:
     ("arguments", "code", "said"),
     [
         (["brokr"], 2, "did you mean 'broker'?"),
-        (["xyz"], 2, "the commands are broker, topics"),
+        (["xyz"], 2, "the commands are broker, registry"),
         (["topics", "creat"], 2, "creat"),
         (["topics", "create"], 2, "--topic"),
         (["consume", "--topic", "t", "--from-beginning", "--offset", "1"], 2, "exclude each other"),

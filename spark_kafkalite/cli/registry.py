@@ -1,0 +1,80 @@
+"""``kafkalite registry``: the embedded registry alone, served in ZooKeeper's protocol until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+from spark_kafkalite.errors import RegistryError
+
+
+@click.command(
+    "registry",
+    epilog="""\b
+Examples:
+  kafkalite registry --data /var/lib/kafkalite-registry
+  kafkalite registry --data ./registry --port 0
+  kafkalite registry --data ./registry --host 0.0.0.0 --digest-file secret.txt
+""",
+)
+@click.option("--data", "data", metavar="DIR", required=True, help="Directory of its file; made when missing.")
+@click.option("--port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0 picks a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--digest-file", metavar="FILE", help="USER:PASSWORD that every client must prove (scheme digest).")
+@click.option("--insecure", is_flag=True, help="Let other hosts in without authentication.")
+def command(data: str, port: int, host: str, digest_file: str | None, insecure: bool) -> int:
+    """Run the registry of a cluster without ZooKeeper (and without Java).
+
+    It answers ZooKeeper's client protocol: kazoo, ZooKeeper's shell and registry consumers connect to it. It prints one
+    line when it serves, 'kafkalite registry ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
+    """
+    from spark_kafkalite.broker.event_log import configure_logging
+    from spark_kafkalite.registry.embedded import open_embedded
+    from spark_kafkalite.registry.listener import RegistryListener
+    from spark_kafkalite.registry.store import SessionState
+    from spark_kafkalite.registry.tree_server import TreeServer
+
+    listener = RegistryListener.parse(
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}", digest=_read_digest(digest_file), insecure=insecure
+    )
+    configure_logging("INFO")
+    stopping, failed = threading.Event(), threading.Event()
+    # Before anything is started: a stop that comes early is a stop, too.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    store = open_embedded(Path(data))
+
+    def session_changed(state: SessionState) -> None:
+        # This process's own session ends only when the disk fails.
+        if state is SessionState.LOST:
+            failed.set()
+            stopping.set()
+
+    store.add_session_listener(session_changed)
+    server = TreeServer(store.registry, digest=listener.digest)
+    try:
+        try:
+            bound = server.start(listener.host, listener.port)
+        except OSError as error:
+            raise RegistryError(f"cannot listen on {listener.address(port)}: {error.strerror}") from error
+        print(f"kafkalite registry ready on {listener.address(bound)}", flush=True)
+        stopping.wait()
+    finally:
+        server.close()
+        store.close()
+    if failed.is_set():
+        print("the registry's disk has failed; nothing after its last answer is kept", file=sys.stderr)
+    return 1 if failed.is_set() else 0
+
+
+def _read_digest(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise click.UsageError(f"--digest-file {path}: {error.strerror}") from error

@@ -1,0 +1,278 @@
+"""One connection of ZooKeeper's protocol: frames in, answers and events out in order, bounded memory.
+
+Requests run in the registry's writer thread in the order in which they came; what they answer, and the events of this
+connection's watches, come back through the server's outbox in the order of the transactions and leave in that order.
+
+Bounds, so that nobody's behaviour costs more than it should:
+
+- a frame has at most MAX_FRAME_BYTES, the first one (before there is a session) MAX_HELLO_BYTES;
+- MAX_IN_FLIGHT requests, or MAX_IN_FLIGHT_BYTES of them, may be unanswered: then nothing more is read;
+- MAX_HELD_BYTES of answers may wait for a slow reader (or the server's share, if that is used up): later requests are
+  then *postponed*, which means that they are not run before the answers have left, and nothing more is read;
+- events cannot be held back: with more than MAX_UNSENT_BYTES unsent the connection is closed;
+- there must be a session within HELLO_S; then its deadline rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from spark_kafkalite.errors import FrameError
+from spark_kafkalite.registry import jute
+from spark_kafkalite.registry.store import WatchEvent
+from spark_kafkalite.registry.tree_requests import Run
+from spark_kafkalite.registry.tree_sessions import ServedSession
+
+if TYPE_CHECKING:
+    from spark_kafkalite.registry.tree_server import TreeServer
+
+MAX_HELLO_BYTES: Final = 1024
+MAX_IN_FLIGHT: Final = 1000
+MAX_IN_FLIGHT_BYTES: Final = 4 * 1024 * 1024
+MAX_HELD_BYTES: Final = 4 * 1024 * 1024
+MAX_UNSENT_BYTES: Final = 16 * 1024 * 1024
+HELLO_S: Final = 10.0
+
+_WORD_BYTES: Final = 4
+_WRITE_BUFFER_BYTES: Final = 256 * 1024
+_EVENT_XID: Final = -1
+# KeeperState.SyncConnected
+_CONNECTED: Final = 3
+_EVENT_BODY: Final = struct.Struct("!ii")
+
+
+class Request:
+    """One request under way. ``answer_bytes`` is set in the writer thread, again if it is run again."""
+
+    __slots__ = ("answer_bytes", "run", "size", "xid")
+
+    def __init__(self, xid: int, run: Run, size: int) -> None:
+        self.xid = xid
+        self.run = run
+        self.size = size
+        self.answer_bytes = 0
+
+
+class TreeConnection(asyncio.Protocol):
+    """One client's connection. In the server's loop, but for what says otherwise."""
+
+    def __init__(self, server: TreeServer) -> None:
+        self._server = server
+        self.transport: asyncio.Transport
+        self.peer = "?"
+        self.session: ServedSession | None = None
+        # Between the client's hello and the session there is nothing else to do.
+        self.opening = False
+        self.authorized = False
+        self.closed = False
+        # Since when a session, or the end, is awaited.
+        self.began_s = time.monotonic()
+        self._buffer = bytearray()
+        self._ending = False
+        self._reading = True
+        self._writable = True
+        self.in_flight = 0
+        self._in_flight_bytes = 0
+        # The largest zxid that the client knows of.
+        self.last_zxid = 0
+        # Bytes of answers: made (writer thread), handed to the transport, and of these sent.
+        self.made_bytes = 0
+        self._handed_bytes = 0
+        self.sent_bytes = 0
+        # Set in the writer thread, taken back here when nothing of this connection is there any more.
+        self.postponing = False
+        self.postponed: deque[Request] = deque()
+
+    def __repr__(self) -> str:
+        session = f"session {self.session.session_id}" if self.session else "no session"
+        return f"TreeConnection({self.peer}, {session}, in_flight={self.in_flight}, held={self.held_bytes})"
+
+    @property
+    def held_bytes(self) -> int:
+        """Answers that were made and have not left."""
+        return self.made_bytes - self.sent_bytes
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._buffer) + self._in_flight_bytes
+
+    def overdue(self, now_s: float) -> bool:
+        """Whether there should be a session, or an end, by now."""
+        return (self._ending or (self.session is None and not self.opening)) and now_s > self.began_s + HELLO_S
+
+    @property
+    def waits_for_registry(self) -> bool:
+        """Whether it is the registry's turn: whoever waits for that is not silent."""
+        return self.in_flight > len(self.postponed)
+
+    # asyncio ----------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
+        address = transport.get_extra_info("peername")
+        self.peer = f"{address[0]}:{address[1]}" if address else "?"
+        self._server.connection_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed or self._ending:
+            return
+        self._buffer += data
+        self.advance()
+        if len(self._buffer) > _WRITE_BUFFER_BYTES:
+            self._server.check_buffers()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.closed:
+            self.closed = True
+            self._buffer.clear()
+            self._server.connection_lost(self)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self.sent_bytes = self._handed_bytes
+        self.retry_postponed()
+        self.advance()
+
+    # In ---------------------------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Take the frames that have arrived, as far as the bounds allow."""
+        position = 0
+        try:
+            while not (self.closed or self._ending) and self._may_take():
+                frame_bytes = self._frame_at(position)
+                if frame_bytes is None:
+                    break
+                start = position + _WORD_BYTES
+                position = start + frame_bytes
+                self._server.take(self, jute.Reader(bytes(self._buffer[start:position])), frame_bytes)
+        except FrameError as error:
+            self.close(str(error))
+            return
+        if self.closed or self._ending:
+            self._buffer.clear()
+        elif position:
+            del self._buffer[:position]
+        self._read_or_not()
+
+    def _frame_at(self, position: int) -> int | None:
+        """Return the length of the whole frame at a position of the buffer, None when it has not arrived."""
+        available = len(self._buffer) - position - _WORD_BYTES
+        if available < 0:
+            return None
+        head = bytes(self._buffer[position : position + _WORD_BYTES])
+        known = self.session is not None
+        if not known and self._server.four_letters(self, head):
+            return None
+        length = int.from_bytes(head, "big", signed=True)
+        most = jute.MAX_FRAME_BYTES if known else MAX_HELLO_BYTES
+        if not 0 < length <= most:
+            raise FrameError(f"a frame of {length} bytes; {most} are the most")
+        return length if available >= length else None
+
+    def _may_take(self) -> bool:
+        return (
+            not self.opening
+            and self._writable
+            and not self.postponed
+            and self.in_flight < MAX_IN_FLIGHT
+            and self._in_flight_bytes < MAX_IN_FLIGHT_BYTES
+        )
+
+    def _read_or_not(self) -> None:
+        if self.closed or self._ending or self.transport.is_closing():
+            return
+        reading = self._may_take()
+        if reading != self._reading:
+            self._reading = reading
+            if reading:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    def begin(self, request: Request) -> None:
+        """Count a request that is handed to the registry."""
+        self.in_flight += 1
+        self._in_flight_bytes += request.size
+
+    def postpone(self, request: Request) -> None:
+        self.postponed.append(request)
+        self.retry_postponed()
+
+    def retry_postponed(self) -> None:
+        """Run what was postponed, once its place is free and nothing that was asked for later can overtake it."""
+        if (
+            self.postponed
+            and not self.closed
+            and self._writable
+            and self.in_flight == len(self.postponed)
+            and self.held_bytes < MAX_HELD_BYTES // 2
+            and self._server.has_room_for_answers
+        ):
+            self.postponing = False
+            again, self.postponed = self.postponed, deque()
+            for request in again:
+                self._server.submit(self, request)
+
+    # Out --------------------------------------------------------------------------------------------------------------
+
+    def tell(self, event: WatchEvent) -> None:
+        """Send a watch event, in the order of the transactions. In the writer thread."""
+        path = jute.write_string(event.path)
+        body = _EVENT_BODY.pack(event.type.value, _CONNECTED) + path
+        self._server.put(self, jute.reply(_EVENT_XID, -1, 0, body), None)
+
+    def deliver(self, frames: list[bytes], done: list[Request]) -> None:
+        """Send what came out of the registry, which completes these requests."""
+        self.in_flight -= len(done)
+        self._in_flight_bytes -= sum(request.size for request in done)
+        self._handed_bytes += sum(request.answer_bytes for request in done)
+        if self.closed:
+            self.sent_bytes = self._handed_bytes
+            return
+        if frames:
+            self.transport.write(b"".join(frames))
+        if self._writable:
+            self.sent_bytes = self._handed_bytes
+        elif self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.close("it does not read its events")
+            return
+        else:
+            self.sent_bytes = max(self.sent_bytes, self._handed_bytes - self.transport.get_write_buffer_size())
+        self.retry_postponed()
+        self.advance()
+
+    def send(self, data: bytes) -> None:
+        """Send something that has no request under way."""
+        if not self.closed:
+            self.transport.write(data)
+
+    def end(self) -> None:
+        """Take nothing more, and close when everything has been sent."""
+        self._ending = True
+        self._buffer.clear()
+        self.began_s = time.monotonic()
+        if not self.closed:
+            self.transport.close()
+
+    def close(self, reason: str) -> None:
+        """Close at once."""
+        if self.closed:
+            return
+        self._server.log_closed(self, reason)
+        self.closed = True
+        self._buffer.clear()
+        self.transport.abort()
+        self._server.connection_lost(self)

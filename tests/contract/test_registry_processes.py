@@ -1,0 +1,117 @@
+"""The registry as a process: alone, within a broker, and ZooKeeper itself from the command line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+from spark_kafkalite.registry.store import SessionState
+from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
+from spark_kafkalite.testing.child_process import ChildProcess
+from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.testing.zookeeper import four_letters
+
+TIMEOUT_S = 15
+
+
+def test_the_registry_runs_alone_and_keeps_what_is_persistent(tmp_path: Path) -> None:
+    with RegistryProcess(tmp_path / "registry") as registry:
+        first = open_zookeeper(registry.connect)
+        first.create("/kept", b"data").result(TIMEOUT_S)
+        first.create("/gone", ephemeral=True).result(TIMEOUT_S)
+        stat = first.set("/kept", b"more").result(TIMEOUT_S)
+        assert registry.stop() == 0
+        registry.start()
+        second = open_zookeeper(registry.connect)
+        assert second.get("/kept").result(TIMEOUT_S) == (b"more", stat)
+        assert second.exists("/gone").result(TIMEOUT_S) is None
+        assert second.session_id > first.session_id
+        # The session of the earlier process is told that it is over.
+        assert _lost(first)
+        first.close()
+        second.close()
+
+
+def _lost(store: ZooKeeperStore) -> bool:
+    return store.exists("/").exception(TIMEOUT_S) is not None and store.state is not SessionState.CONNECTED
+
+
+def test_four_letter_words_are_answered(tmp_path: Path) -> None:
+    with RegistryProcess(tmp_path / "registry") as registry:
+        assert four_letters(registry.port, "ruok") == "imok"
+        assert four_letters(registry.port, "isro") == "rw"
+        assert "Mode: standalone" in four_letters(registry.port, "srvr")
+        client = open_zookeeper(registry.connect)
+        assert "127.0.0.1" in four_letters(registry.port, "stat")
+        client.close()
+
+
+def test_a_broker_serves_its_registry(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker", registry_port=0) as broker:
+        store = open_zookeeper(broker.registry_connect)
+        assert store.children("/brokers/ids").result(TIMEOUT_S) == ["1"]
+        data, _ = store.get("/brokers/ids/1").result(TIMEOUT_S)
+        assert json.loads(data)["port"] == broker.port
+        where = broker.registry_connect
+        store.create("/consumers/g", make_parents=True).result(TIMEOUT_S)
+        store.close()
+        broker.restart()
+        assert broker.registry_connect == where
+        store = open_zookeeper(where)
+        assert store.exists("/consumers/g").result(TIMEOUT_S) is not None
+        store.close()
+        assert broker.stop() == 0
+
+
+def test_a_registry_with_a_digest_answers_who_proves_it(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("user:secret\n")
+    command = [sys.executable, "-m", "spark_kafkalite.cli", "registry", "--data", str(tmp_path / "r"), "--port", "0"]
+    process = ChildProcess([*command, "--digest-file", str(tmp_path / "secret")], tmp_path, "registry")
+    try:
+        process.wait_until(lambda: "\n" in process.stdout_text(), TIMEOUT_S, "ready")
+        address = process.stdout_text().split()[-1]
+        store = open_zookeeper(address, auth=("digest", "user:secret"))
+        assert store.create("/a").result(TIMEOUT_S) == "/a"
+        store.close()
+        stranger = KazooClient(address)
+        stranger.start()
+        with pytest.raises(NoAuthError):
+            stranger.get("/a")
+        stranger.stop()
+        stranger.close()
+        process.signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+    finally:
+        process.kill()
+
+
+def test_a_registry_for_everybody_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "spark_kafkalite.cli", "registry", "--data", str(tmp_path / "r")]
+    done = subprocess.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "can be reached from other hosts" in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.zookeeper
+def test_zookeeper_runs_from_the_command_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "spark_kafkalite.cli", "zookeeper", "--data", str(tmp_path / "z"), "--port", "0"]
+    process = ChildProcess(command, tmp_path, "zookeeper")
+    try:
+        process.wait_until(lambda: "\n" in process.stdout_text(), 60, "ready")
+        address = process.stdout_text().removeprefix("kafkalite zookeeper ready on ").strip()
+        store = open_zookeeper(address)
+        assert store.create("/a").result(TIMEOUT_S) == "/a"
+        store.close()
+        process.signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+        assert four_letters(int(address.rpartition(":")[2]), "ruok") == ""
+    finally:
+        process.kill()

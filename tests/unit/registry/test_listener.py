@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.registry.listener import RegistryListener
+
+
+def test_an_address_is_parsed_and_shown_with_the_bound_port() -> None:
+    assert RegistryListener.parse("127.0.0.1:0").address(4711) == "127.0.0.1:4711"
+    assert RegistryListener.parse("[::1]:2181").address(2181) == "[::1]:2181"
+
+
+@pytest.mark.parametrize("address", ["", "2181", ":2181", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536"])
+def test_a_malformed_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="not of the form HOST:PORT"):
+        RegistryListener.parse(address)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1"])
+def test_other_hosts_need_authentication_or_a_word_of_trust(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"can be reached from other hosts.*registry\.listener\.digest"):
+        RegistryListener.parse(f"{host}:2181")
+    assert RegistryListener.parse(f"{host}:2181", insecure=True).digest is None
+    assert RegistryListener.parse(f"{host}:2181", digest="user:secret").digest == "user:secret"
+
+
+@pytest.mark.parametrize("digest", ["user", "user:", ":secret", ""])
+def test_a_digest_names_user_and_password_and_is_not_shown(digest: str) -> None:
+    with pytest.raises(ConfigError, match=r"\(hidden\)"):
+        RegistryListener.parse("127.0.0.1:2181", digest=digest)
