@@ -19,6 +19,7 @@ from spark_kafkalite.broker import handlers
 from spark_kafkalite.broker.config import BROKER_SETTINGS
 from spark_kafkalite.broker.dispatch import API_TABLE
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
+from spark_kafkalite.client.streams_config import CONNECTOR_SETTINGS
 from spark_kafkalite.log.config import TOPIC_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
@@ -80,6 +81,7 @@ _GROUPS: tuple[tuple[str, str, SettingGroup], ...] = (
     ),
     ("Producer", "`Producer({...})`, or keywords in snake case.", PRODUCER_SETTINGS),
     ("Consumer", "`Consumer({...})`, or keywords in snake case.", CONSUMER_SETTINGS),
+    ("Consumer connector", "`ConsumerConnector({...})`, or keywords in snake case.", CONNECTOR_SETTINGS),
     ("Admin", "`Admin({...})`, or keywords in snake case.", ADMIN_SETTINGS),
     ("Spark reader", '`spark.read.format("kafkalite").option(NAME, VALUE)`, and `readStream`.', READER_OPTIONS),
     ("Spark writer", '`frame.write.format("kafkalite").option(NAME, VALUE)`, and `writeStream`.', WRITER_OPTIONS),

@@ -12,15 +12,31 @@ if TYPE_CHECKING:
     from spark_kafkalite.client.admin import Admin as Admin
     from spark_kafkalite.client.consumer import Consumer as Consumer
     from spark_kafkalite.client.producer import Producer as Producer
+    from spark_kafkalite.client.streams import ConsumerConnector as ConsumerConnector
+    from spark_kafkalite.client.topic_filters import Blacklist as Blacklist
+    from spark_kafkalite.client.topic_filters import Whitelist as Whitelist
     from spark_kafkalite.model import Record as Record
     from spark_kafkalite.model import TopicPartition as TopicPartition
 
 __version__ = "0.1.0"
 
-__all__ = ["Admin", "Consumer", "Producer", "Record", "TopicPartition", "__version__"]
+__all__ = [
+    "Admin",
+    "Blacklist",
+    "Consumer",
+    "ConsumerConnector",
+    "Producer",
+    "Record",
+    "TopicPartition",
+    "Whitelist",
+    "__version__",
+]
 
 _MODULES = {
     "Admin": "spark_kafkalite.client.admin",
+    "Blacklist": "spark_kafkalite.client.topic_filters",
+    "ConsumerConnector": "spark_kafkalite.client.streams",
+    "Whitelist": "spark_kafkalite.client.topic_filters",
     "Consumer": "spark_kafkalite.client.consumer",
     "Producer": "spark_kafkalite.client.producer",
     "Record": "spark_kafkalite.model",

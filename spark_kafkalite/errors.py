@@ -52,6 +52,18 @@ class BrokerUnreachable(KafkaliteError):
     refresh_metadata = True
 
 
+class ConsumerTimeout(KafkaliteError):
+    """Nothing came on a message stream for ``consumer.timeout.ms``; the stream can be read on."""
+
+    retriable = True
+
+
+class RebalanceFailed(KafkaliteError):
+    """A registry consumer could not get hold of its partitions within its retries."""
+
+    retriable = True
+
+
 class SerializationError(KafkaliteError):
     """A key, value or header is not bytes, or not what the record format can hold."""
 

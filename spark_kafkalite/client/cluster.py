@@ -35,7 +35,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -101,11 +101,7 @@ class ClusterClient:
         Raises BrokerUnreachable when no broker answers before the deadline. Errors of single topics are in the picture.
         """
         asked = None if topics is None else set(topics)
-        request = MetadataRequest(
-            topics=None if asked is None else [MetadataRequestTopic(name=name) for name in sorted(asked)],
-            allow_auto_topic_creation=allow_auto_create,
-        )
-        answer = self.request_any(METADATA, request, deadline)
+        answer = self._ask(asked, deadline, allow_auto_create)
         with self._lock:
             self._snapshot = snapshot = merge(self._snapshot, answer, asked)
             self._refreshed_s = self._clock.monotonic_s()
@@ -114,6 +110,15 @@ class ClusterClient:
         for listener in listeners:
             listener(snapshot)
         return snapshot
+
+    def _ask(self, asked: set[str] | None, deadline: Deadline, allow_auto_create: bool) -> MetadataResponse:
+        """Return an answer about the named topics (None: about all) and the brokers."""
+        request = MetadataRequest(
+            topics=None if asked is None else [MetadataRequestTopic(name=name) for name in sorted(asked)],
+            allow_auto_topic_creation=allow_auto_create,
+        )
+        answer: MetadataResponse = self.request_any(METADATA, request, deadline)
+        return answer
 
     def topic(self, name: str, deadline: Deadline, *, allow_auto_create: bool = False) -> TopicInfo:
         """Return a topic, from the cache while that is young, waiting for one that is being created.

@@ -95,7 +95,12 @@ class PartitionState:
 class ReadAhead:
     """All assigned partitions of one consumer."""
 
-    def __init__(self, config: ConsumerConfig, cluster: ClusterClient, clock: Clock) -> None:
+    def __init__(self, config: ConsumerConfig, cluster: ClusterClient, clock: Clock, *, fair: bool = False) -> None:
+        """``fair``: partitions have readers of their own, and one that nobody reads must not use up the room of others.
+
+        Then each has its share of ``queued.max.bytes``, and may hold one batch beyond it.
+        """
+        self._fair = fair
         self._config = config
         self._cluster = cluster
         self._clock = clock
@@ -315,11 +320,14 @@ class ReadAhead:
     def _wait_for_room(self, node: int) -> tuple[list[tuple[PartitionState, int, FetchFrom]], int, int] | None:
         """Wait for something to fetch from a broker; returns it with the wait and byte limits, None to end."""
         config = self._config
-        enough = 2 * max(1, config.max_partition_fetch_bytes)
         with self.lock:
             while True:
                 if self.closed:
                     return None
+                most = config.max_partition_fetch_bytes
+                if self._fair:
+                    most = max(1, min(most, config.queued_max_bytes // (2 * max(1, len(self.states)))))
+                enough = 2 * max(1, most)
                 snapshot = self._cluster.snapshot
                 now_s = self._clock.monotonic_s()
                 wants: list[tuple[PartitionState, int, FetchFrom]] = []
@@ -343,13 +351,16 @@ class ReadAhead:
                             state.topic_partition,
                             state.fetch_offset,
                             info.leader_epoch,
-                            config.max_partition_fetch_bytes,
+                            most,
                         )
                         wants.append((state, state.generation, position))
                 if not leads or node not in snapshot.nodes:
                     return None
                 held = self._requested_bytes + sum(state.buffered_bytes for state in self.states.values())
                 room = min(config.fetch_max_bytes, config.queued_max_bytes - held)
+                if room <= 0 and self._fair:
+                    # One batch, for somebody whose readers wait.
+                    wants, room, is_cut = [want for want in wants if not want[0].buffered][:1], 1, True
                 if wants and room > 0:
                     self._requested_bytes += room
                     # The broker fills an answer in the order of the request: everybody comes first in turn.
