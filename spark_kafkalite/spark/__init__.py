@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read_published", "register"]
+    from spark_kafkalite.spark.listener import KafkaliteListener
+
+__all__ = ["install_listener", "read_published", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -19,6 +21,16 @@ def register(spark: SparkSession) -> None:
     from spark_kafkalite.spark import registration
 
     registration.register(spark)
+
+
+def install_listener(spark: SparkSession) -> KafkaliteListener:
+    """Watch a session's streams, for their lag and last commits, and return the listener that does.
+
+    See :mod:`spark_kafkalite.spark.listener`.
+    """
+    from spark_kafkalite.spark import listener
+
+    return listener.install_listener(spark)
 
 
 def read_published(spark: SparkSession, path: str) -> DataFrame:

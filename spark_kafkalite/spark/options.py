@@ -1,8 +1,9 @@
 """The options of format("kafkalite"): names, meaning and checks, for the source and for the sink.
 
-Option names and semantics are those of Spark's JVM connector (``facts`` in the docs: docs/spark.md); they are
-case-insensitive, and Spark hands them over in lower case. ``kafka.`` in front of a name passes it to our client without
-that prefix; ``bootstrap.servers`` works without the prefix as well.
+Option names and semantics are those of Spark's JVM connector; they are case-insensitive, and Spark hands them over in
+lower case. ``kafka.`` in front of a name passes it to our client without that prefix; ``bootstrap.servers`` works
+without the prefix as well. What the values of offsets and of committing mean is in :mod:`.offset_options` and
+:mod:`.commit_options`.
 
 An option is one of: *declared* here for this direction; declared for the *other* direction (a shared dictionary of
 options is common: a warning, no effect); *known* to Spark's connector or planned by us but not built (an error, never

@@ -34,7 +34,6 @@ from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 
 _numbers = itertools.count(1)
@@ -47,11 +46,6 @@ MakeAgain = Callable[[str, int], None]
 def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.WARNING, "spark_kafkalite.spark")
     return caplog
-
-
-@pytest.fixture(scope="session", params=[pytest.param("apache", marks=pytest.mark.kafka)])
-def bootstrap(apache_kafka: ApacheKafka) -> str:
-    return apache_kafka.bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +206,7 @@ def test_without_groupid_and_with_none_nothing_is_committed(bootstrap, topic, gr
     assert committed(group) == {}
 
 
+@pytest.mark.parametrize("bootstrap", [pytest.param("apache", marks=pytest.mark.kafka)], indirect=True)
 def test_a_group_with_members_refuses_and_the_query_goes_on(bootstrap, topic, group, warnings):
     kafka = pytest.importorskip("confluent_kafka")
     fill(bootstrap, topic, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -91,6 +92,14 @@ class Topics:
     ) -> None:
         self.producer.close(5)
         self.admin.close()
+
+
+def eventually(holds: Callable[[], bool], timeout_s: float = 30) -> None:
+    """Wait until it holds."""
+    until = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < until, "it did not come to hold"
+        time.sleep(0.05)
 
 
 def logged_offsets(checkpoint: str) -> list[dict[str, Any]]:

@@ -1,0 +1,255 @@
+"""Watches the streaming queries of a session: their lag, and the commit of a last batch that the source cannot make.
+
+After :func:`install_listener` Spark reports every batch of every query to the application's own process, in one thread
+and in order: where each source's batch ended and where the logs ended, but nothing of the source's options. Those are
+read from the query's plan in the JVM, in which a source has the same description as in the report. Sources of other
+formats are passed over.
+
+A batch that was reported is in the checkpoint's commit log. So when a query ends, its last one is committed as the
+options say: Trigger.Once and a stopped query end before the source is asked again, see :mod:`.stream_reader`.
+``spark.stop()`` waits for reports that are under way; an application that ends without it may lose that commit, which
+the next start of the query makes good.
+
+What fails in here warns, and the query does not notice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JError
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from spark_kafkalite.errors import ConfigError, KafkaliteError
+from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
+from spark_kafkalite.spark.offset_ranges import Offsets, from_json
+from spark_kafkalite.spark.offset_registry import OffsetRegistry, known_id
+from spark_kafkalite.spark.options import ReaderOptions, reader_options
+from spark_kafkalite.spark.source import FORMAT_NAME
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+# Ended queries whose last figures are kept.
+_MOST_ENDED: Final = 100
+_EXPECTED: Final = (KafkaliteError, OSError, Py4JError, ValueError)
+
+
+class PartitionLag(NamedTuple):
+    """How far a query is behind in one partition, as of its last report.
+
+    ``offset`` is the next one that the query will read, ``end_offset`` the end of the log that its source saw.
+    """
+
+    query_id: str
+    query_name: str | None
+    group_id: str | None
+    topic: str
+    partition: int
+    offset: int
+    end_offset: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets that are waiting."""
+        return max(0, self.end_offset - self.offset)
+
+
+@dataclass
+class _Source:
+    """A kafkalite source of a running query. ``done``: where its last reported batch ended."""
+
+    options: ReaderOptions
+    done: Offsets | None = None
+    ends: Offsets = field(default_factory=dict)
+
+
+@dataclass
+class _Query:
+    """A running query. ``execution`` is Spark's own object; ``sources`` are keyed by Spark's description of them."""
+
+    execution: Any
+    query_id: str
+    name: str | None
+    sources: dict[str, _Source] | None = None
+
+    def lags(self) -> list[PartitionLag]:
+        return [
+            PartitionLag(self.query_id, self.name, source.options.commit.group_id, tp.topic, tp.partition,
+                         source.done.get(tp, 0), source.ends.get(tp, source.done.get(tp, 0)))
+            for source in (self.sources or {}).values()
+            if source.done is not None
+            for tp in sorted({**source.done, **source.ends})
+        ]  # fmt: skip
+
+
+class KafkaliteListener(StreamingQueryListener):
+    """What :func:`install_listener` installs."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._session = spark
+        self._lock = threading.Lock()
+        self._running: dict[str, _Query] = {}
+        self._lags: dict[str, list[PartitionLag]] = {}
+
+    # What users ask -------------------------------------------------------------------------------------------------
+
+    @property
+    def lag(self) -> list[PartitionLag]:
+        """How far each query is behind, partition by partition, as of its last report; also of queries that ended."""
+        with self._lock:
+            return [each for of_query in self._lags.values() for each in of_query]
+
+    def prometheus(self) -> str:
+        """Return the figures as gauges in Prometheus's text format."""
+        lines = []
+        for name, text in (
+            ("kafkalite_query_lag", "Offsets that a streaming query has not read yet."),
+            ("kafkalite_query_offset", "The next offset that a streaming query will read."),
+        ):
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+            for each in self.lag:
+                labels = {
+                    "query": each.query_name or each.query_id,
+                    "query_id": each.query_id,
+                    "consumergroup": each.group_id or "",
+                    "topic": each.topic,
+                    "partition": str(each.partition),
+                }
+                shown = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
+                lines.append(f"{name}{{{shown}}} {each.lag if name.endswith('lag') else each.offset}")
+        return "\n".join(lines) + "\n"
+
+    # What Spark reports ---------------------------------------------------------------------------------------------
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Take hold of the query while it is sure to be active: a short one has ended before its first report."""
+        try:
+            self._take_up(str(event.runId), str(event.id), event.name)
+        except _EXPECTED as error:
+            _LOG.warning("query %s is not watched: %s", event.name or event.id, error)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Take note of where the batch ended, which is now in the checkpoint, and of the lag."""
+        progress = event.progress
+        try:
+            query = self._take_up(str(progress.runId), str(progress.id), progress.name)
+            if query is None:
+                return
+            if query.sources is None:
+                query.sources = _sources_of(query.execution)
+            for reported in progress.sources:
+                source = query.sources.get(reported.description)
+                if source is not None and (done := _offsets(reported.endOffset)) is not None:
+                    source.done = done
+                    source.ends = _offsets(reported.latestOffset) or {}
+        except _EXPECTED as error:
+            _LOG.warning("a report of query %s is passed over: %s", progress.name or progress.id, error)
+            return
+        lags = query.lags()
+        if not lags:
+            return
+        with self._lock:
+            self._lags[query.query_id] = lags
+        behind = [f"{each.topic}-{each.partition} {each.lag}" for each in lags if each.lag]
+        _LOG.info(
+            "query %s is %d records behind: %s",
+            query.name or query.query_id,
+            sum(each.lag for each in lags),
+            ", ".join(behind) or "nothing waits",
+        )
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing has changed."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Commit the last batch, where offsets are committed at all."""
+        with self._lock:
+            query = self._running.pop(str(event.runId), None)
+            ended = [each for each in self._lags if all(each != other.query_id for other in self._running.values())]
+            for each in ended[:-_MOST_ENDED]:
+                del self._lags[each]
+        for source in (query.sources or {}).values() if query is not None else ():
+            try:
+                _commit(source)
+            except _EXPECTED as error:
+                _LOG.warning("the last batch's offsets are not committed, the next start of the query does: %s", error)
+
+    def _take_up(self, run_id: str, query_id: str, name: str | None) -> _Query | None:
+        with self._lock:
+            query = self._running.get(run_id)
+        if query is None:
+            active = self._session.streams.get(query_id)
+            if active is None:
+                return None
+            query = _Query(active._jsq.streamingQuery(), query_id, name)
+            with self._lock:
+                query = self._running.setdefault(run_id, query)
+        return query
+
+
+def _sources_of(execution: Any) -> dict[str, _Source]:
+    """Return the kafkalite sources in a running query's plan."""
+    found: dict[str, _Source] = {}
+    leaves = execution.logicalPlan().collectLeaves()
+    for index in range(leaves.length()):
+        leaf = leaves.apply(index)
+        if leaf.getClass().getSimpleName() != "StreamingDataSourceV2ScanRelation":
+            continue
+        relation = leaf.relation()
+        if relation.table().name() == FORMAT_NAME:
+            options = dict(relation.options().asCaseSensitiveMap())
+            found[leaf.stream().toString()] = _Source(reader_options(options))
+    return found
+
+
+def _offsets(reported: str | None) -> Offsets | None:
+    stored = None if reported is None else json.loads(reported)
+    return None if stored is None else from_json(stored)[0]
+
+
+def _commit(source: _Source) -> None:
+    registry = OffsetRegistry.of(source.options)
+    if registry is None or source.done is None:
+        return
+    try:
+        now: Mapping[str, bytes] = ClusterOffsets(source.options).check().topic_ids
+        # The id that the source committed under is that of the records which were read.
+        ids = {**now, **registry.remembered(source.done).topic_ids}
+        registry.follow(source.done, {topic: each for topic in ids if (each := known_id(ids, topic))}, last=True)
+    finally:
+        registry.close()
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+_INSTALLED: WeakKeyDictionary[SparkSession, KafkaliteListener] = WeakKeyDictionary()
+
+
+def install_listener(spark: SparkSession) -> KafkaliteListener:
+    """Install the listener in a session, once, and return it. Raises ConfigError for Spark Connect."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise ConfigError(
+            "install_listener needs classic Spark: over Spark Connect the queries run in another process. Call it there"
+        )
+    listener = _INSTALLED.get(spark)
+    if listener is None:
+        listener = _INSTALLED[spark] = KafkaliteListener(spark)
+        spark.streams.addListener(listener)
+    return listener

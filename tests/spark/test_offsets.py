@@ -1,0 +1,135 @@
+"""Offsets beside the checkpoint, as Spark's engine drives the source.
+
+What needs no Spark is in tests/interop/test_spark_offsets.py.
+"""
+
+import itertools
+import os
+
+import pytest
+
+from spark_kafkalite import Admin, TopicPartition
+from spark_kafkalite.spark import install_listener
+from spark_kafkalite.testing.apache_kafka import kafka_tool
+
+from .topics import eventually
+
+pytestmark = pytest.mark.spark
+
+GROUPS_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def group() -> str:
+    return f"spark-group-{next(_numbers)}"
+
+
+@pytest.fixture
+def listener(spark):
+    return install_listener(spark)
+
+
+def described(bootstrap: str, group: str) -> dict[str, tuple[int, int, int]]:
+    """Return (CURRENT-OFFSET, LOG-END-OFFSET, LAG) of each partition as Kafka's own tool shows them."""
+    told = kafka_tool(GROUPS_COMMAND, "--bootstrap-server", bootstrap, "--describe", "--group", group).stdout
+    rows = [line.split() for line in told.splitlines() if line.startswith(f"{group} ")]
+    return {f"{row[1]}-{row[2]}": (int(row[3]), int(row[4]), int(row[5])) for row in rows}
+
+
+def committed(topics, group: str) -> dict[str, int]:
+    with Admin({"bootstrap.servers": topics.bootstrap}) as admin:
+        return {str(tp): each.offset for tp, each in admin.group_offsets(group).items()}
+
+
+def test_available_now_commits_every_batch_and_a_new_query_takes_over(topics_anywhere, checkpoint, group, tmp_path):
+    topics = topics_anywhere
+    topic = topics.new(2)
+    topics.fill(topic, range(10), 0)
+    topics.fill(topic, range(10, 12), 1)
+    stream = topics.stream(topic, groupId=group, maxOffsetsPerTrigger=6)
+    assert len(topics.run(stream, checkpoint)) == 12
+    assert committed(topics, group) == {f"{topic}-0": 10, f"{topic}-1": 2}
+    topics.fill(topic, ["new"])
+    taken_over = topics.stream(topic, groupId=group, startingOffsets="committed")
+    assert topics.run(taken_over, str(tmp_path / "another")) == ["new"]
+    assert committed(topics, group) == {f"{topic}-0": 11, f"{topic}-1": 2}
+    assert topics.values(topic, groupId=group, startingOffsets="committed") == []
+
+
+@pytest.mark.parametrize("topics_anywhere", [pytest.param("apache", marks=pytest.mark.kafka)], indirect=True)
+def test_a_running_query_is_seen_by_kafkas_own_lag_tool(topics_anywhere, checkpoint, group):
+    topics = topics_anywhere
+    topic = topics.new()
+    topics.fill(topic, range(7))
+    stream = topics.stream(topic, groupId=group, maxOffsetsPerTrigger=7)
+    held = []
+
+    def hold(batch_id, rows):
+        if batch_id == 1:
+            # The first batch is done, and committed; this one is not.
+            held.append(described(topics.bootstrap, group))
+
+    query, values = topics.collect(stream, checkpoint, {"processingTime": "0 seconds"}, each=hold)
+    query.processAllAvailable()
+    topics.fill(topic, range(7, 10))
+    query.processAllAvailable()
+    assert len(values) == 10
+    assert held == [{f"{topic}-0": (7, 10, 3)}]
+    query.stop()
+
+
+def test_trigger_once_is_committed_by_the_listener(topics_anywhere, checkpoint, group, listener):
+    topics = topics_anywhere
+    first, second = topics.new(), topics.new()
+    topics.fill(first, range(5))
+    topics.fill(second, range(3))
+    # Two sources in one query, each with options of its own.
+    both = topics.stream(first, groupId=group).union(topics.stream(second, groupId=f"{group}-2"))
+    query, _ = topics.collect(both, checkpoint, {"once": True})
+    assert query.awaitTermination(60)
+    eventually(lambda: committed(topics, group) == {f"{first}-0": 5})
+    eventually(lambda: committed(topics, f"{group}-2") == {f"{second}-0": 3})
+
+
+def test_a_stopped_query_is_committed_by_the_listener(topics, checkpoint, group, listener):
+    topic = topics.new()
+    topics.fill(topic, range(5))
+    # The next trigger, which would commit, is an hour away.
+    query, values = topics.collect(topics.stream(topic, groupId=group), checkpoint, {"processingTime": "1 hour"})
+    eventually(lambda: len(values) == 5 and query.lastProgress is not None)
+    assert committed(topics, group) == {}
+    query.stop()
+    eventually(lambda: committed(topics, group) == {f"{topic}-0": 5})
+
+
+def test_the_listener_shows_the_lag_of_each_partition(topics, checkpoint, listener, spark):
+    assert install_listener(spark) is listener
+    topic = topics.new(2)
+    topics.fill(topic, range(10), 0)
+    topics.fill(topic, range(2), 1)
+
+    def shown(query) -> dict[TopicPartition, tuple[int, int, int]]:
+        return {
+            TopicPartition(each.topic, each.partition): (each.offset, each.end_offset, each.lag)
+            for each in listener.lag
+            if each.query_id == str(query.id)
+        }
+
+    stream = topics.stream(topic, maxOffsetsPerTrigger=6)
+    query, _ = topics.collect(stream, checkpoint, {"processingTime": "1 hour"})
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    eventually(lambda: shown(query) == {zero: (5, 10, 5), one: (1, 2, 1)})
+    line = f'query_id="{query.id}",consumergroup="",topic="{topic}",partition="0"}} 5\n'
+    assert f'kafkalite_query_lag{{query="{query.id}",{line}' in listener.prometheus()
+    query.stop()
+    # The last figures stay.
+    assert shown(query)[zero] == (5, 10, 5)
+
+
+def test_other_formats_and_queries_without_groups_are_left_alone(spark, checkpoint, listener, tmp_path):
+    rate = spark.readStream.format("rate").load()
+    query = rate.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(once=True).start()
+    assert query.awaitTermination(60)
+    assert not [each for each in listener.lag if each.query_id == str(query.id)]
+    assert os.listdir(checkpoint)
