@@ -23,6 +23,7 @@ NAMES = (
     "broker",
     "clients",
     "durability",
+    "commits",
     "cold_reader",
     "log_scale",
     "compaction_copy",

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -125,8 +125,17 @@ class _Client:
     unread: bytearray = field(default_factory=bytearray)
 
 
-def closed_loop(bootstrap: str, requests: Sequence[bytes], in_flight: int, seconds: float) -> Load:
-    """Send each produce request over and over on a connection of its own, ``in_flight`` unanswered ones at a time."""
+def closed_loop(
+    bootstrap: str,
+    requests: Sequence[bytes],
+    in_flight: int,
+    seconds: float,
+    check: Callable[[bytes], None] = check_produced,
+) -> Load:
+    """Send each request over and over on a connection of its own, ``in_flight`` unanswered ones at a time.
+
+    ``check`` looks into some of the responses and raises for a bad one.
+    """
     selector = selectors.DefaultSelector()
     host, _, port = bootstrap.rpartition(":")
     latencies: list[float] = []
@@ -162,7 +171,7 @@ def closed_loop(bootstrap: str, requests: Sequence[bytes], in_flight: int, secon
                 ended_s = now()
                 latencies.append(ended_s - client.sent_s.popleft())
                 if answered % _LOOK_EVERY == 0:
-                    check_produced(bytes(unread[position + 4 : end]))
+                    check(bytes(unread[position + 4 : end]))
                 answered += 1
                 position = end
                 again += 1
