@@ -20,7 +20,6 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Final
 
-from spark_kafkalite.broker.append_queue import AppendOutcome
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
@@ -44,8 +43,6 @@ logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
 _ACKS_ALL: Final = -1
-# Codecs that a produce of this version may use: all of them.
-_PRODUCE_VERSION: Final = 9
 # Of a log that is being read; a few thousand batches at most, whose headers are looked at in one go.
 _PIECE_BYTES: Final = 256 * 1024
 # How long a request for a coordinator waits for the topic; afterwards its client asks again.
@@ -124,21 +121,16 @@ class GroupLog:
         (18), KafkaStorageError (56); RequestTimedOut (7) when the batch is in the log, and not committed in time.
         """
         done: asyncio.Future[int] = self._loop.create_future()
-        view = memoryview(batch)
         try:
             partition = self._replicas.get(TopicPartition(CONSUMER_OFFSETS_TOPIC, partition_number))
-            partition.check_leader(expected_leader_epoch)
-            partition.check_acks(_ACKS_ALL)
-            waiting = _Appending(partition, expected_leader_epoch, done)
-            outcome = None if partition.must_queue else partition.try_append(view, _PRODUCE_VERSION)
-            if isinstance(outcome, AppendResult):
-                waiting.appended(outcome)
-            else:
-                partition.append_later(view, _PRODUCE_VERSION, outcome, waiting.appended)
+            appended = partition.append_own(memoryview(batch), expected_leader_epoch)
         except KafkaError as error:
             done.set_exception(error)
             return done
-        waiting.start(self._loop, timeout_s)
+        if appended.last_offset < partition.acknowledged_end_offset(_ACKS_ALL):
+            done.set_result(appended.base_offset)
+        else:
+            _Appended(partition, expected_leader_epoch, appended, done).start_timer(self._loop, timeout_s)
         return done
 
     async def read_committed_log(self, partition_number: int) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
@@ -153,7 +145,7 @@ class GroupLog:
         until_offset = int(partition.log.log_end_offset)
         if partition.high_watermark < until_offset:
             committed: asyncio.Future[None] = self._loop.create_future()
-            _Committing(partition, leader_epoch, until_offset, committed).try_complete()
+            _Reading(partition, leader_epoch, until_offset, committed)
             await committed
         offset = int(partition.log_start_offset)
         while offset < until_offset:
@@ -195,30 +187,52 @@ class GroupLog:
 
 
 class _Waiting(DelayedOperation):
-    """Waits until a partition has committed up to an offset.
+    """Waits until a partition has committed something.
 
-    Completed by: the high watermark passing it, the end of the leader epoch, or the deadline if there is one.
+    Completed by: whatever :meth:`is_committed` asks for, the end of the leader epoch, or the deadline if there is one.
     """
 
-    __slots__ = ("_is_watched", "_leader_epoch", "_partition")
+    __slots__ = ("_leader_epoch", "_partition")
 
     def __init__(self, partition: Partition, leader_epoch: int) -> None:
         super().__init__()
         self._partition = partition
         self._leader_epoch = leader_epoch
-        self._is_watched = False
+        partition.add_ack_waiter(self)
 
-    def _watch(self) -> None:
-        self._is_watched = True
-        self._partition.add_ack_waiter(self)
+    def is_committed(self) -> bool:
+        raise NotImplementedError
+
+    def tell(self, error: KafkaError | None) -> None:
+        """Let go whoever waits."""
+        raise NotImplementedError
+
+    def try_complete(self) -> bool:
+        error: KafkaError | None = None
+        try:
+            self._partition.check_leader(self._leader_epoch)
+            if not self.is_committed():
+                return False
+        except KafkaError as caught:
+            error = caught
+        if self.finish():
+            self.tell(error)
+        return True
+
+    def expire(self) -> None:
+        if self.finish():
+            text = "not committed within offsets.commit.timeout.ms; it may be later"
+            self.tell(RequestTimedOut(f"{self._partition.topic_partition}: {text}"))
+
+    def fail(self) -> None:
+        self.tell(CoordinatorNotAvailable(f"waiting for {self._partition.topic_partition} failed"))
 
     def release(self) -> None:
-        if self._is_watched:
-            self._partition.remove_ack_waiter(self)
+        self._partition.remove_ack_waiter(self)
 
 
-class _Committing(_Waiting):
-    """A load that waits until what the log holds is committed."""
+class _Reading(_Waiting):
+    """A load that waits until all that the log holds is committed."""
 
     __slots__ = ("_done", "_until_offset")
 
@@ -226,82 +240,30 @@ class _Committing(_Waiting):
         super().__init__(partition, leader_epoch)
         self._until_offset = until_offset
         self._done = done
-        self._watch()
 
-    def try_complete(self) -> bool:
-        try:
-            self._partition.check_leader(self._leader_epoch)
-            if self._partition.high_watermark < self._until_offset:
-                return False
-        except KafkaError as error:
-            self._tell(error)
-        else:
-            self._tell(None)
-        return True
+    def is_committed(self) -> bool:
+        return self._partition.high_watermark >= self._until_offset
 
-    def _tell(self, error: KafkaError | None) -> None:
-        if not self.finish() or self._done.done():
-            return
-        if error is None:
-            self._done.set_result(None)
-        else:
-            self._done.set_exception(error)
-
-    def fail(self) -> None:
-        self._tell(CoordinatorNotAvailable("waiting for the high watermark failed"))
+    def tell(self, error: KafkaError | None) -> None:
+        if not self._done.done():
+            self._done.set_result(None) if error is None else self._done.set_exception(error)
 
 
-class _Appending(_Waiting):
+class _Appended(_Waiting):
     """An append that is not committed yet."""
 
     __slots__ = ("_appended", "_done")
 
-    def __init__(self, partition: Partition, leader_epoch: int, done: asyncio.Future[int]) -> None:
+    def __init__(
+        self, partition: Partition, leader_epoch: int, appended: AppendResult, done: asyncio.Future[int]
+    ) -> None:
         super().__init__(partition, leader_epoch)
+        self._appended = appended
         self._done = done
-        self._appended: AppendResult | None = None
 
-    def appended(self, outcome: AppendOutcome) -> None:
-        """Take the outcome of the append; it may be committed already."""
-        if isinstance(outcome, KafkaError):
-            self._tell(outcome)
-        else:
-            self._appended = outcome
-            self.try_complete()
+    def is_committed(self) -> bool:
+        return self._appended.last_offset < self._partition.acknowledged_end_offset(_ACKS_ALL)
 
-    def start(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
-        """Begin to wait, unless there is nothing to wait for."""
-        if not self.finished:
-            self._watch()
-            self.start_timer(loop, timeout_s)
-
-    def try_complete(self) -> bool:
-        if self.finished or self._appended is None:
-            return False
-        try:
-            self._partition.check_leader(self._leader_epoch)
-        except KafkaError as error:
-            self._tell(error)
-            return True
-        if self._appended.last_offset >= self._partition.acknowledged_end_offset(_ACKS_ALL):
-            return False
-        self._tell(None)
-        return True
-
-    def expire(self) -> None:
-        self._tell(
-            RequestTimedOut(
-                f"{self._partition.topic_partition}: not committed within offsets.commit.timeout.ms; it may be later"
-            )
-        )
-
-    def fail(self) -> None:
-        self._tell(CoordinatorNotAvailable("waiting for the commit failed"))
-
-    def _tell(self, error: KafkaError | None) -> None:
-        if not self.finish() or self._done.done():
-            return
-        if error is not None:
-            self._done.set_exception(error)
-        elif self._appended is not None:
-            self._done.set_result(self._appended.base_offset)
+    def tell(self, error: KafkaError | None) -> None:
+        if not self._done.done():
+            self._done.set_result(self._appended.base_offset) if error is None else self._done.set_exception(error)

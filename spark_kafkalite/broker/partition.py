@@ -44,6 +44,7 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
+    MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
@@ -54,6 +55,7 @@ from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records import kernel
 from spark_kafkalite.records.admission import AdmissionRules, admit
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
@@ -389,6 +391,21 @@ class Partition(Appender):
             if self._maybe_advance_high_watermark() and self._fetch_waiters and not self._shows_flushed:
                 self._services.purgatory.wake(self._fetch_waiters)
         return result
+
+    def append_own(self, batch: memoryview, leader_epoch: int) -> AppendResult:
+        """Append a batch that this broker has made itself, under the epoch it was made for; as with ``acks=all``.
+
+        Admission looks for what producers get wrong, and is left out. Raises the errors of :meth:`check_leader` and
+        :meth:`check_acks`, MessageTooLarge (10), RecordListTooLarge (18), KafkaStorageError (56).
+        """
+        self.check_leader(leader_epoch)
+        self.check_acks(_ACKS_ALL)
+        if len(batch) > self.config.max_message_bytes:
+            raise MessageTooLarge(
+                f"{self.topic_partition}: the record batch has {len(batch)} bytes, max.message.bytes of the topic is "
+                f"{self.config.max_message_bytes}"
+            )
+        return self._append(batch, kernel.read_header(batch))
 
     def roll(self) -> None:
         """Begin a new segment, so that retention can take the active one. KafkaStorageError when the disk fails."""

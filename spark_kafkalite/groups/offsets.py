@@ -2,7 +2,7 @@
 
 :meth:`Offsets.replay` is the only way in, for records that a load reads and for those just written alike, and it is
 called in the log's order for records that are committed (below the high watermark). So what is here is what a restart
-would find. Commits on their way into the log are apart, as a count per key: nobody is shown them, and expiry leaves
+would find. Commits on their way into the log are apart, with who writes them: nobody is shown them, and expiry leaves
 their keys alone, because its tombstone would come behind them and delete what was just committed.
 
 When an offset has expired (:func:`expired_offsets`), as Apache Kafka's GroupMetadata.removeExpiredOffsets has it:
@@ -21,15 +21,11 @@ A commit that named a retention time of its own (clients of old) goes when that 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from spark_kafkalite.groups.records import NO_TIME, OffsetKey, StoredOffset
 from spark_kafkalite.groups.state import Group
 from spark_kafkalite.model import TopicPartition
-
-K = TypeVar("K")
 
 _NOTHING: Mapping[TopicPartition, StoredOffset] = {}
 
@@ -37,10 +33,10 @@ _NOTHING: Mapping[TopicPartition, StoredOffset] = {}
 class Offsets:
     """See the module's text."""
 
-    def __init__(self) -> None:
+    def __init__(self, pending_keys: Callable[[], Iterable[OffsetKey]] = tuple) -> None:
+        """``pending_keys`` gives the keys of records that are being written."""
         self._groups: dict[str, dict[TopicPartition, StoredOffset]] = {}
-        self._pending: Counter[OffsetKey] = Counter()
-        self._pending_groups: Counter[str] = Counter()
+        self._pending_keys = pending_keys
 
     def replay(self, key: OffsetKey, value: StoredOffset | None) -> None:
         """Take over a record of the log; None is a tombstone."""
@@ -65,40 +61,18 @@ class Offsets:
     def keys(self, group: str) -> list[OffsetKey]:
         """Return the keys of a group's offsets, those that are being written among them."""
         keys = {OffsetKey(group, *topic_partition) for topic_partition in self.of(group)}
-        if group in self._pending_groups:
-            keys.update(key for key in self._pending if key.group == group)
-        return sorted(keys)
+        return sorted(keys | self.pending(group))
 
     def __len__(self) -> int:
         return sum(len(offsets) for offsets in self._groups.values())
 
-    # On their way into the log --------------------------------------------------------------------------------------
-
-    def begin(self, keys: Iterable[OffsetKey]) -> None:
-        """Note that records of these keys are being written."""
-        for key in keys:
-            self._pending[key] += 1
-            self._pending_groups[key.group] += 1
-
-    def end(self, keys: Iterable[OffsetKey]) -> None:
-        """Note that they are in the log, or never will be as far as anybody knows."""
-        for key in keys:
-            _decrement(self._pending, key)
-            _decrement(self._pending_groups, key.group)
-
-    def is_pending(self, group: str, topic_partition: TopicPartition) -> bool:
-        """Say whether a record of the key is being written."""
-        return OffsetKey(group, *topic_partition) in self._pending
+    def pending(self, group: str) -> set[OffsetKey]:
+        """Return the keys of a group of which records are being written."""
+        return {key for key in self._pending_keys() if key.group == group}
 
     def has_any(self, group: str) -> bool:
         """Say whether the group has offsets, or is being given some."""
-        return group in self._groups or group in self._pending_groups
-
-
-def _decrement(counts: Counter[K], key: K) -> None:
-    counts[key] -= 1
-    if counts[key] <= 0:
-        del counts[key]
+        return group in self._groups or any(key.group == group for key in self._pending_keys())
 
 
 def expired_offsets(group: Group, offsets: Offsets, now_ms: int, retention_ms: int) -> list[TopicPartition]:
@@ -116,12 +90,13 @@ def expired_offsets(group: Group, offsets: Offsets, now_ms: int, retention_ms: i
         if topics is None:
             return []
         in_use = topics
+    pending = offsets.pending(group.group_id)
     return [
         topic_partition
         for topic_partition, stored in committed.items()
         if topic_partition.topic not in in_use
         and _has_expired(stored, since_ms, now_ms, retention_ms)
-        and not offsets.is_pending(group.group_id, topic_partition)
+        and OffsetKey(group.group_id, *topic_partition) not in pending
     ]
 
 

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from spark_kafkalite.errors import KafkaliteError
@@ -65,6 +66,7 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _OFFSET_HEAD: Final = struct.Struct(">hqih")
+_PLAIN_OFFSET: Final = struct.Struct(">hqihq")
 
 
 class UnreadableRecord(KafkaliteError):
@@ -129,19 +131,13 @@ RecordValue = StoredOffset | GroupMetadata
 def encode_key(key: RecordKey) -> bytes:
     """Return a record's key. Raises ValueError for a string of more than 32767 bytes."""
     if isinstance(key, OffsetKey):
-        group, topic = key.group.encode(), key.topic.encode()
-        _check_string(max(len(group), len(topic)))
-        return b"".join(
-            (
-                _OFFSET_KEY_PREFIX,
-                _INT16.pack(len(group)),
-                group,
-                _INT16.pack(len(topic)),
-                topic,
-                _INT32.pack(key.partition),
-            )
-        )
+        return _offset_key_beginning(key.group, key.topic) + _INT32.pack(key.partition)
     return _INT16.pack(_GROUP_KEY_VERSION) + _string(key.group)
+
+
+@lru_cache(maxsize=4096)
+def _offset_key_beginning(group: str, topic: str) -> bytes:
+    return _OFFSET_KEY_PREFIX + _string(group) + _string(topic)
 
 
 def encode_value(value: RecordValue) -> bytes:
@@ -150,6 +146,9 @@ def encode_value(value: RecordValue) -> bytes:
 
 
 def _encode_offset(value: StoredOffset) -> bytes:
+    if not value.metadata and value.expire_timestamp_ms == NO_TIME:
+        # Nearly all of them.
+        return _PLAIN_OFFSET.pack(_OFFSET_VERSION, value.offset, value.leader_epoch, 0, value.commit_timestamp_ms)
     metadata = value.metadata.encode()
     _check_string(len(metadata))
     if value.expire_timestamp_ms != NO_TIME:

@@ -91,9 +91,9 @@ class GroupShard:
         self.leader_epoch = leader_epoch
         self.state = ShardState.LOADING
         self.groups: dict[str, Group] = {}
-        self.offsets = Offsets()
         self._limits = limits
-        self._writer = RecordWriter(partition, leader_epoch, append_committed, clock, commit_timeout_s, self._ended)
+        self._writer = RecordWriter(partition, leader_epoch, append_committed, clock, commit_timeout_s, self._committed)
+        self.offsets = Offsets(self._writer.open_offset_keys)
 
     def append(self, entries: Sequence[Entry]) -> asyncio.Future[None]:
         """Write records, all or none; the future is done when they are committed and the offsets among them in force.
@@ -106,17 +106,13 @@ class GroupShard:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             failed.set_exception(self.unavailable())
             return failed
-        done = self._writer.append(entries)
-        self.offsets.begin(_offset_keys(entries))
-        return done
+        return self._writer.append(entries)
 
-    def _ended(self, entries: Sequence[Entry], is_committed: bool) -> None:
-        self.offsets.end(_offset_keys(entries))
-        if is_committed:
-            for key, value in entries:
-                if isinstance(key, OffsetKey):
-                    assert not isinstance(value, GroupMetadata)
-                    self.offsets.replay(key, value)
+    def _committed(self, entries: Sequence[Entry]) -> None:
+        for key, value in entries:
+            if isinstance(key, OffsetKey):
+                assert not isinstance(value, GroupMetadata)
+                self.offsets.replay(key, value)
 
     def group_or_new(self, group_id: str) -> Group:
         """Return a group; a new one, of which nothing is written, if there is none."""
@@ -142,7 +138,7 @@ class GroupShard:
         """
         metadata: dict[str, GroupMetadata] = {}
         skipped: dict[str, int] = {}
-        self.offsets = Offsets()
+        self.offsets = Offsets(self._writer.open_offset_keys)
         builder = ColumnBuilder(False)
         async for header, batch in batches:
             if header.is_transactional:
@@ -198,10 +194,6 @@ class GroupShard:
 
     def __repr__(self) -> str:
         return f"<GroupShard {self.partition} epoch={self.leader_epoch} {self.state.value} groups={len(self.groups)}>"
-
-
-def _offset_keys(entries: Sequence[Entry]) -> list[OffsetKey]:
-    return [key for key, _ in entries if isinstance(key, OffsetKey)]
 
 
 def _count(problems: dict[str, int], problem: str, records: int = 1) -> None:

@@ -2,7 +2,7 @@
 
 What is handed in during one pass of the event loop becomes one record batch (or as few as hold it), begun after the
 pass: fifty commits that arrive together are one append. One caller's records are in one batch, so all of them are
-committed or none. Callers are told in the order of the log, each after ``on_ended`` has seen its records.
+committed or none. Callers are told in the order of the log, each after ``on_committed`` has seen its records.
 
 A writer belongs to one leader epoch, which every append names. It is closed when that epoch ends: whoever still waits
 is told so, and what comes back from the log later is nobody's any more.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from spark_kafkalite.clock import Clock
@@ -31,7 +31,7 @@ from spark_kafkalite.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.groups.records import RecordKey, RecordValue, encode_key, encode_value
+from spark_kafkalite.groups.records import OffsetKey, RecordKey, RecordValue, encode_key, encode_value
 from spark_kafkalite.records.kernel import OpenBatch
 from spark_kafkalite.records.layout import MAX_BATCH_BYTES
 
@@ -96,15 +96,15 @@ class RecordWriter:
         append_committed: AppendCommitted,
         clock: Clock,
         timeout_s: Callable[[], float],
-        on_ended: Callable[[Sequence[Entry], bool], None],
+        on_committed: Callable[[Sequence[Entry]], None],
     ) -> None:
-        """``on_ended`` gets each caller's records and whether they are committed, just before the caller is told."""
+        """``on_committed`` gets each caller's records when they are committed, just before the caller is told."""
         self._partition = partition
         self._leader_epoch = leader_epoch
         self._append_committed = append_committed
         self._clock = clock
         self._timeout_s = timeout_s
-        self._on_ended = on_ended
+        self._on_committed = on_committed
         # Not begun yet, and all that nobody has been told the end of.
         self._waiting: list[_Append] = []
         self._open: dict[_Append, None] = {}
@@ -119,6 +119,13 @@ class RecordWriter:
         self._waiting.append(one)
         self._open[one] = None
         return one.done
+
+    def open_offset_keys(self) -> Iterator[OffsetKey]:
+        """Give the keys of committed offsets of which records are being written."""
+        for one in self._open:
+            for key, _ in one.entries:
+                if isinstance(key, OffsetKey):
+                    yield key
 
     def _write(self) -> None:
         """Put what waits into as few batches as hold it, and write them."""
@@ -168,7 +175,8 @@ class RecordWriter:
             told = CoordinatorNotAvailable(f"__consumer_offsets-{self._partition} cannot be written: {error}")
         for one in appends:
             del self._open[one]
-            self._on_ended(one.entries, told is None)
+            if told is None:
+                self._on_committed(one.entries)
             one.tell(told)
 
     def close(self, error: KafkaError) -> None:

@@ -16,6 +16,7 @@ import pytest
 from spark_kafkalite import Admin
 from spark_kafkalite.groups.shard import partition_for
 from spark_kafkalite.testing import apache_kafka
+from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -162,6 +163,9 @@ class TestFindCoordinator:
                 assert [each for each in admin.list_topics() if each.startswith("__")] == []
                 shown = admin.describe_configs(topic="__consumer_offsets")
             assert (shown["cleanup.policy"].value, shown["segment.bytes"].value) == ("compact", "50000")
+
+    def test_nobody_else_writes_to_it(self, client: RawClient) -> None:
+        assert client.produce("__consumer_offsets", make_batch(key=b"k")).error_code == 17
 
     def test_without_enough_brokers_there_is_no_coordinator(self, tmp_path: Path) -> None:
         overrides = {"offsets.topic.replication.factor": 3}

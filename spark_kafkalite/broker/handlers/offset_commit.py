@@ -17,6 +17,8 @@ exist, and a text that is too long, spoil nothing but their own.
 
 from __future__ import annotations
 
+import asyncio
+
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import (
@@ -28,11 +30,10 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.groups.records import NO_TIME, OffsetKey, StoredOffset
 from spark_kafkalite.groups.shard import GroupShard
 from spark_kafkalite.groups.writer import Entry
-from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.layout import MAX_INT64
+from spark_kafkalite.wire.codec import decode_request, encode_response
 from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -41,58 +42,61 @@ from spark_kafkalite.wire.messages.offset_commit import (
 _NO_RETENTION = -1
 
 
-@handles(8, 2, 9)
-async def handle(context: BrokerContext, request: Request, message: OffsetCommitRequest) -> OffsetCommitResponse:
-    """Commit offsets."""
+@handles(8, 2, 9, raw=True)
+def handle(context: BrokerContext, request: Request, frame: memoryview, position: int) -> bytes | None:
+    """Commit offsets; the answer comes when they are committed, or at once when there is nothing to wait for."""
+    message: OffsetCommitRequest = decode_request(request.api_key, request.api_version, frame, position)
     now_ms = context.clock.wall_ms()
     expire_ms = NO_TIME
     if message.retention_time_ms != _NO_RETENTION:
         expire_ms = min(now_ms + message.retention_time_ms, MAX_INT64)
+    metadata_limit = context.config["offset.metadata.max.bytes"]
+    existing = context.cluster.topics
+    group_id = message.group_id
     entries: list[Entry] = []
-    results = []
     accepted: list[OffsetCommitResponsePartition] = []
+    results = []
     for topic in message.topics:
+        state = existing.get(topic.name)
+        numbers = state.partitions if state is not None else {}
         partitions = []
         for asked in topic.partitions:
-            result = OffsetCommitResponsePartition(partition_index=asked.partition_index)
+            number, metadata = asked.partition_index, asked.committed_metadata or ""
+            result = OffsetCommitResponsePartition(partition_index=number)
             partitions.append(result)
-            try:
-                _check(context, topic.name, asked)
-            except KafkaError as error:
-                result.error_code = error.code
-                continue
-            accepted.append(result)
-            key = OffsetKey(message.group_id, topic.name, asked.partition_index)
-            value = StoredOffset(
-                asked.committed_offset,
-                asked.committed_leader_epoch,
-                asked.committed_metadata or "",
-                now_ms,
-                expire_ms,
-            )
-            entries.append((key, value))
+            if number not in numbers:
+                result.error_code = UnknownTopicOrPartition.code
+            elif len(metadata) > metadata_limit:
+                result.error_code = OffsetMetadataTooLarge.code
+            else:
+                accepted.append(result)
+                stored = StoredOffset(asked.committed_offset, asked.committed_leader_epoch, metadata, now_ms, expire_ms)
+                entries.append((OffsetKey(group_id, topic.name, number), stored))
         results.append(OffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+    answer = OffsetCommitResponse(topics=results)
     if entries:
         try:
             shard = context.shards.shard_of(message.group_id)
             _check_group(context, shard, message)
-            await shard.append(entries)
         except KafkaError as error:
-            for result in accepted:
-                result.error_code = error.code
-    return OffsetCommitResponse(topics=results)
+            _fail(accepted, error)
+        else:
+            slot = request.connection.defer()
+
+            def committed(done: asyncio.Future[None]) -> None:
+                error = done.exception()
+                if isinstance(error, KafkaError):
+                    _fail(accepted, error)
+                slot.complete(encode_response(answer, request.api_version, request.correlation_id))
+
+            shard.append(entries).add_done_callback(committed)
+            return None
+    return encode_response(answer, request.api_version, request.correlation_id)
 
 
-def _check(context: BrokerContext, topic: str, asked: OffsetCommitRequestPartition) -> None:
-    key = TopicPartition(topic, asked.partition_index)
-    if context.cluster.partition(key) is None:
-        raise UnknownTopicOrPartition(f"{key} does not exist")
-    limit = context.config["offset.metadata.max.bytes"]
-    if asked.committed_metadata is not None and len(asked.committed_metadata) > limit:
-        raise OffsetMetadataTooLarge(
-            f"{key}: {len(asked.committed_metadata)} characters of metadata are more than offset.metadata.max.bytes="
-            f"{limit}"
-        )
+def _fail(results: list[OffsetCommitResponsePartition], error: KafkaError) -> None:
+    for result in results:
+        result.error_code = error.code
 
 
 def _check_group(context: BrokerContext, shard: GroupShard, message: OffsetCommitRequest) -> None:

@@ -39,6 +39,7 @@ async def handle(context: BrokerContext, request: Request, message: OffsetDelete
         in_use = _topics_in_use(group)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
+    known = set(shard.offsets.keys(message.group_id))
     entries: list[Entry] = []
     deleted: list[OffsetDeleteResponsePartition] = []
     topics = []
@@ -47,13 +48,13 @@ async def handle(context: BrokerContext, request: Request, message: OffsetDelete
         for asked in topic.partitions:
             result = OffsetDeleteResponsePartition(partition_index=asked.partition_index)
             partitions.append(result)
-            key = TopicPartition(topic.name, asked.partition_index)
-            if context.cluster.partition(key) is None:
+            key = OffsetKey(message.group_id, topic.name, asked.partition_index)
+            if context.cluster.partition(TopicPartition(key.topic, key.partition)) is None:
                 result.error_code = UnknownTopicOrPartition.code
             elif topic.name in in_use:
                 result.error_code = GroupSubscribedToTopic.code
-            elif key in shard.offsets.of(message.group_id) or shard.offsets.is_pending(message.group_id, key):
-                entries.append((OffsetKey(message.group_id, *key), None))
+            elif key in known:
+                entries.append((key, None))
                 deleted.append(result)
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
     if entries:

@@ -12,7 +12,7 @@ v9  flexible
 
 Each partition has its own outcome. A batch is checked and appended straight from the request's memory; one whose
 records must be walked in a thread is copied and queued with its partition, and later batches of that partition queue
-behind it.
+behind it. The brokers' own topics are refused.
 
 The answer leaves when every partition has one: an error, or an append that is acknowledged (``acks=1``: appended;
 ``acks=all``: below the high watermark; ``flush.before.ack``: flushed besides). What is not acknowledged when the
@@ -30,12 +30,13 @@ from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
 from spark_kafkalite.errors import (
     InvalidRequiredAcks,
+    InvalidTopic,
     KafkaError,
     RequestTimedOut,
     TransactionalIdAuthorizationFailed,
 )
 from spark_kafkalite.log.partition_log import AppendResult
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.wire.hot import ProducedPartition, ProduceRequest, pack_produce_response, parse_produce
 
@@ -60,6 +61,8 @@ def handle(context: BrokerContext, request: Request, frame: memoryview, position
             try:
                 if refusal is not None:
                     raise refusal
+                if name in INTERNAL_TOPICS:
+                    raise InvalidTopic(f"{name} is the brokers' own; nobody else writes to it")
                 partition = context.replicas.get(TopicPartition(name, number))
                 partition.check_leader()
                 partition.check_acks(acks)

@@ -38,17 +38,15 @@ def test_the_last_record_of_a_key_counts() -> None:
 
 
 def test_what_is_being_written_is_not_shown_but_known_of() -> None:
-    offsets = Offsets()
-    offsets.begin([key(T0), key(T0), key(T1)])
+    pending = [key(T0), key(T1), key(T0, "other")]
+    offsets = Offsets(lambda: pending)
     assert offsets.of("g") == {}
-    assert offsets.is_pending("g", T0) and offsets.has_any("g")
-    assert offsets.keys("g") == [key(T0), key(T1)]
-    offsets.end([key(T0), key(T1)])
-    assert offsets.is_pending("g", T0) and not offsets.is_pending("g", T1)
-    offsets.end([key(T0)])
-    assert not offsets.is_pending("g", T0) and not offsets.has_any("g")
+    assert offsets.pending("g") == {key(T0), key(T1)} and offsets.has_any("g")
     offsets.replay(key(U0), StoredOffset(1))
+    assert offsets.keys("g") == [key(T0), key(T1), key(U0)]
+    pending.clear()
     assert offsets.keys("g") == [key(U0)]
+    assert not offsets.has_any("other")
 
 
 def simple_group() -> Group:
@@ -98,9 +96,9 @@ def test_a_retention_time_of_the_client_goes_before_the_brokers() -> None:
 
 
 def test_what_is_being_committed_does_not_expire() -> None:
-    offsets = Offsets()
+    pending = [key(T0)]
+    offsets = Offsets(lambda: pending)
     offsets.replay(key(T0), at(0))
-    offsets.begin([key(T0)])
     assert expired_offsets(simple_group(), offsets, NOW_MS, HOUR_MS) == []
-    offsets.end([key(T0)])
+    pending.clear()
     assert expired_offsets(simple_group(), offsets, NOW_MS, HOUR_MS) == [T0]

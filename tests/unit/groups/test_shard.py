@@ -118,11 +118,11 @@ async def test_a_commit_is_shown_when_it_is_committed_and_not_before() -> None:
     second, third = shard.append(commit(2)), shard.append(commit(3))
     await until(lambda: len(log.batches) == 2)
     assert shard.offsets.of("g")[T0].offset == 1
-    assert shard.offsets.is_pending("g", T0)
+    assert shard.offsets.pending("g") == {OffsetKey("g", "t", 0)}
     log.release()
     await asyncio.gather(second, third)
     assert shard.offsets.of("g")[T0].offset == 3
-    assert not shard.offsets.is_pending("g", T0)
+    assert shard.offsets.pending("g") == set()
 
 
 @with_loop
