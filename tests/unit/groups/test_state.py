@@ -663,6 +663,39 @@ def test_a_static_restart_that_cannot_be_written_is_undone() -> None:
     assert world.group.leader == former
 
 
+@pytest.mark.parametrize("error", [None, KafkaStorageError("disk")])
+def test_a_static_restart_that_is_written_after_a_rebalance_began_is_answered_by_the_rebalance(
+    error: KafkaError | None,
+) -> None:
+    world = World()
+    world.settled(1, instance="a")
+    ticket = world.join(instance="a")
+    newcomer = world.join()
+    assert world.group.state is COMPLETING, "the static member has joined already"
+    assert join_answer(world, ticket).generation == 2 == join_answer(world, newcomer).generation
+    world.write(error)
+    assert join_answer(world, ticket).member_id in world.group.members
+
+    world = World()
+    leader, _ = world.settled(2)
+    world.settled(1, instance="a")
+    ticket = world.join(instance="a")
+    world.join(leader, protocols=(("range", b"new"),))
+    assert world.group.state is PREPARING
+    world.write(error)
+    assert ticket not in world.answers
+
+
+def test_a_silent_static_leader_leads_the_next_generation_no_more() -> None:
+    world = World()
+    [static] = world.settled(1, instance="a", session_ms=60_000, rebalance_ms=5_000)
+    newcomer = world.join(session_ms=60_000, rebalance_ms=5_000)
+    world.advance(5_000)
+    answer = join_answer(world, newcomer)
+    assert answer.leader == answer.member_id
+    assert {member_id for member_id, _, _ in answer.members} == {static, answer.member_id}
+
+
 def test_a_second_restart_fences_the_first_that_still_waits() -> None:
     world = World()
     world.settled(1, instance="a")
