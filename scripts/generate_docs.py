@@ -43,7 +43,7 @@ not in the table does; only ApiVersions itself answers a version that it does no
 
 ## What is not served
 
-- Members of groups (keys 11 to 16, 42): consumers assign their partitions by hand, and may commit offsets.
+- The newer consumer protocol (KIP-848, keys 68 and 69): clients that prefer it fall back to the one served here.
 - Transactions (24 to 28): a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 - Moving replicas between log directories (34).
 - Elections and reassignments (43, 45, 46).
@@ -58,6 +58,10 @@ not in the table does; only ApiVersions itself answers a version that it does no
 - Requests may be pipelined; answers come in the order of the requests. A connection with more than
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
 - Settings of a broker that are unknown are refused (INVALID_REQUEST); Apache Kafka keeps them for plug-ins.
+- A group fits into one record of `__consumer_offsets` (1 MiB): its leader's SyncGroup is answered with
+  INVALID_COMMIT_OFFSET_SIZE otherwise. What its members say of themselves is bounded (`group.max.bytes`,
+  GROUP_MAX_SIZE_REACHED), and so is what those of all groups take (`group.coordinator.max.bytes`,
+  COORDINATOR_NOT_AVAILABLE); a member has at most 100 protocols.
 - A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, and with INVALID_RECORD when it unpacks to more
   than `max.decompressed.batch.bytes`.
 """

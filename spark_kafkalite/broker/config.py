@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from spark_kafkalite.broker.group_settings import OFFSET_SETTINGS
+from spark_kafkalite.broker.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from spark_kafkalite.broker.listeners import Listener, parse_listeners
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, BROKER_SYNONYMS, TopicConfig
@@ -342,6 +342,7 @@ BROKER_SETTINGS = SettingGroup(
             unit="bytes",
             minimum=0,
         ),
+        *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
@@ -431,8 +432,13 @@ class BrokerConfig:
         return replace(self, values=values, layers=layers, topic_defaults=topic_defaults)
 
     def check(self) -> None:
-        """Raise ConfigError when the defaults of topic settings contradict each other."""
+        """Raise ConfigError when settings contradict each other."""
         TopicConfig.from_properties({}, self.topic_defaults)
+        shortest, longest = self["group.min.session.timeout.ms"], self["group.max.session.timeout.ms"]
+        if shortest > longest:
+            raise ConfigError(
+                f"group.min.session.timeout.ms={shortest}: must be at most group.max.session.timeout.ms={longest}"
+            )
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

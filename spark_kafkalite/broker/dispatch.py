@@ -27,7 +27,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_kafkalite.broker.connection import Connection
+from spark_kafkalite.broker.connection import Connection, ResponseSlot
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.outbox import Response
@@ -48,7 +48,7 @@ API_VERSIONS_KEY = 18
 class Request:
     """What a handler may want to know about the request it serves, beside its body."""
 
-    __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id")
+    __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id", "slot")
 
     def __init__(
         self, connection: Connection, api_key: int, api_version: int, correlation_id: int, client_id: str | None
@@ -58,6 +58,24 @@ class Request:
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
+        # The place of the answer, for a handler that may wait; None for the others.
+        self.slot: ResponseSlot | None = None
+
+    @property
+    def client_host(self) -> str:
+        """The client's address as Kafka's tools show it, "/127.0.0.1"."""
+        return "/" + self.connection.peer.rpartition(":")[0].strip("[]")
+
+    def on_abandon(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called if the connection closes before the answer, at once if it has already.
+
+        For a coroutine handler.
+        """
+        assert self.slot is not None
+        if self.slot.abandoned:
+            callback()
+        else:
+            self.slot.on_abandon = callback
 
     def __repr__(self) -> str:
         return f"<Request api={self.api_key} v{self.api_version} #{self.correlation_id} from {self.connection.peer}>"
@@ -189,7 +207,7 @@ class Dispatcher:
 
     def _start(self, request: Request, work: Coroutine[Any, Any, Any]) -> None:
         """Run a handler that waits; its answer goes into the place that its request has now."""
-        slot = request.connection.defer()
+        slot = request.slot = request.connection.defer()
 
         async def run() -> None:
             try:

@@ -1,4 +1,4 @@
-"""The broker's settings of committed offsets and of the topic that keeps them; ``config.py`` takes them in."""
+"""The broker's settings of groups, of committed offsets and of the topic that keeps them; ``config.py`` takes them."""
 
 from __future__ import annotations
 
@@ -66,5 +66,59 @@ OFFSET_SETTINGS: Final = (
         "How often expired offsets, and groups without any, are looked for.",
         unit="ms",
         minimum=1,
+    ),
+)
+
+GROUP_SETTINGS: Final = (
+    Setting(
+        "group.min.session.timeout.ms",
+        "int",
+        6_000,
+        "Shortest session timeout that a member may ask for (INVALID_SESSION_TIMEOUT otherwise).",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "group.max.session.timeout.ms",
+        "int",
+        1_800_000,
+        "Longest session timeout that a member may ask for: so long may pass until a crashed one is missed.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "group.initial.rebalance.delay.ms",
+        "int",
+        0,
+        "How long an empty group waits for more members after its first one, and again after each further one, up to "
+        "their rebalance timeout. Apache Kafka waits 3000; a broker that stands alone need not.",
+        unit="ms",
+        minimum=0,
+    ),
+    Setting(
+        "group.max.size",
+        "int",
+        2**31 - 1,
+        "Members that a group may have; a further one is refused with GROUP_MAX_SIZE_REACHED.",
+        minimum=1,
+    ),
+    Setting(
+        "group.max.bytes",
+        "int",
+        16 * 1024 * 1024,
+        "What the members of one group (their subscriptions above all) may take in memory together; a member that "
+        "would need more is refused with GROUP_MAX_SIZE_REACHED. A group must also fit into one record of "
+        "__consumer_offsets.",
+        unit="bytes",
+        minimum=1024,
+    ),
+    Setting(
+        "group.coordinator.max.bytes",
+        "long",
+        256 * 1024 * 1024,
+        "What the members of all groups may take in memory together; members that would need more are told that there "
+        "is no coordinator at present (COORDINATOR_NOT_AVAILABLE), and ask again.",
+        unit="bytes",
+        minimum=1024,
     ),
 )

@@ -47,6 +47,7 @@ from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ConfigError, RegistryError
+from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.expiry import OffsetExpiry
 from spark_kafkalite.groups.members import GroupLimits
 from spark_kafkalite.groups.shard import Shards
@@ -189,7 +190,7 @@ class Broker:
             group_log.read_committed_log,
             group_log.partition_count,
             self._clock,
-            GroupLimits(),
+            _group_limits(config),
             lambda: float(config["offsets.commit.timeout.ms"] / 1000),
         )
         services.on_role_change = partial(group_log.role_changed, shards)
@@ -197,6 +198,8 @@ class Broker:
         watcher.add_listener(
             lambda old, new: expiry.topics_deleted([name for name, _ in diff(old, new).deleted_topics])
         )
+        groups = GroupCoordinator(shards, self._clock, config["group.coordinator.max.bytes"])
+        self._undo.callback(groups.close)
         self._undo.callback(shards.close)
         context = BrokerContext(
             settings,
@@ -213,6 +216,7 @@ class Broker:
             retention,
             group_log,
             shards,
+            groups,
             {},
         )
         handlers.load()
@@ -365,6 +369,16 @@ async def _deregister(controller: Controller, store: Store, broker_id: int) -> N
     with contextlib.suppress(RegistryError):
         await controller.close()
         await session.deregister_broker(store, broker_id)
+
+
+def _group_limits(config: BrokerConfig) -> GroupLimits:
+    return GroupLimits(
+        min_session_timeout_ms=config["group.min.session.timeout.ms"],
+        max_session_timeout_ms=config["group.max.session.timeout.ms"],
+        max_size=config["group.max.size"],
+        initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
+        max_bytes=config["group.max.bytes"],
+    )
 
 
 def run_broker(config: BrokerConfig) -> int:

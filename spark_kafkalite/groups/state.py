@@ -70,6 +70,8 @@ from spark_kafkalite.groups.records import NO_TIME, GroupMetadata
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 # Ids given out to clients that have yet to come back with them; a client needs no longer than a round trip.
 MOST_PENDING: Final = 10_000
+# Protocols (assignors) that a member may have; clients have two or three.
+MOST_PROTOCOLS: Final = 100
 # A member's id begins with as much of the client's.
 _CLIENT_ID_CHARS: Final = 249
 
@@ -292,6 +294,10 @@ class Group(Rebalances):
                 f"group {self.group_id}: a session timeout of {request.session_timeout_ms} ms; allowed are "
                 f"{limits.min_session_timeout_ms} (group.min.session.timeout.ms) to {limits.max_session_timeout_ms} "
                 "(group.max.session.timeout.ms)"
+            )
+        if len(request.protocols) > MOST_PROTOCOLS:
+            raise InvalidRequest(
+                f"group {self.group_id}: a member with {len(request.protocols)} protocols; at most {MOST_PROTOCOLS}"
             )
         if request.group_instance_id is not None and not is_instance_id(request.group_instance_id):
             raise InvalidRequest(f"group {self.group_id}: {request.group_instance_id!r} is no group.instance.id")

@@ -37,6 +37,8 @@ RESEALED_TOPIC = "resealed"
 GOOD_VALUES = [b"undamaged-%d" % number for number in range(5)]
 
 _PRODUCE, _FETCH = 0, 1
+# Produce, Fetch, JoinGroup and SyncGroup answer when something has happened, which may be never.
+_MAY_WAIT = (_PRODUCE, _FETCH, 11, 14)
 _HANG_S = 20.0
 _PATIENCE_S = 0.5
 _GOLDEN = Path(__file__).parents[1] / "golden" / "wire" / "requests.json"
@@ -188,7 +190,7 @@ class Lane:
     def send(self, rng: random.Random, frame: bytearray) -> None:
         assert self.socket is not None
         self._number = (self._number + 1) % 1_000_000
-        self._may_wait = frame[:2] in (b"\x00\x00", b"\x00\x01")
+        self._may_wait = int.from_bytes(frame[:2], "big") in _MAY_WAIT
         self._at_its_end = rng.random() < 0.05
         size_bytes = len(frame)
         if self._at_its_end:

@@ -5,17 +5,26 @@ What they name may or may not exist; ``damaged`` tests make their damage out of 
 
 from __future__ import annotations
 
+from typing import Any
+
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages import (
     API,
     alter_configs,
+    delete_groups,
     delete_records,
+    describe_groups,
     describe_log_dirs,
     find_coordinator,
+    heartbeat,
     incremental_alter_configs,
+    join_group,
+    leave_group,
+    list_groups,
     offset_commit,
     offset_delete,
     offset_fetch,
+    sync_group,
 )
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from spark_kafkalite.wire.messages.create_partitions import (
@@ -135,7 +144,46 @@ def sample_requests(api_key: int, version: int, topic: str, other_topic: str) ->
         partition = offset_delete.OffsetDeleteRequestPartition(partition_index=0)
         some = offset_delete.OffsetDeleteRequestTopic(name=topic, partitions=[partition])
         return [offset_delete.OffsetDeleteRequest(group_id="no-such-group", topics=[some])]
+    if name in ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "DescribeGroups", "ListGroups", "DeleteGroups"):
+        return _group_requests(name, version)
     raise AssertionError(f"{name} is served, and this file has no request of it: add one")
+
+
+def _group_requests(name: str, version: int) -> list[ApiMessage]:
+    """Requests of a member, and of an administrator."""
+    member: dict[str, Any] = {"group_id": "g", "member_id": "m", "generation_id": 1}
+    if name == "JoinGroup":
+        protocols = [join_group.JoinGroupRequestProtocol(name=each, metadata=b"\0\0\0\0") for each in ("range", "x")]
+        common: dict[str, Any] = {
+            "session_timeout_ms": 6000,
+            "rebalance_timeout_ms": 6000,
+            "protocol_type": "consumer",
+            "protocols": protocols,
+        }
+        # None of them waits for other members: one gets an id, a static one replaces itself, one is unknown.
+        requests: list[ApiMessage] = [join_group.JoinGroupRequest(group_id="unknown", member_id="m", **common)]
+        if version >= 4:
+            requests.append(join_group.JoinGroupRequest(group_id="joined", **common))
+        if version >= 5:
+            requests.append(join_group.JoinGroupRequest(group_id="static", group_instance_id="i", **common))
+        return requests
+    if name == "SyncGroup":
+        assignments = [sync_group.SyncGroupRequestAssignment(member_id="m", assignment=b"a")]
+        return [sync_group.SyncGroupRequest(assignments=assignments, protocol_type="consumer", **member)]
+    if name == "Heartbeat":
+        return [heartbeat.HeartbeatRequest(**member)]
+    if name == "LeaveGroup":
+        leaving = [leave_group.MemberIdentity(member_id="m"), leave_group.MemberIdentity(group_instance_id="i")]
+        return [
+            leave_group.LeaveGroupRequest(
+                group_id="g", member_id="m" if version < 3 else "", members=leaving if version >= 3 else []
+            )
+        ]
+    if name == "DescribeGroups":
+        return [describe_groups.DescribeGroupsRequest(groups=["g", "caf\u00e9"], include_authorized_operations=True)]
+    if name == "ListGroups":
+        return [list_groups.ListGroupsRequest(states_filter=["Stable"] if version >= 4 else [])]
+    return [delete_groups.DeleteGroupsRequest(groups_names=["no-such-group", "none-either"])]
 
 
 def _commit(group_id: str, topic: str, metadata: str | None) -> ApiMessage:

@@ -40,7 +40,11 @@ GOOD_TOPIC = "the-well-behaved-clients-own-topic"
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     # Requests that lie may ask for topics: these are few partitions each, and none comes into being by asking for it.
-    overrides = {"auto.create.topics.enable": False, "max.partitions.per.request": 20}
+    overrides = {
+        "auto.create.topics.enable": False,
+        "max.partitions.per.request": 20,
+        "offsets.topic.num.partitions": 5,
+    }
     with BrokerProcess(tmp_path / "data", overrides=overrides) as running:
         with Admin(bootstrap_servers=running.bootstrap) as admin:
             for topic in (DAMAGED_TOPIC, RESEALED_TOPIC, GOOD_TOPIC):

@@ -1,0 +1,42 @@
+"""DeleteGroups (key 42), versions 0 to 2: groups without members go, and their committed offsets with them.
+
+Each group has its own outcome, and is gone for good when the answer comes.
+
+v1  same as v0
+v2  flexible
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+# Groups deleted together, and between them other requests have their turn.
+_AT_ONCE = 100
+
+
+@handles(42, 0, 2)
+async def handle(context: BrokerContext, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """Groups without members go, and their committed offsets with them."""
+
+    async def outcome(group_id: str) -> int:
+        try:
+            await context.groups.delete(group_id)
+        except KafkaError as error:
+            return error.code
+        return 0
+
+    group_ids = list(dict.fromkeys(message.groups_names))
+    codes: list[int] = []
+    for first in range(0, len(group_ids), _AT_ONCE):
+        codes += await asyncio.gather(*(outcome(group_id) for group_id in group_ids[first : first + _AT_ONCE]))
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=group_id, error_code=code)
+            for group_id, code in zip(group_ids, codes, strict=True)
+        ]
+    )

@@ -1,0 +1,75 @@
+"""DescribeGroups (key 15), versions 0 to 5: a group's state, its members, and who reads what.
+
+A group that does not exist is described as Dead. Subscriptions and assignments are there while the group is Stable:
+before that they are those of no generation.
+
+v1  throttle time
+v2  same as v1
+v3  authorized operations (all of them: there is no authorizer)
+v4  instance ids
+v5  flexible
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.groups.rebalance import GroupState
+from spark_kafkalite.groups.state import Group
+from spark_kafkalite.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+# Groups described before other requests have their turn.
+_AT_ONCE = 100
+_NOT_ASKED = -(2**31)
+# Read, delete, describe. Source: AclEntry.supportedOperations of Apache Kafka.
+_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+
+
+@handles(15, 0, 5)
+async def handle(context: BrokerContext, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """A group's state, its members, and who reads what."""
+    operations = _GROUP_OPERATIONS if message.include_authorized_operations else _NOT_ASKED
+    answer = DescribeGroupsResponse()
+    # One that is named twice is described once: a short request must not make a long answer.
+    for number, group_id in enumerate(dict.fromkeys(message.groups), start=1):
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        try:
+            described = _described(group_id, context.groups.describe(group_id))
+        except KafkaError as error:
+            described = DescribedGroup(group_id=group_id, error_code=error.code)
+        else:
+            described.authorized_operations = operations
+        answer.groups.append(described)
+    return answer
+
+
+def _described(group_id: str, group: Group | None) -> DescribedGroup:
+    if group is None:
+        return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    is_stable = group.state is GroupState.STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if is_stable else "",
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol) if is_stable else b"",
+                member_assignment=member.assignment if is_stable else b"",
+            )
+            for member in group.members.values()
+        ],
+    )

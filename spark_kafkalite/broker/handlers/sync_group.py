@@ -1,0 +1,42 @@
+"""SyncGroup (key 14), versions 0 to 5: the leader hands in who reads what, and every member gets its share.
+
+All wait until the leader's assignment is committed to ``__consumer_offsets``.
+
+v1  throttle time
+v2  same as v1
+v3  static members
+v4  flexible
+v5  protocol type and protocol, checked against the group's
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.groups.members import SyncRequest
+from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+
+@handles(14, 0, 5)
+async def handle(context: BrokerContext, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
+    """The leader hands in who reads what, and every member gets its share."""
+    waiting = context.groups.sync(
+        message.group_id,
+        SyncRequest(
+            message.member_id,
+            message.group_instance_id,
+            message.generation_id,
+            message.protocol_type,
+            message.protocol_name,
+            {one.member_id: one.assignment for one in message.assignments},
+        ),
+    )
+    if not waiting.done():
+        request.on_abandon(lambda: context.groups.abandon(message.group_id, waiting))
+    answer = await waiting
+    return SyncGroupResponse(
+        error_code=0 if answer.error is None else answer.error.code,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol,
+        assignment=answer.assignment,
+    )
