@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.cli.group_options import Places, no_such_group
 from spark_kafkalite.cli.group_storages import KAFKA, ZOOKEEPER
@@ -16,7 +16,9 @@ from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration, consum
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin import PartitionLag
 
-_UNKNOWN = "Unknown"
+_UNKNOWN: Final = "Unknown"
+# Long and hardly ever read: what a narrow terminal may cut. Pipes and --json have them whole.
+_IDS: Final = ("CONSUMER-ID", "GROUP-INSTANCE-ID", "CLIENT-ID", "METADATA", "SUBSCRIPTION")
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,13 @@ def _in_the_registry(places: Places, group: str, with_offsets: bool) -> GroupVie
     )
     owners = {each: member for member in members for each in member.assignment}
     offsets = registry.offsets(group) if with_offsets else {}
+    if with_offsets and threads.keys() - offsets.keys():
+        # With offsets.storage=kafka only the members are here.
+        at_the_brokers = places.kafka.offsets(group)
+        elsewhere = {each: at_the_brokers[each] for each in threads if each in at_the_brokers and each not in offsets}
+        if elsewhere:
+            warn(f"group {group} keeps offsets at its coordinator (offsets.storage=kafka): these are shown")
+            offsets |= elsewhere
     return GroupView(
         group,
         ZOOKEEPER,
@@ -179,7 +188,7 @@ def print_offsets(groups: Iterable[GroupView], verbose: bool) -> None:
                 row += [epoch, committed and committed.metadata]
             rows.append([_or_dash(value) for value in row])
     if rows:
-        print_table(headings, rows)
+        print_table(headings, rows, shortened=_IDS)
 
 
 def warn_of_groups(groups: Sequence[GroupView]) -> None:
@@ -216,7 +225,7 @@ def print_members(groups: Iterable[GroupView], verbose: bool) -> None:
                 row += [assignment_text(each.assignment), each.reads]
             rows.append([_or_dash(value) for value in row])
     if rows:
-        print_table([*headings, "ASSIGNMENT", "SUBSCRIPTION"] if verbose else headings, rows)
+        print_table([*headings, "ASSIGNMENT", "SUBSCRIPTION"] if verbose else headings, rows, shortened=_IDS)
 
 
 def assignment_text(partitions: Iterable[TopicPartition]) -> str:

@@ -27,7 +27,7 @@ COMMANDS: Final = {
     "configs": ("configs", "Show and alter settings of topics and brokers."),
     "produce": ("produce", "Send records from standard input or a file."),
     "consume": ("consume", "Print the records of a topic."),
-    "groups": ("groups", "Show consumer groups and their lag, move their offsets, delete them."),
+    "groups": ("groups", "Show consumer groups and their lag, move their offsets."),
     "offsets": ("offsets", "Look up the offsets of partitions, by time too."),
     "cluster": ("cluster", "Show what the brokers hold."),
     "dump-log": ("dump_log", "Show and check the files of a log."),

@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Final
 
 import click
+
+# A cut column must still tell one thing from another.
+_CUT_WIDTH: Final = 8
 
 
 def print_json(value: Any) -> None:
@@ -19,22 +22,30 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under headings: a table at a terminal, aligned columns in a pipe."""
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, shortened: Collection[str] = ()) -> None:
+    """Print rows under headings: a table at a terminal, aligned columns in a pipe.
+
+    Where a terminal is too narrow, cells are folded; or, with ``shortened``, the columns under these headings are cut,
+    and where that does not help either the rows are printed as in a pipe.
+    """
     texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(line[column]) for line in [list(headings), *texts]) for column in range(len(headings))]
     if sys.stdout.isatty():
         from rich import box
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(box=box.SIMPLE_HEAD)
-        for heading in headings:
-            table.add_column(heading, overflow="fold")
-        for row in texts:
-            table.add_row(*row)
-        Console().print(table, markup=False)
-        return
-    widths = [max(len(line[column]) for line in [list(headings), *texts]) for column in range(len(headings))]
+        console = Console()
+        cut = [heading in shortened for heading in headings]
+        least = sum(_CUT_WIDTH if each else width for each, width in zip(cut, widths, strict=True)) + 3 * len(headings)
+        if not shortened or least <= console.width:
+            table = Table(box=box.SIMPLE_HEAD)
+            for heading, each in zip(headings, cut, strict=True):
+                table.add_column(heading, overflow="ellipsis" if each else "fold", no_wrap=bool(shortened) and not each)
+            for row in texts:
+                table.add_row(*row)
+            console.print(table, markup=False)
+            return
     for line in [list(headings), *texts]:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 

@@ -9,7 +9,6 @@ are, and would commit over what is written here. A coordinator keeps to that, so
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 from spark_kafkalite.client.admin_requests import AdminRequests
 from spark_kafkalite.client.connection import LIST_GROUPS
+from spark_kafkalite.client.consumer_protocol import PROTOCOL_TYPE, Assignment
 from spark_kafkalite.client.coordinator import GroupCoordinator
 from spark_kafkalite.client.group_lag import PartitionLag, partition_lags
 from spark_kafkalite.client.group_offsets import commit_offsets, fetch_offsets
@@ -29,6 +29,7 @@ from spark_kafkalite.errors import (
     KafkaliteError,
     NonEmptyGroup,
     UnknownTopicOrPartition,
+    UnsupportedVersion,
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
@@ -41,8 +42,6 @@ from spark_kafkalite.wire.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 
-# The protocol type of those who share out the partitions of topics; Kafka Connect, for one, has another.
-CONSUMER_PROTOCOL: Final = "consumer"
 # The state of a group that is not there.
 DEAD: Final = "Dead"
 
@@ -97,11 +96,14 @@ class GroupAdmin(AdminRequests):
         Raises UnsupportedVersion for ``states`` when a broker is older than Kafka 2.6.
         """
         deadline = self._deadline(timeout_ms)
-        request = ListGroupsRequest(states_filter=list(states or ()))
+        wanted = None if states is None else list(states)
+        request = ListGroupsRequest(states_filter=wanted or [])
         found: dict[str, GroupListing] = {}
         for broker_id in sorted(self._cluster.refresh([], deadline).nodes):
             answer = self._retried(partial(self._listed, broker_id, request, deadline), deadline)
             for each in answer.groups:
+                if wanted and not each.group_state:
+                    raise UnsupportedVersion(f"broker {broker_id} is too old to list groups by state")
                 found[each.group_id] = GroupListing(
                     each.group_id, each.protocol_type, each.group_state, each.group_type
                 )
@@ -130,7 +132,7 @@ class GroupAdmin(AdminRequests):
         (found,) = coordinator.call(DescribeGroupsRequest(groups=[group_id]), deadline).groups
         if found.error_code:
             raise error_for(found.error_code, f"group {group_id!r} cannot be described")
-        consumers = found.protocol_type == CONSUMER_PROTOCOL
+        consumers = found.protocol_type == PROTOCOL_TYPE
         return GroupDescription(
             group_id,
             found.group_state,
@@ -279,24 +281,8 @@ def _raise_first(failed: list[Any]) -> None:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions in a ConsumerProtocolAssignment; none where the bytes are not one.
-
-    int16 version, int32 count of topics: each a string with int16 length, int32 count of partitions, int32 each. What
-    follows is the assignor's own. The bytes are a member's word, so they may be anything.
-    """
-    found: list[TopicPartition] = []
+    """Return the partitions of an assignment; none where its bytes, an assignor's word, are not one."""
     try:
-        _, topics = struct.unpack_from(">hi", data)
-        at = 6
-        for _ in range(topics):
-            (length,) = struct.unpack_from(">h", data, at)
-            topic = data[at + 2 : at + 2 + length].decode()
-            at += 2 + max(0, length)
-            (count,) = struct.unpack_from(">i", data, at)
-            if count > (len(data) - at - 4) // 4:
-                return ()
-            found += [TopicPartition(topic, each) for each in struct.unpack_from(f">{max(0, count)}i", data, at + 4)]
-            at += 4 + 4 * max(0, count)
-    except (struct.error, UnicodeDecodeError):
+        return tuple(sorted(Assignment.decode(data).partitions))
+    except KafkaliteError:
         return ()
-    return tuple(sorted(found))

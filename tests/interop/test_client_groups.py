@@ -1,4 +1,4 @@
-"""Our administrator's view of groups against Apache Kafka: what it finds, moves and deletes, and what is refused."""
+"""Our administrator's view of groups, at our broker and Apache Kafka: what it finds, moves and deletes; refusals."""
 
 from __future__ import annotations
 
@@ -19,21 +19,8 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module", params=[pytest.param("apache", marks=pytest.mark.kafka)])
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    running: ApacheKafka = request.getfixturevalue("apache_kafka")
-    return running.bootstrap
-
-
-@pytest.fixture(scope="module")
-def admin(bootstrap: str) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=bootstrap) as client:
-        yield client
 
 
 @pytest.fixture
