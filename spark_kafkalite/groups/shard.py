@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -32,7 +33,14 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CoordinatorLoadInProgress, KafkaError, KafkaliteError, NotCoordinator
 from spark_kafkalite.groups.members import GroupLimits
 from spark_kafkalite.groups.offsets import Offsets
-from spark_kafkalite.groups.records import GroupMetadata, OffsetKey, UnreadableRecord, decode_key, decode_value
+from spark_kafkalite.groups.records import (
+    GroupMetadata,
+    OffsetKey,
+    StoredOffset,
+    UnreadableRecord,
+    decode_key,
+    decode_value,
+)
 from spark_kafkalite.groups.state import Group
 from spark_kafkalite.groups.writer import AppendCommitted, Entry, RecordWriter
 from spark_kafkalite.records.columns import add_batch
@@ -45,11 +53,14 @@ LoggedBatches = AsyncIterator[tuple[BatchHeader, memoryview]]
 # Gives a partition's committed batches from the log's start on.
 ReadCommittedLog = Callable[[int], LoggedBatches]
 
-# Records of a log that are read in one piece of work of the loop: about two milliseconds.
-_READ_AT_ONCE: Final = 256
+# Records that are read, and of those that count decoded, in one piece of work of the loop: about two milliseconds.
+_READ_AT_ONCE: Final = 1000
+_DECODED_AT_ONCE: Final = 250
+_OLDEST_OFFSET_KEY: Final = b"\0\0"
+_OFFSET_KEY: Final = b"\0\1"
 _LOAD_AGAIN_S: Final = 5.0
 # Each holds a piece of its log in memory.
-_LOADS_AT_ONCE: Final = 4
+_LOADS_AT_ONCE: Final = 2
 
 
 @lru_cache(maxsize=10_000)
@@ -136,21 +147,22 @@ class GroupShard:
 
         Raises KafkaliteError when the log cannot be read: serving what has been read so far would take offsets back.
         """
-        metadata: dict[str, GroupMetadata] = {}
-        skipped: dict[str, int] = {}
-        self.offsets = Offsets(self._writer.open_offset_keys)
+        skipped: Counter[str] = Counter()
+        # The last value of each key: most records are overtaken by later ones, and need not be decoded.
+        last: dict[bytes, bytes] = {}
         builder = ColumnBuilder(False)
         async for header, batch in batches:
             if header.is_transactional:
-                _count(skipped, "it belongs to a transaction, and transactions are not served", header.record_count)
+                skipped["it belongs to a transaction, and transactions are not served"] += header.record_count
                 continue
             add_batch(builder, batch, 0, header)
             # Many small batches, or one large one.
             if builder.count >= _READ_AT_ONCE:
-                await self._replay(builder.finish(), metadata, skipped)
+                await _take_last(builder.finish(), last)
                 if self.state is not ShardState.LOADING:
                     return False
-        await self._replay(builder.finish(), metadata, skipped)
+        await _take_last(builder.finish(), last)
+        metadata = await self._replay(last, skipped)
         if self.state is not ShardState.LOADING:
             return False
         for problem, count in skipped.items():
@@ -163,29 +175,24 @@ class GroupShard:
         self.state = ShardState.ACTIVE
         return True
 
-    async def _replay(self, columns: Columns, metadata: dict[str, GroupMetadata], skipped: dict[str, int]) -> None:
-        for first in range(0, columns.count, _READ_AT_ONCE):
-            for row in range(first, min(first + _READ_AT_ONCE, columns.count)):
-                self._replay_row(columns, row, metadata, skipped)
-            await asyncio.sleep(0)
-
-    def _replay_row(
-        self, columns: Columns, row: int, metadata: dict[str, GroupMetadata], skipped: dict[str, int]
-    ) -> None:
-        try:
-            key = decode_key(columns.key_at(row))
-            value = decode_value(key, columns.value_at(row))
-        except UnreadableRecord as error:
-            _count(skipped, str(error))
-            return
-        if isinstance(key, OffsetKey):
-            assert not isinstance(value, GroupMetadata)
-            self.offsets.replay(key, value)
-        elif value is None:
-            metadata.pop(key.group, None)
-        else:
-            assert isinstance(value, GroupMetadata)
-            metadata[key.group] = value
+    async def _replay(self, last: dict[bytes, bytes], skipped: Counter[str]) -> dict[str, GroupMetadata]:
+        """Replay the offsets among the records that count; return the groups' metadata."""
+        self.offsets = Offsets(self._writer.open_offset_keys)
+        metadata: dict[str, GroupMetadata] = {}
+        for number, (raw_key, raw_value) in enumerate(last.items(), 1):
+            try:
+                key = decode_key(raw_key)
+                value = decode_value(key, raw_value)
+            except UnreadableRecord as error:
+                skipped[str(error)] += 1
+                continue
+            if isinstance(value, StoredOffset) and isinstance(key, OffsetKey):
+                self.offsets.replay(key, value)
+            elif isinstance(value, GroupMetadata):
+                metadata[key.group] = value
+            if number % _DECODED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return metadata
 
     def resign(self) -> None:
         """Serve no more; whoever waits for an append is told to look for the coordinator."""
@@ -196,8 +203,21 @@ class GroupShard:
         return f"<GroupShard {self.partition} epoch={self.leader_epoch} {self.state.value} groups={len(self.groups)}>"
 
 
-def _count(problems: dict[str, int], problem: str, records: int = 1) -> None:
-    problems[problem] = problems.get(problem, 0) + records
+async def _take_last(columns: Columns, last: dict[bytes, bytes]) -> None:
+    """Keep the last value of each key; tombstones take a key out, and a record without a key says nothing."""
+    for first in range(0, columns.count, _READ_AT_ONCE):
+        for row in range(first, min(first + _READ_AT_ONCE, columns.count)):
+            key, value = columns.key_at(row), columns.value_at(row)
+            if key is None:
+                continue
+            if key.startswith(_OLDEST_OFFSET_KEY):
+                # The same key as a newer version writes it.
+                key = _OFFSET_KEY + key[2:]
+            if value is None:
+                last.pop(key, None)
+            else:
+                last[key] = value
+        await asyncio.sleep(0)
 
 
 class Shards:
@@ -276,9 +296,9 @@ class Shards:
 
     async def _try_load(self, shard: GroupShard) -> bool:
         """Load a shard; return False when it is worth another try."""
-        began_s = self._clock.monotonic_s()
         try:
             async with self._may_load:
+                began_s = self._clock.monotonic_s()
                 if not await shard.load(self._read_committed_log(shard.partition)):
                     return True
         except Exception as error:
