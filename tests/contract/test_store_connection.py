@@ -8,12 +8,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.store import (
     ConnectionLoss,
     EventType,
@@ -22,7 +20,6 @@ from spark_kafkalite.registry.store import (
     SessionState,
     WatchEvent,
 )
-from spark_kafkalite.registry.tree_server import TreeServer
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
 from tests.contract.forwarder import Forwarder
 
@@ -63,14 +60,9 @@ class Link:
 
 
 @pytest.fixture(params=SERVERS)
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "zookeeper":
-        yield str(request.getfixturevalue("zookeeper").connect)
-        return
-    with EmbeddedRegistry(tmp_path) as registry:
-        server = TreeServer(registry)
-        yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
-        server.close()
+def address(request: pytest.FixtureRequest) -> str:
+    server = request.getfixturevalue(request.param)
+    return server if isinstance(server, str) else str(server.connect)
 
 
 @pytest.fixture
