@@ -6,17 +6,21 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
+from spark_kafkalite.registry.jute import write_string
 from spark_kafkalite.registry.store import SessionState
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.testing.zookeeper import four_letters
+from tests.contract.protocol_client import ProtocolClient
+from tests.contract.test_tree_protocol import EXISTS
 
 TIMEOUT_S = 15
 
@@ -41,6 +45,20 @@ def test_the_registry_runs_alone_and_keeps_what_is_persistent(tmp_path: Path) ->
 
 def _lost(store: ZooKeeperStore) -> bool:
     return store.exists("/").exception(TIMEOUT_S) is not None and store.state is not SessionState.CONNECTED
+
+
+def test_a_registry_that_stood_still_expires_nobody(tmp_path: Path) -> None:
+    with RegistryProcess(tmp_path / "registry") as registry:
+        store = open_zookeeper(registry.connect, session_timeout_ms=1000)
+        store.create("/e", ephemeral=True).result(TIMEOUT_S)
+        with ProtocolClient(registry.connect, timeout_ms=60_000) as other:
+            registry.pause()
+            # Three of its sessions' timeouts.
+            threading.Event().wait(3)
+            registry.resume()
+            assert store.get("/e").result(TIMEOUT_S)[1].ephemeral_owner == store.session_id
+            assert other.ask(EXISTS, write_string("/e") + b"\0").error == 0
+        store.close()
 
 
 def test_four_letter_words_are_answered(tmp_path: Path) -> None:
