@@ -70,6 +70,7 @@ class ClusterClient:
         self._refreshed_s: float | None = None
         self._interesting: set[str] = set()
         self._auto_create = False
+        self._watches_all = self._knows_all = False
         self._pool: dict[int | str, PooledConnection] = {}
         self._listeners: list[Callable[[ClusterSnapshot], None]] = []
         self._refresher: threading.Thread | None = None
@@ -105,6 +106,7 @@ class ClusterClient:
         with self._lock:
             self._snapshot = snapshot = merge(self._snapshot, answer, asked)
             self._refreshed_s = self._clock.monotonic_s()
+            self._knows_all = asked is None or self._knows_all
             listeners = list(self._listeners)
             self._changed.notify_all()
         for listener in listeners:
@@ -163,6 +165,18 @@ class ClusterClient:
             self._auto_create = self._auto_create or auto_create
             self._start_refresher()
 
+    def watch_all_topics(self, wanted: bool) -> None:
+        """Have all topics refreshed in the background, those to come too; ``knows_all_topics`` after the first time."""
+        with self._lock:
+            self._watches_all, self._knows_all = wanted, False
+        if wanted:
+            self.request_refresh()
+
+    @property
+    def knows_all_topics(self) -> bool:
+        """Whether the snapshot has every topic, since ``watch_all_topics()``."""
+        return self._knows_all
+
     def request_refresh(self) -> None:
         """Have the metadata refreshed soon, in the background; returns at once."""
         with self._lock:
@@ -193,8 +207,9 @@ class ClusterClient:
                     return
                 self._refresh_wanted = False
                 topics, auto_create = set(self._interesting), self._auto_create
+                watches_all = self._watches_all
             try:
-                self.refresh(topics, self._deadline(), allow_auto_create=auto_create)
+                self.refresh(None if watches_all else topics, self._deadline(), allow_auto_create=auto_create)
                 reported = ""
                 # Even without errors: who reports stale metadata on every answer must not make us ask on every answer.
                 if backoff.attempts and self._all_have_leaders(topics):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spark_kafkalite.client.group_settings import GROUP_SETTINGS, GroupConfig, group_config
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import IsolationLevel
 from spark_kafkalite.settings import Setting, SettingGroup, property_name
@@ -99,7 +100,7 @@ CONSUMER_SETTINGS: Final = SettingGroup(
     "consumer",
     (
         *_COMMON,
-        Setting("group.id", "string", None, "Consumer group; joining one comes with consumer groups."),
+        *GROUP_SETTINGS,
         Setting(
             "auto.offset.reset",
             "string",
@@ -196,7 +197,7 @@ class ConsumerConfig:
     """A consumer's settings; ``offset_reset`` is earliest, latest or none."""
 
     client: ClientConfig
-    group_id: str | None
+    group: GroupConfig | None
     offset_reset: str
     fetch_min_bytes: int
     fetch_max_wait_ms: int
@@ -208,6 +209,11 @@ class ConsumerConfig:
     client_rack: str
     allow_auto_create: bool
     queued_max_bytes: int
+
+    @property
+    def group_id(self) -> str | None:
+        """The group's name, None without one."""
+        return None if self.group is None else self.group.group_id
 
 
 def parse_settings(
@@ -351,7 +357,7 @@ def consumer_config(settings: Mapping[str, object] | None, keywords: Mapping[str
     isolation = values["isolation.level"]
     return ConsumerConfig(
         client=client_config(values),
-        group_id=values["group.id"] or None,
+        group=group_config(values),
         # The names of 2011 for the same two ends of the log.
         offset_reset={"smallest": "earliest", "largest": "latest"}.get(reset, reset),
         fetch_min_bytes=values["fetch.min.bytes"],

@@ -1,9 +1,13 @@
-"""The consumer: assign partitions by hand, seek, and poll records or columns.
+"""The consumer: subscribe as a member of a group or assign partitions by hand, seek, poll records or columns, commit.
 
-Fetching runs ahead in the background (:mod:`.read_ahead`); ``poll()`` decodes and returns what is there, or waits. A
-partition's position is the offset of the next record that the user gets; it moves when a poll returns, by the ends of
-batches, so that gaps left by compaction and transaction markers are passed. Records of one partition come in order of
-their offsets; partitions take turns.
+Fetching runs ahead in the background (:mod:`.read_ahead`); ``poll()`` decodes and returns what is there, or waits
+(:mod:`.polling`). A partition's position is the offset of the next record that the user gets; it moves when a poll
+returns, by the ends of batches, so that gaps left by compaction and transaction markers are passed. Records of one
+partition come in order of their offsets; partitions take turns.
+
+With a ``group.id`` every poll first looks after the group (:mod:`.group_consumer`): it takes part in rebalances, calls
+the user's callbacks, and commits what *earlier* polls returned, if that is automatic. A consumer that assigns by hand
+is no member, and may commit as long as its group has none.
 
 Errors of a partition (a bad CRC, no position with ``auto.offset.reset=none``, missing permission) are raised by the
 next poll that would return its records, and by every later one until a ``seek()``; other partitions go on when it is
@@ -15,47 +19,41 @@ thread at any time, also while another one polls: that one gets ClosedError, or 
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient, OffsetAndTimestamp
+from spark_kafkalite.client.commits import CommitCallback
 from spark_kafkalite.client.config import consumer_config
-from spark_kafkalite.client.fetched import FetchedBatches
+from spark_kafkalite.client.group_consumer import GroupConsumer, RebalanceCallback
+from spark_kafkalite.client.group_offsets import fetch_offsets
 from spark_kafkalite.client.metadata import TopicInfo
-from spark_kafkalite.client.read_ahead import PartitionState, ReadAhead
+from spark_kafkalite.client.partition_state import PartitionState
+from spark_kafkalite.client.polling import DecodedRows, RowSource
+from spark_kafkalite.client.read_ahead import ReadAhead
 from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.client.subscription import select_topics
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import ClosedError, ConfigError, KafkaliteError
-from spark_kafkalite.model import Record, TopicPartition
-from spark_kafkalite.records.columns import ColumnBuilder, Columns
+from spark_kafkalite.errors import ClosedError, ConfigError
+from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Bytes of keys, values and headers that one decoding takes at most.
-_MAX_DECODED_BYTES = 16 << 20
 _MAX_COLUMN_ROWS = 65_536
 # poll() decodes more rows than it returns and keeps the rest as columns.
 _DECODED_ROWS = 16_384
+# How long close() may take to commit and to leave the group.
+_CLOSE_MS = 10_000
 
-
-class _Decoded:
-    """Rows that were decoded and not all returned yet."""
-
-    __slots__ = ("columns", "generation", "next_offset", "row", "state")
-
-    def __init__(self, state: PartitionState, columns: Columns, next_offset: int) -> None:
-        self.state = state
-        self.generation = state.generation
-        self.columns = columns
-        self.next_offset = next_offset
-        self.row = 0
+Partitions = Iterable[TopicPartition | tuple[str, int]]
 
 
 class Consumer:
-    """Reads assigned partitions. Use it as a context manager, or call :meth:`close`."""
+    """Reads partitions, as a member of a group or by itself. Use it as a context manager, or call :meth:`close`."""
 
     def __init__(
         self, settings: Mapping[str, object] | None = None, *, clock: Clock = SYSTEM_CLOCK, **keywords: object
@@ -64,12 +62,15 @@ class Consumer:
         self.config = consumer_config(settings, keywords)
         self._clock = clock
         self._cluster = ClusterClient(self.config.client, clock)
-        self._ahead = ReadAhead(self.config, self._cluster, clock)
+        self._group: GroupConsumer | None = None
+        if self.config.group is not None:
+            self._group = GroupConsumer(self.config.group, self._cluster, clock)
+        fetch_committed = None if self._group is None else self._group.fetch_committed
+        self._ahead = ReadAhead(self.config, self._cluster, clock, fetch_committed=fetch_committed)
+        if self._group is not None:
+            self._group.attach(self._ahead)
+        self._rows = RowSource(self._ahead)
         self._using = threading.RLock()
-        self._decoded: _Decoded | None = None
-        # The partitions' turns.
-        self._turn = 0
-        self._woken = False
         self._closed = False
 
     def __repr__(self) -> str:
@@ -78,19 +79,56 @@ class Consumer:
 
     # Assignment and positions ---------------------------------------------------------------------------------------
 
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read these partitions from now on, instead of those before; partitions that stay keep their position."""
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Read these topics, or all whose whole name matches ``pattern``, together with the other members of the group.
+
+        Takes the place of the last subscription. The callbacks get lists of partitions, in the thread that polls:
+        ``on_revoked`` before partitions are given up (commit what is done there), ``on_assigned`` when there are new
+        ones (seek there), ``on_lost`` when partitions were taken away unasked and may be read elsewhere already;
+        without it ``on_revoked`` is called. What they raise, that poll raises. An empty list of topics unsubscribes.
+        """
+        self._check_open()
+        group = self._require_group("subscribe()")
+        if topics is not None and not isinstance(topics, str):
+            topics = list(topics)
+        if topics == [] and pattern is None:
+            self.unsubscribe()
+            return
+        selection = select_topics(topics, pattern, exclude_internal=group.config.exclude_internal_topics)
+        with self._using:
+            if not group.is_subscribed and self._ahead.states:
+                raise ConfigError("subscribe(): partitions are assigned by hand; call unsubscribe() first")
+            group.subscribe(selection, on_assigned, on_revoked, on_lost, auto_create=self.config.allow_auto_create)
+
+    def unsubscribe(self) -> None:
+        """Leave the group at once, or give up the partitions that were assigned by hand."""
+        self._check_open()
+        with self._using:
+            if self._group is not None:
+                self._group.unsubscribe("the consumer has unsubscribed", self._deadline(None))
+            self._ahead.assign(())
+
+    def assign(self, partitions: Partitions) -> None:
+        """Read these partitions from now on, instead of those before; partitions that stay keep their position.
+
+        No group decides: this consumer is no member. With a ``group.id`` it starts from the group's offsets.
+        """
         self._check_open()
         wanted = [TopicPartition(*each) for each in partitions]
         with self._using:
+            if self._group is not None:
+                if self._group.is_subscribed:
+                    raise ConfigError("assign(): this consumer has subscribed to topics; call unsubscribe() first")
+                self._group.before_assign()
             self._ahead.assign(wanted)
-
-    def subscribe(self, *args: object, **kwargs: object) -> None:
-        """Not available yet: raises ConfigError."""
-        raise ConfigError(
-            "subscribe() comes with consumer groups in a later version: assign() partitions by hand; "
-            "partitions_for(topic) lists them"
-        )
 
     def assignment(self) -> set[TopicPartition]:
         """Return the assigned partitions."""
@@ -112,39 +150,37 @@ class Consumer:
             raise ConfigError(f"seek to offset {offset}: it must be at least 0; for the ends use seek_to_beginning/end")
         self._move([partition], offset, None)
 
-    def seek_to_beginning(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
+    def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
         """Go to the first offset of the given partitions, or of all assigned ones; it is looked up when polling."""
         self._move(partitions, None, EARLIEST)
 
-    def seek_to_end(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
+    def seek_to_end(self, partitions: Partitions | None = None) -> None:
         """Go to the end of the given partitions, or of all assigned ones; it is looked up when polling."""
         self._move(partitions, None, LATEST)
 
-    def seek_to_time(
-        self, timestamp_ms: int, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
-    ) -> None:
+    def seek_to_time(self, timestamp_ms: int, partitions: Partitions | None = None) -> None:
         """Go to the first record at or after a time; to the end where there is none."""
         if timestamp_ms < 0:
             raise ConfigError(f"seek to time {timestamp_ms}: it must be milliseconds since the epoch, at least 0")
         self._move(partitions, None, timestamp_ms)
 
-    def _move(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None, position: int | None, reset_to: int | None
-    ) -> None:
+    def _move(self, partitions: Partitions | None, position: int | None, reset_to: int | None) -> None:
         self._check_open()
         with self._using, self._ahead.lock:
             for state in self._states(partitions):
                 state.move_to(position, reset_to)
             self._ahead.changed.notify_all()
 
-    def _states(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None) -> list[PartitionState]:
+    def _states(self, partitions: Partitions | None) -> list[PartitionState]:
         if partitions is None:
             return list(self._ahead.states.values())
         states = []
         for each in partitions:
             state = self._ahead.states.get(TopicPartition(*each))
             if state is None:
-                raise ConfigError(f"{TopicPartition(*each)} is not assigned to this consumer: call assign() first")
+                raise ConfigError(
+                    f"{TopicPartition(*each)} is not assigned to this consumer: assign() or subscribe() first"
+                )
             states.append(state)
         return states
 
@@ -164,15 +200,15 @@ class Consumer:
                     raise TimeoutError(f"the position of {state.topic_partition} could not be found in time")
                 self._ahead.changed.wait(left_s)
 
-    def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+    def pause(self, partitions: Partitions) -> None:
         """Return no records of these partitions until resume(); positions stay, and so does what was fetched."""
         self._set_paused(partitions, True)
 
-    def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+    def resume(self, partitions: Partitions) -> None:
         """Undo pause()."""
         self._set_paused(partitions, False)
 
-    def _set_paused(self, partitions: Iterable[TopicPartition | tuple[str, int]], paused: bool) -> None:
+    def _set_paused(self, partitions: Partitions, paused: bool) -> None:
         with self._ahead.lock:
             for state in self._states(partitions):
                 state.paused = paused
@@ -183,23 +219,82 @@ class Consumer:
         with self._ahead.lock:
             return {each for each, state in self._ahead.states.items() if state.paused}
 
+    # The group ------------------------------------------------------------------------------------------------------
+
+    @property
+    def group_id(self) -> str | None:
+        """The group's name, None without one."""
+        return self.config.group_id
+
+    @property
+    def member_id(self) -> str:
+        """The id that the coordinator gave this member, "" outside of the group."""
+        return "" if self._group is None else self._group.member.member_id
+
+    @property
+    def generation_id(self) -> int:
+        """The number of the rebalance whose assignment is in force, -1 outside of the group."""
+        return -1 if self._group is None else self._group.member.generation_id
+
+    def enforce_rebalance(self, reason: str = "the consumer asks for a rebalance") -> None:
+        """Have the group rebalance; the next poll joins anew."""
+        self._require_group("enforce_rebalance()").request_rejoin(reason)
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Store offsets in the group and return once they are replicated; by default all positions.
+
+        An offset is the next one to read. Raises a KafkaError that names group, member and what to do when the group
+        has moved on (22, 25, 27), and the last reason after ``timeout_ms`` (``default.api.timeout.ms``).
+        """
+        self._check_open()
+        group = self._require_group("commit()")
+        with self._using:
+            group.commit(_as_committed(offsets), self._deadline(timeout_ms))
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None,
+        callback: CommitCallback | None = None,
+    ) -> None:
+        """Have offsets stored in the background, in the order of the calls; by default all positions.
+
+        A later poll, or close, calls ``callback(offsets, error or None)``.
+        """
+        self._check_open()
+        group = self._require_group("commit_async()")
+        with self._using:
+            group.commit_async(_as_committed(offsets), callback)
+
+    def committed(
+        self, partitions: Partitions, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """Return what the group has committed for each partition, None where nothing is."""
+        self._check_open()
+        group = self._require_group("committed()")
+        wanted = [TopicPartition(*each) for each in partitions]
+        found = fetch_offsets(group.coordinator, wanted, self._deadline(timeout_ms))
+        return {each: found.get(each) for each in wanted}
+
+    def _require_group(self, what: str) -> GroupConsumer:
+        if self._group is None:
+            raise ConfigError(f"{what} needs a group: set group.id")
+        return self._group
+
     # Offsets --------------------------------------------------------------------------------------------------------
 
-    def beginning_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, int]:
+    def beginning_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
         return self._ends(partitions, EARLIEST, timeout_ms)
 
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, int]:
+    def end_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
         """Return the offset after the last record that this consumer may see, as its isolation.level says."""
         return self._ends(partitions, LATEST, timeout_ms)
 
-    def _ends(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], which: int, timeout_ms: int | None
-    ) -> dict[TopicPartition, int]:
+    def _ends(self, partitions: Partitions, which: int, timeout_ms: int | None) -> dict[TopicPartition, int]:
         found = self.offsets_for_times({TopicPartition(*each): which for each in partitions}, timeout_ms)
         return {each: answer.offset for each, answer in found.items() if answer is not None}
 
@@ -232,7 +327,7 @@ class Consumer:
         with self._using:
             records: list[Record] = []
             while len(records) < wanted:
-                decoded = self._next_decoded(deadline if not records else None, max(wanted, _DECODED_ROWS), True)
+                decoded = self._next_rows(deadline if not records else None, max(wanted, _DECODED_ROWS))
                 if decoded is None:
                     break
                 row = decoded.row
@@ -240,7 +335,7 @@ class Consumer:
                 topic, partition = decoded.state.topic_partition
                 found = decoded.columns.records(topic, partition, row, until)
                 records = records + found if records else found
-                self._return_until(decoded, until)
+                self._rows.return_until(decoded, until)
             return records
 
     def poll_columns(self, timeout_ms: float = 0, max_rows: int = _MAX_COLUMN_ROWS) -> pa.RecordBatch | None:
@@ -254,7 +349,7 @@ class Consumer:
         from spark_kafkalite.client.arrow import record_batch
 
         with self._using:
-            decoded = self._next_decoded(Deadline.after_ms(timeout_ms, self._clock), max_rows, True)
+            decoded = self._next_rows(Deadline.after_ms(timeout_ms, self._clock), max_rows)
             if decoded is None:
                 return None
             topic, partition = decoded.state.topic_partition
@@ -262,7 +357,7 @@ class Consumer:
             until = min(decoded.columns.count, decoded.row + max_rows)
             if decoded.row or until < decoded.columns.count:
                 batch = batch.slice(decoded.row, until - decoded.row)
-            self._return_until(decoded, until)
+            self._rows.return_until(decoded, until)
             return batch
 
     def __iter__(self) -> Iterator[Record]:
@@ -273,123 +368,47 @@ class Consumer:
             except ClosedError:
                 return
 
-    def _return_until(self, decoded: _Decoded, until: int) -> None:
-        """Move the position behind the rows that are being returned."""
-        state, columns = decoded.state, decoded.columns
-        decoded.row = until
-        position = decoded.next_offset if until == columns.count else columns.offset_at(until)
-        with self._ahead.lock:
-            if state.generation == decoded.generation:
-                state.position = position
-        if until == columns.count:
-            self._decoded = None
-
-    def _next_decoded(self, deadline: Deadline | None, max_rows: int, with_headers: bool) -> _Decoded | None:
-        """Return rows that may be returned now, decoding more when there are none; None at the deadline.
-
-        Without a deadline nothing is waited for, and errors are left for the next poll.
-        """
-        ahead = self._ahead
+    def _next_rows(self, deadline: Deadline | None, max_rows: int) -> DecodedRows | None:
+        """Return rows that may be returned now, None when there are none until the deadline, or a wake-up."""
+        group, rows = self._group, self._rows
+        if deadline is None:
+            return rows.next_rows(None, max_rows, True)
         while True:
-            with ahead.lock:
-                self._check_open()
-                decoded = self._decoded
-                if decoded is not None:
-                    state = decoded.state
-                    valid = state.generation == decoded.generation and ahead.states.get(state.topic_partition) is state
-                    if valid and not state.paused:
-                        return decoded
-                    if valid:
-                        # Paused with rows at hand: they wait for resume(), and other partitions go on.
-                        self._put_back(decoded)
-                    self._decoded = None
-                pieces = self._take_pieces(deadline)
-                if pieces is None:
-                    return None
-                state, buffers = pieces
-                generation = state.generation
-            self._decode(state, generation, buffers, max_rows, with_headers)
-
-    def _put_back(self, decoded: _Decoded) -> None:
-        """Have the rows that were not returned fetched again, once their partition is resumed."""
-        state = decoded.state
-        state.move_to(state.position)
-
-    def _take_pieces(self, deadline: Deadline | None) -> tuple[PartitionState, list[FetchedBatches]] | None:
-        """Wait for a partition with something fetched; the lock is held. Returns None at the deadline."""
-        ahead = self._ahead
-        while True:
-            self._check_open()
-            states = list(ahead.states.values())
-            for number in range(len(states)):
-                state = states[(self._turn + number) % len(states)]
-                if state.paused:
-                    continue
-                if state.buffered:
-                    self._turn = (self._turn + number + 1) % len(states)
-                    return state, list(state.buffered)
-                if state.error is not None and deadline is not None:
-                    raise state.error
-            if deadline is None or self._woken:
-                self._woken = False
+            if group is not None:
+                group.step()
+            decoded = rows.next_rows(deadline, max_rows, True, None if group is None else group.is_due)
+            if decoded is not None:
+                return decoded
+            if rows.take_woken() or deadline.passed():
                 return None
-            left_s = deadline.left_s()
-            if left_s <= 0:
-                return None
-            ahead.changed.wait(left_s)
-
-    def _decode(
-        self,
-        state: PartitionState,
-        generation: int,
-        buffers: list[FetchedBatches],
-        max_rows: int,
-        with_headers: bool,
-    ) -> None:
-        """Decode pieces of one partition into rows at hand; an error becomes the partition's."""
-        builder = ColumnBuilder(with_headers, max_rows, _MAX_DECODED_BYTES)
-        error: KafkaliteError | None = None
-        for buffer in buffers:
-            try:
-                buffer.decode_into(builder)
-            except KafkaliteError as failure:
-                error = failure
-                break
-            if builder.is_full:
-                break
-        # Behind all that was decoded, and behind what holds no visible record.
-        next_offset = max((buffer.next_offset for buffer in buffers), default=0)
-        if error is not None or builder.is_full:
-            next_offset = next((each.next_offset for each in buffers if not each.is_exhausted), next_offset)
-        ahead = self._ahead
-        with ahead.lock:
-            if state.generation != generation:
-                return
-            while state.buffered and state.buffered[0].is_exhausted:
-                state.buffered_bytes -= state.buffered.popleft().size_bytes
-            if builder.count:
-                self._decoded = _Decoded(state, builder.finish(), next_offset)
-            else:
-                state.position = next_offset
-                # An error comes after the good records before it.
-                if error is not None:
-                    state.error = error
-                    state.drop_buffered()
-            ahead.changed.notify_all()
 
     def wakeup(self) -> None:
         """Have a poll that waits, or the next one that would, return at once with nothing. From any thread."""
-        with self._ahead.lock:
-            self._woken = True
-            self._ahead.changed.notify_all()
+        self._rows.wakeup()
 
     # The end --------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Stop fetching and close all connections. May be called more than once, and from any thread."""
-        self._closed = True
-        self._ahead.close()
-        self._cluster.close()
+    def close(self, timeout_ms: int = _CLOSE_MS) -> None:
+        """Commit if that is automatic, leave the group, stop fetching and close all connections.
+
+        Committing and leaving take ``timeout_ms`` at most; ``on_revoked`` is called, and what it raises is raised when
+        everything is closed. A static member does not leave. May be called more than once, and from any thread.
+        """
+        first, self._closed = not self._closed, True
+        self._rows.close()
+        deadline = Deadline.after_ms(timeout_ms, self._clock)
+        try:
+            # Whoever polls gets ClosedError and lets go; a callback that does not return is not waited for.
+            if first and self._group is not None and self._using.acquire(timeout=deadline.left_s()):
+                try:
+                    self._group.close(deadline)
+                finally:
+                    self._using.release()
+        finally:
+            self._ahead.close()
+            self._cluster.close()
+            if self._group is not None:
+                self._group.wait_closed()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -407,3 +426,14 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _as_committed(
+    offsets: Mapping[TopicPartition, CommittedOffset | int] | None,
+) -> dict[TopicPartition, CommittedOffset] | None:
+    if offsets is None:
+        return None
+    return {
+        TopicPartition(*each): CommittedOffset(offset) if isinstance(offset, int) else offset
+        for each, offset in offsets.items()
+    }

@@ -135,6 +135,13 @@ class GroupCoordinator:
                 raise error
             self.cluster.pause(pause_s)
 
+    def attempt(self, request: Any, deadline: Deadline) -> None:
+        """Send a request once if the coordinator is known, and take any answer: for what may fail when one leaves."""
+        node = self._node
+        if node is not None:
+            attempt = deadline.earlier_of(self.cluster.config.request_timeout_ms)
+            self.cluster.request_to(node.node_id, request.API_KEY, request, attempt)
+
     def connect(self, deadline: Deadline) -> tuple[Node, BrokerConnection]:
         """Open a connection of the caller's own to the coordinator. Raises BrokerUnreachable, having forgotten it."""
         node = self.node(deadline)

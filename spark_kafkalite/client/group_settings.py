@@ -67,6 +67,12 @@ GROUP_SETTINGS: Final = (
     Setting("exclude.internal.topics", "boolean", True, "Leave Kafka's own topics out of subscriptions by pattern."),
 )
 
+_ASSIGNORS: Final[tuple[Assignor, ...]] = (
+    RangeAssignor(),
+    RoundRobinAssignor(),
+    StickyAssignor(),
+    CooperativeStickyAssignor(),
+)
 _CLASS_PREFIX: Final = "org.apache.kafka.clients.consumer."
 
 
@@ -126,15 +132,9 @@ def group_config(values: Mapping[str, Any]) -> GroupConfig | None:
 
 def assignor(name: str) -> Assignor:
     """Return the assignor of a name, Kafka's short one or the name of Java's class. Raises ConfigError."""
-    assignors: tuple[Assignor, ...] = (
-        RangeAssignor(),
-        RoundRobinAssignor(),
-        StickyAssignor(),
-        CooperativeStickyAssignor(),
-    )
-    for each in assignors:
+    for each in _ASSIGNORS:
         if name in (each.name, f"{_CLASS_PREFIX}{type(each).__name__}"):
             return each
     raise ConfigError(
-        f"partition.assignment.strategy={name}: must be one of {', '.join(each.name for each in assignors)}"
+        f"partition.assignment.strategy={name}: must be one of {', '.join(each.name for each in _ASSIGNORS)}"
     )

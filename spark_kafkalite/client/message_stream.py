@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from spark_kafkalite.client.fetched import FetchedBatches
-from spark_kafkalite.client.read_ahead import PartitionState, ReadAhead
+from spark_kafkalite.client.partition_state import PartitionState
+from spark_kafkalite.client.read_ahead import ReadAhead
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ConsumerTimeout, KafkaliteError

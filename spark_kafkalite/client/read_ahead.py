@@ -1,8 +1,8 @@
 """A consumer's background work: finding where to start, and fetching ahead from every leader at once.
 
-One thread per broker that leads assigned partitions fetches into :attr:`PartitionState.buffered`; one more, the keeper,
-looks up positions that are not known (``auto.offset.reset``) and starts the others when leaders change. All state is
-under :attr:`ReadAhead.lock`; the consumer takes pieces out under the same lock and decodes them outside.
+One thread per broker that leads assigned partitions fetches into :attr:`.PartitionState.buffered`; one more, the
+keeper, looks up positions that are not known (:mod:`.start_positions`) and starts the others when leaders change. All
+state is under :attr:`ReadAhead.lock`; the consumer takes pieces out under the same lock and decodes them outside.
 
 Memory: a partition is fetched while less than two fetches' worth of it waits, and all that waits or is asked for stays
 within ``queued.max.bytes``, but for single batches that are larger.
@@ -15,17 +15,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient
+from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.connection import BrokerConnection
 from spark_kafkalite.client.fetch_requests import FetchFrom, FetchLimits, PartitionFetched, fetch
 from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches
 from spark_kafkalite.client.metadata import ClusterSnapshot
+from spark_kafkalite.client.partition_state import PartitionState
 from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
+from spark_kafkalite.client.start_positions import FetchCommitted, StartPositions
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError, OffsetOutOfRange
 from spark_kafkalite.model import TopicPartition
@@ -38,72 +39,28 @@ _SHORT_WAIT_MS: Final = 20
 _IDLE_S: Final = 1.0
 
 
-class PartitionState:
-    """One assigned partition."""
-
-    __slots__ = (
-        "buffered",
-        "buffered_bytes",
-        "error",
-        "fetch_offset",
-        "generation",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "paused",
-        "position",
-        "reset_to",
-        "retry_at_s",
-        "topic_partition",
-    )
-
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition = topic_partition
-        # Next offset the user gets; None while it is not known yet.
-        self.position: int | None = None
-        self.fetch_offset = 0
-        # What to look the position up by: a timestamp, or EARLIEST or LATEST.
-        self.reset_to: int | None = None
-        self.buffered: deque[FetchedBatches] = deque()
-        self.buffered_bytes = 0
-        self.generation = 0
-        self.paused = False
-        self.error: KafkaliteError | None = None
-        self.retry_at_s = 0.0
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-
-    def move_to(self, position: int | None, reset_to: int | None = None) -> None:
-        """Go on from ``position``, or from where ``reset_to`` will be found to lie; what was fetched is dropped."""
-        self.generation += 1
-        self.position = position
-        self.reset_to = reset_to
-        self.fetch_offset = position or 0
-        self.error = None
-        self.retry_at_s = 0.0
-        self.drop_buffered()
-
-    def drop_buffered(self) -> None:
-        """Forget what was fetched and not taken."""
-        for piece in self.buffered:
-            piece.release()
-        self.buffered.clear()
-        self.buffered_bytes = 0
-
-
 class ReadAhead:
     """All assigned partitions of one consumer."""
 
-    def __init__(self, config: ConsumerConfig, cluster: ClusterClient, clock: Clock, *, fair: bool = False) -> None:
-        """``fair``: partitions have readers of their own, and one that nobody reads must not use up the room of others.
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        cluster: ClusterClient,
+        clock: Clock,
+        *,
+        fetch_committed: FetchCommitted | None = None,
+        fair: bool = False,
+    ) -> None:
+        """``fetch_committed`` is given by a consumer with a group: its partitions start from committed offsets.
 
+        ``fair``: partitions have readers of their own, and one that nobody reads must not use up the room of others.
         Then each has its share of ``queued.max.bytes``, and may hold one batch beyond it.
         """
         self._fair = fair
         self._config = config
         self._cluster = cluster
         self._clock = clock
+        self._start = StartPositions(config, cluster, clock, fetch_committed)
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.states: dict[TopicPartition, PartitionState] = {}
@@ -119,28 +76,29 @@ class ReadAhead:
 
     # For the consumer -----------------------------------------------------------------------------------------------
 
-    def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Make these the assigned partitions; those that stay keep position and buffers."""
-        wanted = list(dict.fromkeys(topic_partitions))
+    def assign(self, topic_partitions: Iterable[TopicPartition], *, paused: Collection[TopicPartition] = ()) -> None:
+        """Make these the assigned partitions; those that stay keep position and buffers, new ones may be paused."""
+        wanted = dict.fromkeys(topic_partitions)
         with self.lock:
             for topic_partition in [each for each in self.states if each not in wanted]:
                 self.states.pop(topic_partition).move_to(None)
             for topic_partition in wanted:
                 if topic_partition not in self.states:
                     state = self.states[topic_partition] = PartitionState(topic_partition)
-                    state.reset_to = self._default_reset(state)
+                    state.paused = topic_partition in paused
+                    state.reset_to = self._start.first_reset()
+                    if state.reset_to is None:
+                        state.error = OffsetOutOfRange(
+                            f"{topic_partition} has no position and auto.offset.reset=none: call seek() first"
+                        )
             self._start_keeper()
             self.changed.notify_all()
         self._cluster.watch_topics({each.topic for each in wanted}, auto_create=self._config.allow_auto_create)
 
-    def _default_reset(self, state: PartitionState) -> int | None:
-        policy = self._config.offset_reset
-        if policy == "none":
-            state.error = OffsetOutOfRange(
-                f"{state.topic_partition} has no position and auto.offset.reset=none: call seek() first"
-            )
-            return None
-        return EARLIEST if policy == "earliest" else LATEST
+    def notify(self) -> None:
+        """Wake who waits for something to change."""
+        with self.lock:
+            self.changed.notify_all()
 
     def _start_keeper(self) -> None:
         if self._keeper is None and self.states:
@@ -197,30 +155,8 @@ class ReadAhead:
 
     def _look_up(self, lookups: Mapping[TopicPartition, tuple[int, int | None]]) -> None:
         """Find the positions of partitions that have none."""
-        timestamps = {each: reset_to for each, (_, reset_to) in lookups.items() if reset_to is not None}
-        found: dict[TopicPartition, int] = {}
-        failed: dict[TopicPartition, KafkaliteError] = {}
-        # A topic at a time: one that does not exist must not hold up the others.
-        for topic in {each.topic for each in timestamps}:
-            part = {each: timestamp for each, timestamp in timestamps.items() if each.topic == topic}
-            try:
-                answers = self._cluster.offsets_for(
-                    part,
-                    self._deadline(short=len(timestamps) > len(part)),
-                    isolation=self._config.isolation,
-                    allow_auto_create=self._config.allow_auto_create,
-                )
-            except ClosedError:
-                raise
-            except KafkaliteError as error:
-                failed.update(dict.fromkeys(part, error))
-                continue
-            missing = {each: LATEST for each, answer in answers.items() if answer is None}
-            if missing:
-                # A time after the last record: the end of the log.
-                ends = self._cluster.offsets_for(missing, self._deadline(), isolation=self._config.isolation)
-                answers.update(ends)
-            found.update({each: answer.offset for each, answer in answers.items() if answer is not None})
+        outcome = self._start.find({each: place for each, (_, place) in lookups.items() if place is not None})
+        found, failed = outcome.positions, outcome.failed
         with self.lock:
             for topic_partition, (generation, _) in lookups.items():
                 state = self.states.get(topic_partition)
@@ -236,9 +172,8 @@ class ReadAhead:
             if is_retriable(failure):
                 raise failure
 
-    def _deadline(self, *, short: bool = False) -> Deadline:
-        timeout_ms = self._config.client.request_timeout_ms
-        return Deadline.after_ms(min(timeout_ms, 2_000) if short else timeout_ms, self._clock)
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self._config.client.request_timeout_ms, self._clock)
 
     def _start_fetchers(self) -> bool:
         """Start a thread for each leader without one (the lock is held); returns whether some leader is not known."""
@@ -262,8 +197,7 @@ class ReadAhead:
             return all(snapshot.leader(*each) in snapshot.nodes for each in self.states)
 
     def _on_metadata(self, snapshot: ClusterSnapshot) -> None:
-        with self.lock:
-            self.changed.notify_all()
+        self.notify()
 
     def _report(self, error: KafkaliteError) -> None:
         """Log an error that is retried, once for each text."""
@@ -458,11 +392,12 @@ class ReadAhead:
             # What was fetched before is still good; the position meets the error again when it gets there.
             state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
             return
-        policy = self._config.offset_reset
-        if policy == "none":
+        place = self._start.reset()
+        if place is None:
             state.error = OffsetOutOfRange(
                 f"{state.topic_partition}: offset {offset} is not in the log and auto.offset.reset=none: seek() first"
             )
             return
+        policy = self._config.offset_reset
         _LOG.warning("%s: offset %d is not in the log: going to the %s", state.topic_partition, offset, policy)
-        state.move_to(None, EARLIEST if policy == "earliest" else LATEST)
+        state.move_to(None, place)

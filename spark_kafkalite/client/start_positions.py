@@ -1,0 +1,110 @@
+"""Where a consumer starts in partitions that it has no position in: committed offsets, ends of logs, times.
+
+A partition of a group's consumer starts from what the group has committed; without that, and in every other consumer,
+from where ``auto.offset.reset`` says. Look-ups run in the read-ahead's keeper thread, a topic at a time, because one
+that does not exist must not hold up the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient
+from spark_kafkalite.client.config import ConsumerConfig
+from spark_kafkalite.client.partition_state import COMMITTED
+from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import ClosedError, KafkaliteError, OffsetOutOfRange
+from spark_kafkalite.model import CommittedOffset, TopicPartition
+
+# One topic's look-up while others wait.
+_SHORT_MS: Final = 2_000
+
+# Returns what the group has committed, without the partitions it has not.
+FetchCommitted = Callable[[list[TopicPartition], Deadline], Mapping[TopicPartition, CommittedOffset]]
+
+
+@dataclass(slots=True)
+class FoundPositions:
+    """The outcome of a round of look-ups; partitions in neither are still to be looked up."""
+
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    failed: dict[TopicPartition, KafkaliteError] = field(default_factory=dict)
+
+
+class StartPositions:
+    """Looks positions up for one consumer."""
+
+    def __init__(
+        self, config: ConsumerConfig, cluster: ClusterClient, clock: Clock, fetch_committed: FetchCommitted | None
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._clock = clock
+        self._fetch_committed = fetch_committed
+
+    def first_reset(self) -> int | None:
+        """Return what to look a new partition's position up by; None: it has none until the user seeks."""
+        return self.reset() if self._fetch_committed is None else COMMITTED
+
+    def reset(self) -> int | None:
+        """Return what ``auto.offset.reset`` means: EARLIEST, LATEST, or None."""
+        return {"earliest": EARLIEST, "latest": LATEST}.get(self._config.offset_reset)
+
+    def find(self, wanted: Mapping[TopicPartition, int]) -> FoundPositions:
+        """Look positions up by COMMITTED, EARLIEST, LATEST or a timestamp. Raises ClosedError."""
+        found = FoundPositions()
+        timestamps = {each: place for each, place in wanted.items() if place != COMMITTED}
+        timestamps.update(self._without_commit([each for each in wanted if each not in timestamps], found))
+        topics = {each.topic for each in timestamps}
+        for topic in topics:
+            part = {each: timestamp for each, timestamp in timestamps.items() if each.topic == topic}
+            try:
+                found.positions.update(self._by_time(part, short=len(topics) > 1))
+            except ClosedError:
+                raise
+            except KafkaliteError as error:
+                found.failed.update(dict.fromkeys(part, error))
+        return found
+
+    def _without_commit(self, wanted: list[TopicPartition], found: FoundPositions) -> dict[TopicPartition, int]:
+        """Take committed offsets into ``found``, and return where the others start."""
+        if not wanted or self._fetch_committed is None:
+            return {}
+        try:
+            committed = self._fetch_committed(wanted, self._deadline(short=True))
+        except ClosedError:
+            raise
+        except KafkaliteError as error:
+            found.failed.update(dict.fromkeys(wanted, error))
+            return {}
+        found.positions.update({each: committed[each].offset for each in wanted if each in committed})
+        left = [each for each in wanted if each not in committed]
+        place = self.reset()
+        if place is None:
+            for each in left:
+                found.failed[each] = OffsetOutOfRange(
+                    f"{each}: group {self._config.group_id!r} has not committed an offset and auto.offset.reset=none: "
+                    "call seek() first, or set it to earliest or latest"
+                )
+            return {}
+        return dict.fromkeys(left, place)
+
+    def _by_time(self, timestamps: Mapping[TopicPartition, int], *, short: bool) -> dict[TopicPartition, int]:
+        answers = self._cluster.offsets_for(
+            timestamps,
+            self._deadline(short=short),
+            isolation=self._config.isolation,
+            allow_auto_create=self._config.allow_auto_create,
+        )
+        missing = {each: LATEST for each, answer in answers.items() if answer is None}
+        if missing:
+            # A time after the last record: the end of the log.
+            answers.update(self._cluster.offsets_for(missing, self._deadline(), isolation=self._config.isolation))
+        return {each: answer.offset for each, answer in answers.items() if answer is not None}
+
+    def _deadline(self, *, short: bool = False) -> Deadline:
+        timeout_ms = self._config.client.request_timeout_ms
+        return Deadline.after_ms(min(timeout_ms, _SHORT_MS) if short else timeout_ms, self._clock)
