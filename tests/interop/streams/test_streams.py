@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 
 import pytest
 
 from spark_kafkalite import Admin, Blacklist, ConsumerConnector, Producer, TopicPartition, Whitelist
-from spark_kafkalite.client.message_stream import MessageStream
 from spark_kafkalite.errors import ClosedError, ConfigError, ConsumerTimeout
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.streams.mirrored_nodes import MirroredBroker
+from tests.interop.streams.reading import Reader, values, wait_until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -45,35 +43,6 @@ def produce(producer: Producer, topic: str, numbers: range, partitions: int = 4)
     for number in numbers:
         producer.send(topic, b"%d" % number, partition=number % partitions)
     producer.flush()
-
-
-def values(stream: MessageStream, count: int) -> list[int]:
-    return [int(record.value or b"") for record in islice(stream, count)]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
-class Reader(threading.Thread):
-    """Reads a stream until the connector is shut down."""
-
-    def __init__(self, stream: MessageStream) -> None:
-        super().__init__(daemon=True)
-        self.stream = stream
-        self.seen: list[tuple[TopicPartition, int]] = []
-        self.error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            for record in self.stream:
-                self.seen.append((TopicPartition(record.topic, record.partition), int(record.value or b"")))
-        except BaseException as error:
-            self.error = error
 
 
 def test_records_are_spread_over_streams_in_order(

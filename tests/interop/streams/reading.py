@@ -1,0 +1,42 @@
+"""Reading message streams in tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import islice
+
+from spark_kafkalite import TopicPartition
+from spark_kafkalite.client.message_stream import MessageStream
+
+TIMEOUT_S = 20
+
+
+def values(stream: MessageStream, count: int) -> list[int]:
+    return [int(record.value or b"") for record in islice(stream, count)]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+class Reader(threading.Thread):
+    """Reads a stream until the connector is shut down."""
+
+    def __init__(self, stream: MessageStream) -> None:
+        super().__init__(daemon=True)
+        self.stream = stream
+        self.seen: list[tuple[TopicPartition, int]] = []
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for record in self.stream:
+                self.seen.append((TopicPartition(record.topic, record.partition), int(record.value or b"")))
+        except BaseException as error:
+            self.error = error
