@@ -34,6 +34,15 @@ _CHUNK_BYTES: Final = 4 << 20
 _WAIT_S: Final = 1.0
 
 
+class Lease:
+    """Until when (monotonic seconds) the registry surely keeps the owner nodes: afterwards nothing is handed out."""
+
+    __slots__ = ("until_s",)
+
+    def __init__(self) -> None:
+        self.until_s = 0.0
+
+
 class OwnedPartition:
     """A partition that a thread owns, and how far that thread has got in it.
 
@@ -65,10 +74,13 @@ class OwnedPartition:
 class MessageStream:
     """One stream. Iterate it from one thread; it ends when the connector is shut down."""
 
-    def __init__(self, thread: str, ahead: ReadAhead, timeout_ms: int, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, thread: str, ahead: ReadAhead, lease: Lease, timeout_ms: int, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """``timeout_ms`` below 0 waits for ever."""
         self.thread = thread
         self._ahead = ahead
+        self._lease = lease
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._lock = threading.Lock()
@@ -82,7 +94,6 @@ class MessageStream:
         self._rows_end = 0
         self._in_hand: OwnedPartition | None = None
         self._reader = 0
-        self._paused = False
         self._ended = False
 
     def __repr__(self) -> str:
@@ -105,7 +116,9 @@ class MessageStream:
                     self._in_hand = None
                 if self._ended:
                     raise StopIteration
-                owned, paused = self._from, self._paused
+                owned = self._from
+                # Asked for each record: a process that was frozen must not go on as if no time had passed.
+                paused = self._clock.monotonic_s() >= self._lease.until_s
                 if owned is not None and not paused and self._row < len(self._rows):
                     record = self._rows[self._row]
                     self._row += 1
@@ -271,13 +284,6 @@ class MessageStream:
                 if offset is not None:
                     found.append((owned, offset))
             return found
-
-    def set_paused(self, paused: bool) -> None:
-        """Hand out nothing for now, or go on; waits for nothing."""
-        with self._lock:
-            self._paused = paused
-        with self._ahead.lock:
-            self._ahead.changed.notify_all()
 
     def end(self) -> None:
         """End the iteration, also of a reader that waits."""

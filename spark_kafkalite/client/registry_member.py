@@ -13,14 +13,16 @@ pauses; a consumer that starts then gives up, a running one reports it and goes 
 
 Invariants: nothing is read of a partition without its owner node, and what was read is committed before the node goes.
 A session that has expired took the nodes with it: then nothing is read or committed any more until the member has
-joined again. A connection that is gone for a third of the session's time pauses reading until it is back, because the
-registry may let the session expire before this process can know.
+joined again. This process may learn of that late (the network is cut, or the process was frozen), so reading needs a
+lease: the member asks for its registration every sixth of the session's time, and each answer allows reading for that
+time, counted from the moment of asking.
 
 An operation whose answer was lost is looked up by the nodes' ephemeral owners before anything else is claimed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -75,8 +77,8 @@ class Reader(Protocol):
         """Stop reading at once, and commit nothing: others may own the partitions. Must not wait for anything."""
         ...
 
-    def pause(self, paused: bool) -> None:
-        """Hand out no records for now, or go on. Must not wait for anything."""
+    def leased(self, until_s: float) -> None:
+        """Records may be handed out until then (monotonic seconds). Must not wait for anything."""
         ...
 
 
@@ -114,7 +116,7 @@ class RegistryMember:
         self._expired = True
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._suspension: threading.Timer | None = None
+        self._renewer: threading.Thread | None = None
         # What is surely owned, and what may be: they differ only after an answer was lost.
         self._owned: dict[TopicPartition, str] = {}
         self._claimed: set[TopicPartition] = set()
@@ -146,6 +148,8 @@ class RegistryMember:
                 self._pause(min(self._backoff_ms / 1000, max(0.0, deadline.left_s())))
         self._thread = threading.Thread(target=self._run, name="kafkalite-registry-member", daemon=True)
         self._thread.start()
+        self._renewer = threading.Thread(target=self._renew_leases, name="kafkalite-registry-lease", daemon=True)
+        self._renewer.start()
 
     def _work(self) -> None:
         """Have a session, and the partitions that are ours."""
@@ -191,14 +195,12 @@ class RegistryMember:
         with self._lock:
             self._closing = True
             self._changed.notify_all()
-            suspension = self._suspension
-        if suspension is not None:
-            suspension.cancel()
         store = self._link.close()
         if store is not None:
             store.close()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(5)
+        for thread in (self._thread, self._renewer):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(5)
 
     # Sessions and watches: in the store's thread, which must not wait ----------------------------------------------
 
@@ -213,29 +215,11 @@ class RegistryMember:
     def _on_session(self, store: Store, state: SessionState) -> None:
         if not self._link.is_present(store):
             return
-        with self._lock:
-            suspension, self._suspension = self._suspension, None
-        if suspension is not None:
-            suspension.cancel()
         if state is SessionState.LOST:
             self._on_lost()
-        elif state is SessionState.SUSPENDED:
-            timer = threading.Timer(store.session_timeout_ms / 3000, partial(self._on_long_silence, store))
-            timer.daemon = True
-            with self._lock:
-                self._suspension = timer
-            timer.start()
-        else:
-            self._reader.pause(False)
-            # Watches do not outlive a connection.
+        elif state is SessionState.CONNECTED:
+            # Again: look at everything that may have happened meanwhile.
             self._want()
-
-    def _on_long_silence(self, store: Store) -> None:
-        if self._link.is_present(store) and _is_silent(store):
-            _LOG.warning("consumer %s stops reading until the registry answers again", self._consumer_id)
-            self._reader.pause(True)
-            if not _is_silent(store):  # since the question above
-                self._reader.pause(False)
 
     def _on_lost(self) -> None:
         self._reader.lost()
@@ -261,12 +245,13 @@ class RegistryMember:
         self._claimed = set()
         self._directories = set()
         self._reader.joined()
-        self._reader.pause(False)
         store.add_session_listener(partial(self._on_session, store))
         if store.state is SessionState.LOST:
             self._on_lost()
             raise SessionExpired("the new session with the registry was lost at once")
+        asked_s = self._clock.monotonic_s()
         self._register(store)
+        self._reader.leased(asked_s + store.session_timeout_ms / 1000)
         self._link.children(store, consumer_nodes.consumer_ids_path(self._group_id), self._on_event)
         self._link.children(store, znodes.BROKER_IDS, self._on_event)
         if self._filtered:
@@ -293,6 +278,22 @@ class RegistryMember:
                     ) from None
                 self._pause(min(0.5, max(0.0, deadline.left_s())), woken_by_changes=False)
                 self._check_going_on()
+
+    def _renew_leases(self) -> None:
+        """Ask for the registration again and again, one question at a time."""
+        path = consumer_nodes.consumer_id_path(self._group_id, self._consumer_id)
+        while True:
+            asked_s = self._clock.monotonic_s()
+            pause_s = 0.1
+            with contextlib.suppress(RegistryError):
+                store = self._link.store
+                session_s = store.session_timeout_ms / 1000
+                pause_s = session_s / 6
+                self._link.wait(store.exists(path))
+                self._reader.leased(asked_s + session_s)
+            with self._lock:
+                if self._closing or self._changed.wait_for(lambda: self._closing, pause_s):
+                    return
 
     def _check_going_on(self) -> None:
         with self._lock:
@@ -434,7 +435,3 @@ class RegistryMember:
 
     def _owner_path(self, topic_partition: TopicPartition) -> str:
         return consumer_nodes.owner_path(self._group_id, *topic_partition)
-
-
-def _is_silent(store: Store) -> bool:
-    return store.state is SessionState.SUSPENDED

@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from spark_kafkalite.client.coordinator import GroupCoordinator
-from spark_kafkalite.client.message_stream import MessageStream, OwnedPartition, start
+from spark_kafkalite.client.message_stream import Lease, MessageStream, OwnedPartition, start
 from spark_kafkalite.client.offset_stores import DualOffsets, GroupOffsets, OffsetStore, RegistryOffsets
 from spark_kafkalite.client.read_ahead import ReadAhead
 from spark_kafkalite.client.registry_cluster import RegistryCluster
@@ -89,6 +89,8 @@ class ConsumerConnector:
         self._assigning = threading.Lock()
         self._has_session = False
         self._former: dict[TopicPartition, OwnedPartition] = {}
+        self._lease = Lease()
+        self._stopping = False
         self._ending = threading.Event()
         self._committer: threading.Thread | None = None
 
@@ -137,7 +139,9 @@ class ConsumerConnector:
         if self._member is not None:
             raise ConfigError("this connector has made its message streams: use another connector for others")
         threads = [consumer_nodes.thread_id(self.consumer_id, number) for number in range(count)]
-        made = [MessageStream(thread, self._ahead, self.config.timeout_ms, self._clock) for thread in threads]
+        made = [
+            MessageStream(thread, self._ahead, self._lease, self.config.timeout_ms, self._clock) for thread in threads
+        ]
         self._streams.update({(topic, stream.thread): stream for stream in made})
         return made
 
@@ -228,10 +232,15 @@ class ConsumerConnector:
             self._ahead.assign(self.owned_partitions)
         return removed
 
-    def pause(self, paused: bool) -> None:
+    def leased(self, until_s: float) -> None:
         """See ``registry_member.Reader``."""
-        for stream in list(self._streams.values()):
-            stream.set_paused(paused)
+        if self._stopping:
+            return
+        lapsed = self._clock.monotonic_s() >= self._lease.until_s
+        self._lease.until_s = until_s
+        if lapsed:
+            with self._ahead.lock:
+                self._ahead.changed.notify_all()
 
     # Offsets --------------------------------------------------------------------------------------------------------
 
@@ -328,7 +337,8 @@ class ConsumerConnector:
         if self._ending.is_set():
             return
         reader = 0 if sys.exc_info()[0] is not None else threading.get_ident()
-        self.pause(True)
+        self._stopping = True
+        self._lease.until_s = 0.0
         if self.config.auto_commit and self._member is not None:
             try:
                 self._commit(reader, 1)

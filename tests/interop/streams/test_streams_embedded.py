@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -107,20 +106,6 @@ def test_while_dual_a_start_takes_the_larger_offset(broker: BrokerProcess, regis
         for record in islice(stream, 11 + 8):
             first.setdefault(record.partition, record.offset)
     assert first == {0: 9, 1: 12}
-
-
-def test_a_commit_fails_when_one_of_two_stores_does(broker: BrokerProcess, registry: str) -> None:
-    topic = filled_topic(broker, "half", 1, 5)
-    with ConsumerConnector(
-        settings(registry, "half", dual_commit_enabled=True, auto_commit_enable=False, offsets_commit_max_retries=0)
-    ) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        values(stream, 3)
-        with Admin(bootstrap_servers=broker.bootstrap) as admin:
-            # The coordinator refuses offsets of topics that are gone; the registry does not.
-            admin.delete_topics([topic])
-        with pytest.raises(Exception, match=re.escape(f"{topic}-0")):
-            consumer.commit_offsets()
 
 
 def test_consumers_outlive_their_broker_and_registry(tmp_path: Path) -> None:

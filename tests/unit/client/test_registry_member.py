@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry import consumer_nodes, znodes
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration, SubscriptionPattern
 from spark_kafkalite.registry.embedded import EmbeddedRegistry, EmbeddedStore
-from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Store
+from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Stat, Store
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from tests.unit.client.recording_store import RecordingStore
 
@@ -31,7 +32,7 @@ class Reading:
         self.changed = threading.Condition()
         self.owned: dict[TopicPartition, str] = {}
         self.told: list[str] = []
-        self.paused = False
+        self.until_s = 0.0
         self.refusals: list[KafkaliteError] = []
         self.on_release: Callable[[set[TopicPartition]], None] = lambda partitions: None
 
@@ -62,10 +63,10 @@ class Reading:
             self.owned.clear()
             self._tell("lost")
 
-    def pause(self, paused: bool) -> None:
+    def leased(self, until_s: float) -> None:
         with self.changed:
-            self.paused = paused
-            self._tell("pause")
+            self.until_s = until_s
+            self._tell("leased")
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         with self.changed:
@@ -328,14 +329,13 @@ def test_an_expired_session_stops_reading_at_once_and_joins_again(group: Group) 
     first = group.start("a")
     second = group.start("b")
     second.wait_for(lambda: second.numbers() == [2, 3])
-    releases = first.told.count("release")
     group.expire("a")
     first.wait_for(lambda: "lost" in first.told)
     first.wait_for(lambda: first.told.count("joined") == 2 and first.numbers() == [0, 1])
     second.wait_for(lambda: second.numbers() == [2, 3])
     # What was owned is not given up in order: nothing may be committed any more.
-    assert first.told[first.told.index("lost") :].index("joined") < len(first.told)
-    assert first.told.count("release") == releases
+    after = first.told[first.told.index("lost") :]
+    assert "release" not in after[: after.index("joined")]
     assert len(group.stores["a"]) == 2
     old, new = group.stores["a"]
     assert old.session_id != new.session_id
@@ -380,21 +380,40 @@ def test_a_lost_answer_leaves_nothing_behind(group: Group, method: str) -> None:
     assert group.owners() == dict.fromkeys(range(4), "c-0")
 
 
-def test_a_long_silence_pauses_and_the_connection_s_return_goes_on(group: Group) -> None:
+def test_reading_is_leased_for_the_session_s_time_since_the_question(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EmbeddedStore, "session_timeout_ms", 600)
+    began_s = time.monotonic()
+    reading = group.start("c")
+    assert began_s < reading.until_s <= time.monotonic() + 0.6
+    first_s = reading.until_s
+    reading.wait_for(lambda: reading.until_s > first_s)
+    assert reading.until_s <= time.monotonic() + 0.6
+
+
+def test_while_the_registry_is_silent_the_lease_runs_out_and_its_return_is_looked_at(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EmbeddedStore, "session_timeout_ms", 300)
     reading = group.start("c")
     store = group.stores["c"][0]
-    session = store._store
-    # What the store does when its connection breaks; a third of the session's time later reading stops.
-    session._session_timeout_ms = 30
-    session._state = SessionState.SUSPENDED
-    for listener in list(session._listeners):
-        listener(SessionState.SUSPENDED)
-    reading.wait_for(lambda: reading.paused)
+    silent: list[Future[Stat | None]] = []
+
+    def say_nothing(path: str, watch: object = None) -> Future[Stat | None]:
+        silent.append(Future())
+        return silent[-1]
+
+    monkeypatch.setattr(store, "exists", say_nothing)
+    wait_until(lambda: bool(silent))
+    wait_until(lambda: time.monotonic() > reading.until_s)
+    assert len(silent) == 1  # one question at a time
+    monkeypatch.undo()
     rebalances = group.members[0].rebalances
-    session._state = SessionState.CONNECTED
-    for listener in list(session._listeners):
+    for listener in list(store._store._listeners):
         listener(SessionState.CONNECTED)
-    reading.wait_for(lambda: not reading.paused)
+    silent[0].set_result(None)
+    reading.wait_for(lambda: reading.until_s > time.monotonic())
     wait_until(lambda: group.members[0].rebalances > rebalances)
     assert reading.numbers() == [0, 1, 2, 3]
 
