@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from spark_kafkalite.cli.group_storages import KafkaStorage, OffsetStorage, ZooKeeperStorage
+from spark_kafkalite.cli.group_storages import KafkaStorage, OffsetStorage
 from spark_kafkalite.cli.offset_texts import parse_partitions
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.errors import BrokerUnreachable, GroupIdNotFound, RegistryError, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 if TYPE_CHECKING:
+    from spark_kafkalite.cli.registry_storage import ZooKeeperStorage
     from spark_kafkalite.client.admin import Admin
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -97,6 +98,7 @@ class Places:
         if self._registry is None:
             if self.zookeeper is None:
                 raise click.UsageError("this needs --zookeeper HOST:PORT, the registry that the group's offsets lie in")
+            from spark_kafkalite.cli.registry_storage import ZooKeeperStorage
             from spark_kafkalite.registry.zookeeper import open_zookeeper
 
             if not _CONNECT.fullmatch(self.zookeeper):

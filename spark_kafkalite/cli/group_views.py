@@ -11,10 +11,10 @@ from spark_kafkalite.cli.group_options import Places, no_such_group
 from spark_kafkalite.cli.group_storages import KAFKA, ZOOKEEPER
 from spark_kafkalite.cli.output import print_table, warn
 from spark_kafkalite.model import CommittedOffset, TopicPartition
-from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration, consumer_of
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin import PartitionLag
+    from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration
 
 _UNKNOWN: Final = "Unknown"
 # Long and hardly ever read: what a narrow terminal may cut. Pipes and --json have them whole.
@@ -97,6 +97,8 @@ def _at_the_brokers(places: Places, group: str, with_offsets: bool) -> GroupView
 
 
 def _in_the_registry(places: Places, group: str, with_offsets: bool) -> GroupView:
+    from spark_kafkalite.registry.consumer_nodes import consumer_of
+
     registry = places.registry
     if not registry.exists(group):
         raise no_such_group(group, ZOOKEEPER)

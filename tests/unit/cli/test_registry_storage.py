@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.cli.group_storages import ZooKeeperStorage, refuse_if_members
+from spark_kafkalite.cli.group_storages import refuse_if_members
+from spark_kafkalite.cli.registry_storage import ZooKeeperStorage
 from spark_kafkalite.errors import ConfigError, GroupIdNotFound, NonEmptyGroup
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry import consumer_nodes
