@@ -206,6 +206,16 @@ class TestCommitAndFetch:
         offsets = [(one.group_id, one.topics[0].partitions[0].committed_offset) for one in answer.groups]
         assert offsets == [(each, number) for number, each in enumerate(groups)]
 
+    def test_a_group_is_fetched_once_by_a_request(self, client: RawClient, group: str) -> None:
+        commit(client, group, {(TOPIC, 0): 1})
+        asked = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in (group, "other", group)]
+        answer = client.call(OffsetFetchRequest(groups=asked), 8)
+        assert [(one.group_id, one.error_code, len(one.topics)) for one in answer.groups] == [
+            (group, 0, 1),
+            ("other", 0, 0),
+            (group, 42, 0),
+        ]
+
     def test_a_bad_partition_spoils_only_itself(self, client: RawClient, group: str) -> None:
         wanted = {(TOPIC, 0): 5, (TOPIC, 3): 5, (TOPIC, -1): 5, ("no-such-topic", 0): 5}
         assert commit(client, group, wanted) == {
@@ -267,6 +277,29 @@ class TestDelete:
             (9, 3),
         ]
         assert committed(client, group)[1] == {(TOPIC, 0): (1, -1, "")}
+
+    def test_of_a_group_with_consumers_only_topics_that_nobody_reads(
+        self, client: RawClient, broker: BrokerProcess, group: str
+    ) -> None:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topic("unread", 1, 1)
+        commit(client, group, {(TOPIC, 0): 1, ("unread", 0): 1})
+        member = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+        member.subscribe([TOPIC])
+        until(lambda: bool(member.poll(0.1) or member.assignment()))
+        # Only members commit now, and a rebalance does not take back what was committed before it.
+        assert commit(client, group, {(TOPIC, 0): 2}) == {(TOPIC, 0): 25}
+        asked = [OffsetDeleteRequestPartition(partition_index=0)]
+        topics = [OffsetDeleteRequestTopic(name=name, partitions=asked) for name in (TOPIC, "unread")]
+        answer = client.call(OffsetDeleteRequest(group_id=group, topics=topics), 0)
+        assert [topic.partitions[0].error_code for topic in answer.topics] == [86, 0]
+        assert committed(client, group)[1] == {(TOPIC, 0): (1, -1, "")}
+        member.commit(offsets=[confluent_kafka.TopicPartition(TOPIC, 0, 7)], asynchronous=False)
+        assert committed(client, group)[1][TOPIC, 0][0] == 7
+        member.close()
+        answer = client.call(OffsetDeleteRequest(group_id=group, topics=topics[:1]), 0)
+        assert answer.topics[0].partitions[0].error_code == 0
+        until(lambda: committed(client, group)[1] == {})
 
     def test_a_group_that_does_not_exist_is_an_error(self, client: RawClient) -> None:
         assert client.call(OffsetDeleteRequest(group_id="no-such-group"), 0).error_code == 69

@@ -8,7 +8,7 @@ v3  throttle time
 v5  leader epochs in the answer
 v6  flexible
 v7  the client may insist on offsets that no open transaction may change; there are none
-v8  many groups, each with its own error
+v8  many groups, each with its own error; a group named twice is refused (INVALID_REQUEST) the second time
 v9  members of groups of the newer protocol name themselves; there are none
 """
 
@@ -18,11 +18,12 @@ from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
-from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.errors import InvalidRequest, KafkaError
 from spark_kafkalite.groups.records import StoredOffset
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -46,7 +47,7 @@ _Found = list[tuple[str, list[tuple[int, StoredOffset]]]]
 def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
     """Look offsets up."""
     if request.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:
-        return OffsetFetchResponse(groups=[_group(context, asked.group_id, asked.topics) for asked in message.groups])
+        return OffsetFetchResponse(groups=_groups(context, message.groups))
     error_code, found = _look_up(context, message.group_id, message.topics)
     # Version 1 has no place for it but the partitions'.
     told = error_code if request.api_version < _FIRST_VERSION_WITH_GROUP_ERROR else 0
@@ -69,6 +70,18 @@ def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest
             for name, partitions in found
         ],
     )
+
+
+def _groups(context: BrokerContext, asked: Iterable[OffsetFetchRequestGroup]) -> list[OffsetFetchResponseGroup]:
+    answers: dict[str, OffsetFetchResponseGroup] = {}
+    repeated = []
+    for one in asked:
+        if one.group_id in answers:
+            # A short request must not be able to ask for a large group a million times.
+            repeated.append(OffsetFetchResponseGroup(group_id=one.group_id, error_code=InvalidRequest.code))
+        else:
+            answers[one.group_id] = _group(context, one.group_id, one.topics)
+    return [*answers.values(), *repeated]
 
 
 def _group(context: BrokerContext, group_id: str, asked: _Asked) -> OffsetFetchResponseGroup:
