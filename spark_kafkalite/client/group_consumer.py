@@ -166,11 +166,11 @@ class GroupConsumer:
                     or (self._topics is not None and self._topics.is_behind(self._cluster.snapshot))
                 )
             )
-            or self._may_auto_commit()
         )
 
     def _may_auto_commit(self) -> bool:
-        # One at a time: while one is on its way the next one waits, however short the interval.
+        # One at a time: while one is on its way the next one waits, however short the interval. No reason to end a
+        # wait: positions move when polls return.
         return self.config.auto_commit and self._lane.is_idle and self._clock.monotonic_s() >= self._auto_commit_s
 
     def _may_prepare(self) -> bool:
