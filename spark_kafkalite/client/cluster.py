@@ -17,13 +17,20 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from spark_kafkalite.client.config import ClientConfig, parse_address
-from spark_kafkalite.client.connection import LIST_OFFSETS, METADATA, BrokerConnection
+from spark_kafkalite.client.connection import METADATA, BrokerConnection
+from spark_kafkalite.client.list_offsets import EARLIEST as EARLIEST
+from spark_kafkalite.client.list_offsets import EARLIEST_LOCAL as EARLIEST_LOCAL
+from spark_kafkalite.client.list_offsets import LATEST as LATEST
+from spark_kafkalite.client.list_offsets import LATEST_TIERED as LATEST_TIERED
+from spark_kafkalite.client.list_offsets import MAX_TIMESTAMP as MAX_TIMESTAMP
+from spark_kafkalite.client.list_offsets import OffsetAndTimestamp as OffsetAndTimestamp
+from spark_kafkalite.client.list_offsets import offsets_for
 from spark_kafkalite.client.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
 from spark_kafkalite.client.pooled_connection import PooledConnection
-from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
+from spark_kafkalite.client.retry import Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     BrokerUnreachable,
@@ -34,28 +41,9 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
-from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 _LOG = logging.getLogger("spark_kafkalite.client")
-
-# ListOffsets' special timestamps.
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
-
-# Metadata may lag behind a partition that was just added, for about as long as these attempts take.
-_UNKNOWN_ATTEMPTS: Final = 4
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """An answer of ListOffsets: ``timestamp`` is the record's, -1 for the ends of the log."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 class ClusterClient:
@@ -331,7 +319,7 @@ class ClusterClient:
                 pooled = self._pool[key] = PooledConnection(host, port, self.config, self._clock)
             return pooled
 
-    # Offsets --------------------------------------------------------------------------------------------------------
+    # Partitions -----------------------------------------------------------------------------------------------------
 
     def offsets_for(
         self,
@@ -341,87 +329,8 @@ class ClusterClient:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         allow_auto_create: bool = False,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first offset at or after each timestamp; None where there is none.
-
-        Timestamps are ms, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Each partition's leader is asked; moves of
-        leaders are followed until the deadline. Raises the last error then, or at once one that does not pass.
-        """
-        left = dict(timestamps)
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        backoff = self._backoff()
-        for topic in {each.topic for each in left}:
-            self.topic(topic, deadline, allow_auto_create=allow_auto_create)
-        while left:
-            error = self._offsets_round(left, found, isolation, deadline)
-            if error is None:
-                continue
-            pause_s = backoff.next_s()
-            # A partition that fresh metadata does not know either is not about to appear.
-            unknown = isinstance(error, UnknownTopicOrPartition) and backoff.attempts > _UNKNOWN_ATTEMPTS
-            if unknown or not is_retriable(error) or deadline.left_s() <= pause_s:
-                raise error
-            self.pause(pause_s)
-            if needs_refresh(error):
-                self.refresh({each.topic for each in left}, deadline)
-        return found
-
-    def _offsets_round(
-        self,
-        left: dict[TopicPartition, int],
-        found: dict[TopicPartition, OffsetAndTimestamp | None],
-        isolation: IsolationLevel,
-        deadline: Deadline,
-    ) -> KafkaliteError | None:
-        """Ask each leader once; move answers from ``left`` to ``found`` and return an error that was met, if any."""
-        error: KafkaliteError | None = None
-        by_leader: dict[int, dict[str, list[tuple[PartitionInfo, int]]]] = {}
-        for topic_partition, timestamp in left.items():
-            try:
-                info = self.leading(topic_partition)
-            except KafkaliteError as failure:
-                error = failure
-            else:
-                topics = by_leader.setdefault(info.leader, {})
-                topics.setdefault(topic_partition.topic, []).append((info, timestamp))
-        for leader, topics in by_leader.items():
-            request = ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=int(isolation),
-                topics=[
-                    ListOffsetsTopic(
-                        name=topic,
-                        partitions=[
-                            ListOffsetsPartition(
-                                partition_index=info.partition,
-                                current_leader_epoch=info.leader_epoch,
-                                timestamp=timestamp,
-                            )
-                            for info, timestamp in partitions
-                        ],
-                    )
-                    for topic, partitions in topics.items()
-                ],
-            )
-            try:
-                answer = self.request_to(
-                    leader, LIST_OFFSETS, request, deadline.earlier_of(self.config.request_timeout_ms)
-                )
-            except BrokerUnreachable as failure:
-                error = failure
-                continue
-            for topic_answer in answer.topics:
-                for item in topic_answer.partitions:
-                    topic_partition = TopicPartition(topic_answer.name, item.partition_index)
-                    if topic_partition not in left:
-                        continue
-                    if item.error_code:
-                        error = error_for(item.error_code, f"{topic_partition}: its offsets cannot be looked up now")
-                        continue
-                    del left[topic_partition]
-                    found[topic_partition] = (
-                        None if item.offset < 0 else OffsetAndTimestamp(item.offset, item.timestamp, item.leader_epoch)
-                    )
-        return error
+        """Return the first offset at or after each timestamp; see :func:`.list_offsets.offsets_for`."""
+        return offsets_for(self, timestamps, deadline, isolation, allow_auto_create)
 
     def leading(self, topic_partition: TopicPartition) -> PartitionInfo:
         """Return what is known of a partition with a live leader. UnknownTopicOrPartition or LeaderNotAvailable."""

@@ -156,15 +156,12 @@ class GroupConsumer:
     def is_due(self) -> bool:
         """Whether :meth:`step` has something to do that it could do at once."""
         membership = self._membership
-        return (
-            self._lane.has_outcomes
-            or (
-                membership is not None
-                and (
-                    membership.has_news
-                    or (membership.wants_join and self._may_prepare())
-                    or (self._topics is not None and self._topics.is_behind(self._cluster.snapshot))
-                )
+        return self._lane.has_outcomes or (
+            membership is not None
+            and (
+                membership.has_news
+                or (membership.wants_join and self._may_prepare())
+                or (self._topics is not None and self._topics.is_behind(self._cluster.snapshot))
             )
         )
 
