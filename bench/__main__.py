@@ -24,6 +24,7 @@ NAMES = (
     "clients",
     "durability",
     "commits",
+    "registry",
     "cold_reader",
     "log_scale",
     "compaction_copy",

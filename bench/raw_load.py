@@ -131,10 +131,11 @@ def closed_loop(
     in_flight: int,
     seconds: float,
     check: Callable[[bytes], None] = check_produced,
+    hello: bytes = b"",
 ) -> Load:
     """Send each request over and over on a connection of its own, ``in_flight`` unanswered ones at a time.
 
-    ``check`` looks into some of the responses and raises for a bad one.
+    ``check`` looks into some of the responses and raises for a bad one. ``hello`` is sent first, and its answer read.
     """
     selector = selectors.DefaultSelector()
     host, _, port = bootstrap.rpartition(":")
@@ -143,6 +144,10 @@ def closed_loop(
     for request in requests:
         connected = socket.create_connection((host, int(port)), 60)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hello:
+            connected.sendall(hello)
+            (size_bytes,) = _SIZE.unpack(connected.recv(4, socket.MSG_WAITALL))
+            connected.recv(size_bytes, socket.MSG_WAITALL)
         selector.register(connected, selectors.EVENT_READ, _Client(connected, request))
     now = time.perf_counter
     began_s = now()
