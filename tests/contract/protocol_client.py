@@ -43,7 +43,11 @@ class ProtocolClient:
         if hello:
             body = write_int(0) + write_long(seen_zxid) + write_int(timeout_ms) + write_long(session[0])
             self.send_frame(body + write_buffer(session[1]) + b"\0")
-            answer = self.receive_frame()
+            try:
+                answer = self.receive_frame()
+            except OSError:
+                self.close()
+                raise
             self.timeout_ms, self.session_id = struct.unpack_from("!iq", answer, 4)
             self.password = answer[20:36]
 
