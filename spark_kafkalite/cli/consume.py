@@ -1,6 +1,7 @@
 """``kafkalite consume``: prints the records of a topic, like Kafka's console consumer, or as JSON lines.
 
-Reads partitions by hand, without a consumer group; nothing is committed.
+Reads partitions by hand, without a consumer group, and commits nothing; with ``--group`` it is a member of one
+(:mod:`.consume_group`).
 """
 
 from __future__ import annotations
@@ -49,12 +50,20 @@ Examples:
   kafkalite consume --topic events --from-beginning
   kafkalite consume --topic events --partition 0 --offset -10 --max-messages 10
   kafkalite consume --topic events --offset @2026-01-31T12:00:00Z --until-end --json
+  kafkalite consume --topic events --group readers --from-beginning
   kafkalite consume --topic events --formatter-property print.key=true --formatter-property print.offset=true
 """
 
 
 @click.command("consume", epilog=_EPILOG)
-@click.option("--topic", required=True, help="Topic to read.")
+@click.option("--topic", help="Topic to read.")
+@click.option("--include", "pattern", metavar="REGEX", help="With --group: every topic whose whole name matches.")
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Read as a member of this group: from where it has got to, sharing partitions with its other members, and "
+    "commit what was printed.",
+)
 @click.option("--partition", "partitions", metavar="N[,N]", help="Only these partitions; all without it.")
 @click.option(
     "--offset",
@@ -86,7 +95,9 @@ Examples:
 @click.option("--consumer-property", "consumer_properties", metavar="NAME=VALUE", multiple=True, hidden=True)
 @bootstrap_option
 def command(
-    topic: str,
+    topic: str | None,
+    pattern: str | None,
+    group: str | None,
     partitions: str | None,
     offset_text: str | None,
     from_beginning: bool,
@@ -103,22 +114,36 @@ def command(
 ) -> int:
     """Print the records of a topic until Ctrl-C, or as the options say.
 
-    Begins at the end of the topic, with what arrives from now on; --from-beginning shows what it holds. There is no
-    consumer group: every run reads on its own.
+    Begins at the end of the topic, with what arrives from now on; --from-beginning shows what it holds. Every run reads
+    on its own, unless --group makes it a member of a group: then it goes on where the group has got to, and only where
+    that is not known --from-beginning matters.
     """
     if from_beginning and offset_text is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
-    offset_text = "earliest" if from_beginning else offset_text or "latest"
     format_record = _json_line if as_json else make_formatter(formatter_properties)
+    properties = (*consumer_properties, *command_properties)
+    settings = client_settings(bootstrap_server, command_config, properties, isolation_level=isolation_level)
+    if group is not None and settings.get("group.id", group) != group:
+        raise click.UsageError(f"--group {group} and group.id={settings['group.id']} name two groups")
+    if group is not None or settings.get("group.id"):
+        if partitions is not None or offset_text is not None:
+            raise click.UsageError(
+                "--group shares out the partitions and knows where to begin: leave out --partition and --offset, or "
+                "move the group first with 'kafkalite groups reset-offsets'"
+            )
+        settings.setdefault("group.id", group)
+        # Only where the group has no offset, or one that the log does not hold any more.
+        reset = "earliest" if from_beginning else settings.get("auto.offset.reset", "latest")
+        settings["auto.offset.reset"] = reset
+        return _consume_in_group(topic, pattern, settings, format_record, max_messages, timeout_ms, until_end)
+    if pattern is not None:
+        raise click.UsageError("--include needs --group NAME")
+    if topic is None:
+        raise click.UsageError("name the topic with --topic NAME")
+    offset_text = "earliest" if from_beginning else offset_text or "latest"
     start = Start(offset_text)
-    settings = client_settings(
-        bootstrap_server,
-        command_config,
-        (*consumer_properties, *command_properties),
-        isolation_level=isolation_level,
-        # A number that the log does not hold is an error; otherwise go on with the oldest that is left.
-        auto_offset_reset="none" if start.offset is not None and start.offset >= 0 else "earliest",
-    )
+    # A number that the log does not hold is an error; otherwise go on with the oldest that is left.
+    settings["auto.offset.reset"] = "none" if start.offset is not None and start.offset >= 0 else "earliest"
     with reachable_admin(settings) as admin:
         infos = admin.describe_topics([topic])[topic].partitions
     wanted = parse_partitions(partitions) if partitions else {info.partition for info in infos}
@@ -144,6 +169,45 @@ def command(
                     sys.stdout.buffer.flush()
                     count += len(records)
                     shown(len(records))
+        except KeyboardInterrupt:
+            pass
+    click.echo(f"Processed a total of {count} messages", err=True)
+    return 0
+
+
+def _consume_in_group(
+    topic: str | None,
+    pattern: str | None,
+    settings: dict[str, object],
+    format_record: Callable[[Record], bytes],
+    max_messages: int | None,
+    timeout_ms: int | None,
+    until_end: bool,
+) -> int:
+    from spark_kafkalite.cli.consume_group import GroupReader
+
+    if (topic is None) == (pattern is None):
+        raise click.UsageError("name what to read: --topic NAME, or --include REGEX")
+    with reachable_admin(settings) as admin:
+        if topic is not None:
+            admin.describe_topics([topic])
+    count = 0
+    with (
+        progress("reading", max_messages or None, "records") as advance,
+        GroupReader(settings, commits=str(settings.get("enable.auto.commit", "true")).lower() != "false") as reader,
+    ):
+        shown = advance if not sys.stdout.isatty() else lambda _: None
+
+        def show(records: list[Record]) -> None:
+            nonlocal count
+            sys.stdout.buffer.write(b"".join(map(format_record, records)))
+            sys.stdout.buffer.flush()
+            count += len(records)
+            shown(len(records))
+
+        try:
+            reader.subscribe([topic] if topic is not None else None, pattern)
+            reader.run(show, max_messages=max_messages, timeout_ms=timeout_ms, until_end=until_end)
         except KeyboardInterrupt:
             pass
     click.echo(f"Processed a total of {count} messages", err=True)
