@@ -1,0 +1,317 @@
+"""A storm over registry consumers: processes join, leave, are killed and frozen, and so is ZooKeeper itself.
+
+What must hold, whatever happens: every record is read; a partition is read by one consumer at a time; committed offsets
+do not go back. The journals of the consumers (storm_member) and a watcher of the offset nodes tell.
+
+A consumer's hold on a partition ends where its journal says so, or where it was killed or frozen. Being frozen for less
+than its session is no end. What a frozen consumer does after it is woken is judged by its records: it must hand out
+none of a partition that it has lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from spark_kafkalite import Admin, Producer
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry import consumer_nodes
+from spark_kafkalite.registry.store import NoNode
+from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+from tests.interop.streams.mirrored_nodes import MirroredBroker
+
+TOPIC = "storm"
+GROUP = "storm"
+SESSION_MS = 3_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    members: int
+    partitions: int
+    seconds: float
+    zookeeper_kills: int
+    seed: int
+    records_per_s: int = 400
+
+
+@dataclass
+class Member:
+    process: ChildProcess
+    journal: Path
+    # From when on what it holds does not count: it was killed or frozen.
+    ended_ns: int | None = None
+    woken: bool = False
+
+
+@dataclass
+class Outcome:
+    """What came of it; ``problems`` is empty when everything held."""
+
+    sent: int = 0
+    read: int = 0
+    joins: int = 0
+    leaves: int = 0
+    kills: int = 0
+    freezes: int = 0
+    zookeeper_kills: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Storm:
+    def __init__(self, bootstrap: str, server: ZooKeeperServer, directory: Path, plan: Plan) -> None:
+        self._bootstrap = bootstrap
+        self._server = server
+        self._directory = directory
+        self._plan = plan
+        self._random = random.Random(plan.seed)
+        self._members: list[Member] = []
+        self._all: list[Member] = []
+        self._stopping = threading.Event()
+        self._left: list[Member] = []
+        self._served_ns = time.monotonic_ns()
+        self._sent = 0
+        self.outcome = Outcome()
+
+    def run(self) -> Outcome:
+        with Admin(bootstrap_servers=self._bootstrap) as admin:
+            admin.create_topic(TOPIC, self._plan.partitions, 1)
+        mirrored = MirroredBroker(self._bootstrap, self._server.connect, 60_000)
+        mirrored.copy_topics()
+        background = [threading.Thread(target=self._send), threading.Thread(target=self._watch_offsets)]
+        try:
+            for thread in background:
+                thread.start()
+            began_s = time.monotonic()
+            self._blow()
+            blown_s = time.monotonic()
+            self._settle()
+            print(f"blew for {blown_s - began_s:.1f} s, settled in {time.monotonic() - blown_s:.1f} s")
+        finally:
+            self._stopping.set()
+            for member in self._all:
+                member.process.kill()
+            for thread in background:
+                thread.join()
+            mirrored.close()
+        self._judge()
+        return self.outcome
+
+    # What happens ---------------------------------------------------------------------------------------------------
+
+    def _blow(self) -> None:
+        plan, began_s = self._plan, time.monotonic()
+        for _ in range(plan.members):
+            self._join()
+        kills_at = [plan.seconds * (number + 1) / (plan.zookeeper_kills + 1) for number in range(plan.zookeeper_kills)]
+        while (elapsed_s := time.monotonic() - began_s) < plan.seconds:
+            if kills_at and elapsed_s > kills_at[0]:
+                kills_at.pop(0)
+                self._server.kill()
+                self.outcome.zookeeper_kills += 1
+                self._act()  # joining has to wait, and dying is not seen
+                time.sleep(self._random.uniform(0, SESSION_MS / 1000))
+                self._server.start()
+                self._served_ns = time.monotonic_ns()
+            self._act()
+            time.sleep(self._random.expovariate(max(2.0, plan.members / 10)))
+        self._wake()
+
+    def _act(self) -> None:
+        self._wake()
+        choice = self._random.random()
+        running = [member for member in self._members if member.ended_ns is None]
+        if not running or (choice < 0.5 and len(self._members) < self._plan.members):
+            self._join()
+        elif choice < 0.7:
+            self._leave(self._random.choice(running))
+            self.outcome.leaves += 1
+        elif choice < 0.9:
+            member = self._random.choice(running)
+            member.process.kill()
+            member.ended_ns = time.monotonic_ns()
+            self._members.remove(member)
+            self.outcome.kills += 1
+        else:
+            member = self._random.choice(running)
+            member.process.signal(signal.SIGSTOP)
+            member.ended_ns = time.monotonic_ns()
+            self.outcome.freezes += 1
+
+    def _wake(self) -> None:
+        """Wake those whose sessions are surely over."""
+        for member in self._members:
+            if member.ended_ns is None or member.woken:
+                continue
+            # A server that starts again gives every session its whole time anew.
+            if time.monotonic_ns() - max(member.ended_ns, self._served_ns) > 2 * SESSION_MS * 1_000_000:
+                member.woken = True
+                member.process.signal(signal.SIGCONT)
+
+    def _leave(self, member: Member) -> None:
+        member.process.signal(signal.SIGTERM)
+        self._members.remove(member)
+        self._left.append(member)
+
+    def _join(self) -> None:
+        name = f"member-{len(self._all)}"
+        journal = self._directory / f"{name}.journal"
+        given = {
+            "journal": str(journal),
+            "topic": TOPIC,
+            "streams": self._random.randrange(1, 3),
+            "settings": {
+                "group.id": GROUP,
+                "zookeeper.connect": self._server.connect,
+                "zookeeper.session.timeout.ms": SESSION_MS,
+                "zookeeper.connection.timeout.ms": 20_000,
+                "auto.offset.reset": "smallest",
+                "auto.commit.interval.ms": 200,
+                "rebalance.backoff.ms": 500,
+                "rebalance.max.retries": 60,
+            },
+        }
+        command = [sys.executable, "-m", "tests.interop.streams.storm_member", json.dumps(given)]
+        root = Path(__file__).resolve().parents[3]
+        process = ChildProcess(
+            command,
+            self._directory,
+            name,
+            environment={**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"},
+            working_directory=root,
+        )
+        member = Member(process, journal)
+        self._members.append(member)
+        self._all.append(member)
+        self.outcome.joins += 1
+
+    def _settle(self) -> None:
+        """Let the rest read everything."""
+        deadline_s = time.monotonic() + 60
+        self._stopping.set()
+        while self._read_values() != set(range(self._sent)):
+            if time.monotonic() > deadline_s:
+                missing = sorted(set(range(self._sent)) - self._read_values())
+                self.outcome.problems.append(
+                    f"{len(missing)} records were read by nobody: {missing[:10]}; " + self._members[0].process.tail()
+                )
+                return
+            if not any(member.process.running and member.ended_ns is None for member in self._members):
+                # All that are left are frozen.
+                self._join()
+            self._wake()
+            time.sleep(0.3)
+        for member in list(self._members):
+            member.process.signal(signal.SIGCONT)
+            self._leave(member)
+        for member in self._left:
+            with contextlib.suppress(ChildFailed):
+                member.process.wait(20)
+        self._check_last_commits()
+
+    def _send(self) -> None:
+        with Producer(bootstrap_servers=self._bootstrap) as producer:
+            while not self._stopping.wait(0.05):
+                for _ in range(self._plan.records_per_s // 20):
+                    partition = self._sent % self._plan.partitions
+                    producer.send(TOPIC, b"%d" % self._sent, partition=partition)
+                    self._sent += 1
+
+    def _watch_offsets(self) -> None:
+        last: dict[int, int] = {}
+        store = None
+        while not self._stopping.wait(0.05):
+            try:
+                store = store or open_zookeeper(self._server.connect, session_timeout_ms=60_000, connect_timeout_s=2)
+                for partition in range(self._plan.partitions):
+                    with contextlib.suppress(NoNode):
+                        path = consumer_nodes.offset_path(GROUP, TOPIC, partition)
+                        offset = int(store.get(path).result(30)[0])
+                        if offset < last.get(partition, 0):
+                            self.outcome.problems.append(
+                                f"the offset of partition {partition} went back from {last[partition]} to {offset}"
+                            )
+                        last[partition] = offset
+            except (RegistryError, TimeoutError):
+                continue
+        if store is not None:
+            store.close()
+
+    def _check_last_commits(self) -> None:
+        """Whoever leaves in order commits all that it has read."""
+        store = open_zookeeper(self._server.connect, session_timeout_ms=60_000)
+        for partition in range(self._plan.partitions):
+            end = len(range(partition, self._sent, self._plan.partitions))
+            offset = int(store.get(consumer_nodes.offset_path(GROUP, TOPIC, partition)).result(30)[0])
+            if offset != end:
+                self.outcome.problems.append(f"partition {partition} ends at {end}, and {offset} was committed at last")
+        store.close()
+
+    # What is made of it ---------------------------------------------------------------------------------------------
+
+    def _lines(self, member: Member) -> list[list[str]]:
+        if not member.journal.exists():
+            return []
+        return [line.split() for line in member.journal.read_text(encoding="ascii").split("\n")[:-1]]
+
+    def _read_values(self) -> set[int]:
+        return {int(line[3]) for member in self._all for line in self._lines(member) if line[0] == "read"}
+
+    def _judge(self) -> None:
+        holds: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+        never = time.monotonic_ns()
+        for member in self._all:
+            name = member.journal.stem
+            if member not in self._left and member.ended_ns is None and not member.process.running:
+                self.outcome.problems.append(f"{name} ended by itself{member.process.tail()}")
+            # The holds that are over, too: the record that was in hand when one ended may be noted after that.
+            current: dict[int, tuple[int, int]] = {}
+            late: dict[tuple[int, int], int] = defaultdict(int)
+            for kind, time_text, *rest in self._lines(member):
+                now, partition = int(time_text), int(rest[0]) if rest else -1
+                if kind == "own":
+                    current[partition] = (now, self._end_of(member, now, never))
+                elif kind == "gone":
+                    began, until = current[partition]
+                    current[partition] = (began, min(now, until))
+                    holds[partition].append((began, min(now, until), name))
+                elif kind == "read":
+                    self.outcome.read += 1
+                    began, until = current[partition]
+                    late[partition, began] += now > until
+            gone = {(began, name) for spans in holds.values() for began, _, name in spans}
+            for partition, (began, until) in current.items():
+                if (began, name) not in gone:
+                    holds[partition].append((began, until, name))
+            for (partition, _), count in late.items():
+                if count > 1:
+                    self.outcome.problems.append(
+                        f"{name} read {count} records of partition {partition} that it had lost"
+                    )
+        for partition, spans in holds.items():
+            spans.sort()
+            for (_, until, one), (began, _, other) in pairwise(spans):
+                if began < until:
+                    overlap_ms = (until - began) / 1e6
+                    self.outcome.problems.append(
+                        f"partition {partition} was {one}'s and {other}'s at once, for {overlap_ms:.1f} ms"
+                    )
+        self.outcome.sent = self._sent
+
+    @staticmethod
+    def _end_of(member: Member, began: int, until: int) -> int:
+        if member.ended_ns is not None and began < member.ended_ns:
+            return member.ended_ns
+        return until
