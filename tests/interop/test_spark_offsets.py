@@ -206,7 +206,6 @@ def test_without_groupid_and_with_none_nothing_is_committed(bootstrap, topic, gr
     assert committed(group) == {}
 
 
-@pytest.mark.parametrize("bootstrap", [pytest.param("apache", marks=pytest.mark.kafka)], indirect=True)
 def test_a_group_with_members_refuses_and_the_query_goes_on(bootstrap, topic, group, warnings):
     kafka = pytest.importorskip("confluent_kafka")
     fill(bootstrap, topic, 5)

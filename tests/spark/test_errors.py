@@ -24,7 +24,11 @@ def load_error(spark, options) -> str:
             {"subscribe": "t", "startingOffset": "x"},
             "[KAFKALITE_UNKNOWN_OPTION] startingoffset=x: there is no such option",
         ),
-        ({"subscribe": "t", "groupId": "g"}, "[KAFKALITE_UNSUPPORTED_OPTION] groupId=g: "),
+        ({"subscribe": "t", "exactlyOnce": "true"}, "[KAFKALITE_UNSUPPORTED_OPTION] exactlyOnce=true: "),
+        (
+            {"subscribe": "t", "startingOffsets": "committed"},
+            "[KAFKALITE_INVALID_OPTION] groupId=(not set): startingOffsets=committed needs the group",
+        ),
         ({"subscribe": "t", "minPartitions": "0"}, "[KAFKALITE_INVALID_OPTION] minPartitions=0: must be at least 1; "),
         (
             {"subscribe": "t", "kafka.auto.offset.reset": "latest"},

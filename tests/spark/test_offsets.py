@@ -12,7 +12,7 @@ from spark_kafkalite import Admin, TopicPartition
 from spark_kafkalite.spark import install_listener
 from spark_kafkalite.testing.apache_kafka import kafka_tool
 
-from .topics import eventually
+from .topics import eventually, last_line
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +57,20 @@ def test_available_now_commits_every_batch_and_a_new_query_takes_over(topics_any
     assert topics.values(topic, groupId=group, startingOffsets="committed") == []
 
 
-@pytest.mark.parametrize("topics_anywhere", [pytest.param("apache", marks=pytest.mark.kafka)], indirect=True)
+def test_a_start_from_nothing_says_what_is_missing(topics, checkpoint, group):
+    topic = topics.new()
+    for start in (
+        lambda: topics.values(topic, groupId=group, startingOffsets="committed"),
+        lambda: topics.run(topics.stream(topic, groupId=group, startingOffsets="committed"), checkpoint),
+    ):
+        with pytest.raises(Exception) as caught:
+            start()
+        assert last_line(caught.value).startswith(
+            f"[KAFKALITE_INVALID_OPTION] startingOffsets=committed: group '{group}' has no offset of {topic}-0; commit"
+        )
+
+
+@pytest.mark.kafka  # whose tool it is
 def test_a_running_query_is_seen_by_kafkas_own_lag_tool(topics_anywhere, checkpoint, group):
     topics = topics_anywhere
     topic = topics.new()
