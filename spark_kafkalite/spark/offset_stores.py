@@ -7,6 +7,9 @@ topic had (as Kafka writes ids: base64 for addresses, without padding), so that 
 is recognised even across a restart, and which process committed, so that two queries on one group can be told apart.
 ZooKeeper keeps the decimal number that registry consumers keep there and nothing else.
 
+The registry's modules are imported where they are used: every Python worker of Spark imports this one, and most need
+none of them.
+
 An offset is the next one to read, as everywhere in Spark and Kafka.
 """
 
@@ -24,8 +27,6 @@ from spark_kafkalite.client.group_offsets import commit_offsets, fetch_offsets
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.errors import RequestTimedOut
 from spark_kafkalite.model import CommittedOffset, TopicPartition
-from spark_kafkalite.registry.consumer_nodes import decode_offset, encode_offset, offset_path
-from spark_kafkalite.registry.store import NoNode, SessionState
 from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.options import ReaderOptions
 
@@ -128,6 +129,9 @@ class ZooKeeperOffsetStore:
         return f"group {self._group_id!r} in ZooKeeper at {self._connect}"
 
     def read(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, StoredOffset]:
+        from spark_kafkalite.registry.consumer_nodes import decode_offset, offset_path
+        from spark_kafkalite.registry.store import NoNode
+
         session = self._opened(deadline)
         asked = {tp: session.get(offset_path(self._group_id, *tp)) for tp in partitions}
         found = {}
@@ -142,6 +146,8 @@ class ZooKeeperOffsetStore:
         return found
 
     def write(self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline) -> None:
+        from spark_kafkalite.registry.consumer_nodes import encode_offset, offset_path
+
         session = self._opened(deadline)
         created: list[Future[str]] = []
         changed: list[Future[Stat]] = []
@@ -163,12 +169,12 @@ class ZooKeeperOffsetStore:
             self._session = None
 
     def _opened(self, deadline: Deadline) -> Store:
+        from spark_kafkalite.registry.store import SessionState
+        from spark_kafkalite.registry.zookeeper import open_zookeeper
+
         if self._session is not None and self._session.state is SessionState.LOST:
             self.close()
         if self._session is None:
-            # Only who uses ZooKeeper needs kazoo.
-            from spark_kafkalite.registry.zookeeper import open_zookeeper
-
             self._session = open_zookeeper(self._connect, connect_timeout_s=max(0.1, deadline.left_s()))
         return self._session
 

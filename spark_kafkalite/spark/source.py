@@ -5,6 +5,8 @@ between them: it holds nothing but the options. ``schema()`` runs at ``.load()``
 found: options are checked, the brokers are asked, topics looked up. What depends on batch or stream cannot be known
 there and is checked in ``reader()`` and ``streamReader()``; a write's mistakes are found in ``writer()`` and
 ``streamWriter()``.
+
+Whoever reads does not import what writes: a query starts several Python processes, and each imports this module.
 """
 
 from __future__ import annotations
@@ -23,9 +25,7 @@ from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
 from spark_kafkalite.spark.options import reader_options, writer_options
-from spark_kafkalite.spark.sink_check import check_sink
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
-from spark_kafkalite.spark.writer import KafkaliteBatchWriter, KafkaliteStreamWriter
 
 FORMAT_NAME = "kafkalite"
 
@@ -63,6 +63,9 @@ class KafkaliteDataSource(DataSource):
             raise SparkConditionError(
                 INVALID_OPTION, 'mode=overwrite: a topic is a log and cannot be overwritten; use .mode("append")'
             )
+        from spark_kafkalite.spark.sink_check import check_sink
+        from spark_kafkalite.spark.writer import KafkaliteBatchWriter
+
         options = writer_options(self.options)
         writer = KafkaliteBatchWriter(options, schema)
         check_sink(options, patient=False)
@@ -70,6 +73,9 @@ class KafkaliteDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the streaming writer. ``overwrite`` is how Spark says outputMode("complete"): appended anyway."""
+        from spark_kafkalite.spark.sink_check import check_sink
+        from spark_kafkalite.spark.writer import KafkaliteStreamWriter
+
         options = writer_options(self.options)
         writer = KafkaliteStreamWriter(options, schema)
         # Made anew for every batch, and once more to commit it, so a broker that restarts must not end the query here.

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from spark_kafkalite.client.admin import Admin
 from spark_kafkalite.client.config import ADMIN_SETTINGS
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.spark.connections import CLIENT_ID
@@ -34,6 +33,9 @@ def retention_ms(client: Mapping[str, str], topic: str) -> int:
 
 
 def _asked(client: Mapping[str, str], topic: str) -> int:
+    # Imported by every Python worker of Spark, which seldom asks.
+    from spark_kafkalite.client.admin import Admin
+
     settings = {name: value for name, value in client.items() if name in ADMIN_SETTINGS}
     try:
         with Admin({"client.id": CLIENT_ID, **settings}) as admin:
