@@ -11,12 +11,13 @@ from spark_kafkalite.testing.apache_kafka import logging_options
 from spark_kafkalite.testing.java_process import java_command, run_java
 from tests.interop.records import Header, Read, Sent
 
-_SOURCE = Path(__file__).parent / "java" / "InteropClient.java"
+JAVA_SOURCES = Path(__file__).parent / "java"
+_SOURCE = JAVA_SOURCES / "InteropClient.java"
 
 
-def compile_java(source: Path, directory: Path) -> str:
-    """Compile a program against Apache Kafka's jars; return the class path to run it with."""
-    class_path = jars.class_path(jars.fetch(jars.APACHE_KAFKA))
+def compile_java(source: Path, directory: Path, *more: jars.JarSet) -> str:
+    """Compile a program against Apache Kafka's jars, and ``more``; return the class path to run it with."""
+    class_path = jars.class_path(*(jars.fetch(each) for each in (jars.APACHE_KAFKA, *more)))
     java = java_command()
     assert java is not None
     compiler = Path(java).resolve().with_name("javac")
