@@ -29,6 +29,7 @@ NAMES = (
     "log_scale",
     "compaction_copy",
     "compaction",
+    "groups",
     "spark_read_write",
 )
 # Both connectors run on the one PySpark that the JVM connector's jars are of.
