@@ -65,7 +65,7 @@ public final class StormMembers implements ConsumerRebalanceListener {
         settings.put("client.id", name);
         settings.put("partition.assignment.strategy", ASSIGNORS.get(arguments[3]));
         settings.put("session.timeout.ms", session);
-        settings.put("max.poll.interval.ms", 3 * session);
+        settings.put("max.poll.interval.ms", 60_000);
         settings.put("heartbeat.interval.ms", session / 8);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");

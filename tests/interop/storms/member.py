@@ -24,6 +24,9 @@ from typing import Any, Protocol
 
 POLL_S = 0.1
 COMMIT_TIMEOUT_S = 5.0
+# How long a rebalance may wait for members that live. Nobody may need it: those that hear of a rebalance rejoin at
+# once, and those that are dead are out when their session is.
+MAX_POLL_INTERVAL_MS = 60_000
 # What a member may do wrong on purpose, for the tests of the tests.
 MISDEEDS = ("skip", "commit-early", "commit-back", "own-more")
 
@@ -58,7 +61,9 @@ class Member:
         self._misdeed = settings["misdeed"]
         self.stopping = False
         self.write("started", instance=settings["instance"])
-        self.client = CLIENTS[settings["kind"]](self, settings)
+
+    def connect(self) -> None:
+        self.client: Client = CLIENTS[self.settings["kind"]](self, self.settings)
 
     def write(self, event: str, **fields: object) -> None:
         line = {"time": time.monotonic_ns(), "member": self.settings["name"], "event": event, **fields}
@@ -144,7 +149,7 @@ class ConfluentClient:
                 "client.id": settings["name"],
                 "partition.assignment.strategy": settings["assignor"],
                 "session.timeout.ms": settings["session_ms"],
-                "max.poll.interval.ms": 3 * settings["session_ms"],
+                "max.poll.interval.ms": MAX_POLL_INTERVAL_MS,
                 "heartbeat.interval.ms": settings["session_ms"] // 8,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -214,21 +219,26 @@ class KafkaPythonClient:
             "roundrobin": RoundRobinPartitionAssignor,
             "cooperative-sticky": CooperativeStickyAssignor,
         }
-        self._consumer = kafka.KafkaConsumer(
-            bootstrap_servers=settings["bootstrap"],
-            group_id=settings["group"],
-            client_id=settings["name"],
-            group_instance_id=settings["instance"],
-            partition_assignment_strategy=(assignors[settings["assignor"]],),
-            session_timeout_ms=settings["session_ms"],
-            max_poll_interval_ms=3 * settings["session_ms"],
-            heartbeat_interval_ms=settings["session_ms"] // 8,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            fetch_max_wait_ms=100,
-            reconnect_backoff_max_ms=200,
-            max_poll_records=200,
-        )
+        config = {
+            "bootstrap_servers": settings["bootstrap"],
+            "group_id": settings["group"],
+            "client_id": settings["name"],
+            "group_instance_id": settings["instance"],
+            "partition_assignment_strategy": (assignors[settings["assignor"]],),
+            "session_timeout_ms": settings["session_ms"],
+            "max_poll_interval_ms": MAX_POLL_INTERVAL_MS,
+            "heartbeat_interval_ms": settings["session_ms"] // 8,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "fetch_max_wait_ms": 100,
+            "reconnect_backoff_max_ms": 200,
+            "max_poll_records": 200,
+        }
+        self._consumer = None
+        while self._consumer is None and not member.stopping:
+            # It has to find a broker at once, and there may be none just now.
+            with contextlib.suppress(kafka.errors.KafkaError):
+                self._consumer = kafka.KafkaConsumer(**config)
 
         class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
@@ -241,7 +251,8 @@ class KafkaPythonClient:
             def on_partitions_lost(self, lost: Iterable[Any]) -> None:
                 member.revoked([each.partition for each in lost], lost=True)
 
-        self._consumer.subscribe([self._topic], listener=Listener())
+        if self._consumer is not None:
+            self._consumer.subscribe([self._topic], listener=Listener())
 
     def poll(self) -> Polled:
         polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
@@ -261,7 +272,48 @@ class KafkaPythonClient:
         self._consumer.close()
 
 
-CLIENTS: dict[str, Any] = {"confluent": ConfluentClient, "kafka-python": KafkaPythonClient}
+class OurClient:
+    def __init__(self, member: Member, settings: dict[str, Any]) -> None:
+        from spark_kafkalite import Consumer
+
+        self._topic = settings["topic"]
+        incremental = settings["assignor"] == "cooperative-sticky"
+        self._consumer = Consumer(
+            bootstrap_servers=settings["bootstrap"],
+            group_id=settings["group"],
+            client_id=settings["name"],
+            group_instance_id=settings["instance"],
+            partition_assignment_strategy=settings["assignor"],
+            session_timeout_ms=settings["session_ms"],
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            heartbeat_interval_ms=settings["session_ms"] // 8,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=100,
+        )
+        self._consumer.subscribe(
+            [self._topic],
+            on_assigned=lambda added: member.assigned([each.partition for each in added], incremental=incremental),
+            on_revoked=lambda gone: member.revoked([each.partition for each in gone]),
+            on_lost=lambda gone: member.revoked([each.partition for each in gone], lost=True),
+        )
+
+    def poll(self) -> Polled:
+        records = self._consumer.poll(int(POLL_S * 1000), 200)
+        return [(each.partition, each.offset, each.value) for each in records]
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        wanted = {(self._topic, partition): offset for partition, offset in offsets.items()}
+        self._consumer.commit(wanted, timeout_ms=int(COMMIT_TIMEOUT_S * 1000))
+
+    def generation(self) -> int:
+        return self._consumer.generation_id
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+CLIENTS: dict[str, Any] = {"ours": OurClient, "confluent": ConfluentClient, "kafka-python": KafkaPythonClient}
 
 
 def main(arguments: list[str]) -> int:
@@ -271,8 +323,8 @@ def main(arguments: list[str]) -> int:
         member.stopping = True
 
     signal.signal(signal.SIGTERM, stop)
-    with contextlib.suppress(KeyboardInterrupt):
-        member.run()
+    member.connect()
+    member.run()
     return 0
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,18 +23,16 @@ from typing import Final, Self
 import confluent_kafka
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import logging_options
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_command
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
+from tests.interop.java_clients import JAVA_SOURCES, compile_java
 from tests.interop.storms.history import Event, final_owners, read_journals, violations
 
 JAVA: Final = "java"
-SESSION_MS: Final = 2000
 # What a broker needs to allow such short sessions, and to let groups form at once.
 BROKER_SETTINGS: Final = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}
 _PYTHON_MEMBER: Final = Path(__file__).with_name("member.py")
-_JAVA_MEMBERS: Final = Path(__file__).parents[1] / "java" / "StormMembers.java"
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,10 @@ class Plan:
     java_members: int = 2
     static_share: float = 0.25
     pace_s: float = 0.5
+    session_ms: int = 2000
 
 
-class _Process:
+class MemberProcess:
     """One process with one member, or with several of Java's."""
 
     def __init__(self, child: ChildProcess, names: list[str], kind: str, instance: str | None) -> None:
@@ -76,20 +74,22 @@ class Storm:
         self.actions: list[str] = []
         self._bootstrap = bootstrap
         self._random = random.Random(plan.seed)
-        self._processes: list[_Process] = []
-        self._leaving: list[_Process] = []
+        self._processes: list[MemberProcess] = []
+        self._leaving: list[MemberProcess] = []
         self._dead_instances: list[tuple[str, str]] = []
         self._started = 0
         self._writer = _Writer(bootstrap, topic, plan)
         self._observer = _Observer(bootstrap, directory, group, topic, plan.partitions)
-        self._java_classes = directory / "classes"
+        self._java_class_path = ""
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
         with Admin(bootstrap_servers=self._bootstrap) as admin:
             admin.create_topic(self.topic, self.plan.partitions, 1)
         if JAVA in self.plan.kinds:
-            compile_java(_JAVA_MEMBERS, self._java_classes)
+            classes = self.directory / "classes"
+            classes.mkdir()
+            self._java_class_path = compile_java(JAVA_SOURCES / "StormMembers.java", classes)
         self._writer.start()
         self._observer.start()
         return self
@@ -118,6 +118,16 @@ class Storm:
             if meanwhile is not None:
                 meanwhile()
             time.sleep(self._random.uniform(0, 2 * self.plan.pace_s))
+
+    def settle(self, timeout_s: float = 30) -> list[Event]:
+        """Wait until the members that run share the partitions in one generation; return the events until then."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            events = self.events()
+            if sorted(self._owned(events)) == list(range(self.plan.partitions)) and not self._stragglers(events):
+                return events
+            time.sleep(0.05)
+        raise TimeoutError(f"not at rest after {timeout_s} s; behind: {self._stragglers(events)}")
 
     def finish(self, timeout_s: float = 60) -> list[str]:
         """Stop the trouble, wait until all records are processed and committed; return every violation.
@@ -158,10 +168,17 @@ class Storm:
         if self.members < self.plan.members:
             self._join()
             return
-        action = self._random.choice((self._leave, self._crash, self._crash, self._pause))
+        action = self._random.choice((self._leave, self.crash, self.crash, self._pause))
         running = [process for process in self._processes if process.resume_at is None]
         if running:
             action(self._random.choice(running))
+
+    def join(self, kind: str, instance: str | None = None) -> MemberProcess:
+        """Start a process with a member, or with several of Java's."""
+        self._note("join", kind, instance or "")
+        process = self._start(kind, instance)
+        self._processes.append(process)
+        return process
 
     def _join(self) -> None:
         kinds = list(self.plan.kinds)
@@ -171,28 +188,28 @@ class Storm:
             kind, instance = self._dead_instances.pop(0)  # a static member comes back
         elif self._random.random() < self.plan.static_share:
             instance = f"static-{self._started}"
-        self._note("join", kind, instance or "")
-        self._processes.append(self._start(kind, instance))
+        self.join(kind, instance)
 
-    def _leave(self, process: _Process) -> None:
+    def _leave(self, process: MemberProcess) -> None:
         self._note("leave", *process.names)
         process.child.signal(signal.SIGTERM)
         self._gone(process)
         self._leaving.append(process)
 
-    def _crash(self, process: _Process) -> None:
+    def crash(self, process: MemberProcess) -> None:
+        """Kill a process with SIGKILL."""
         self._note("crash", *process.names)
         process.child.kill()
         self._gone(process)
 
-    def _pause(self, process: _Process) -> None:
+    def _pause(self, process: MemberProcess) -> None:
         """Let it stand still, for a moment or for longer than its session lasts."""
-        seconds = self._random.choice((0.3, SESSION_MS / 1000 + 1.5))
+        seconds = self._random.choice((0.3, self.plan.session_ms / 1000 + 1.5))
         self._note("pause", *process.names, f"for {seconds} s")
         process.child.signal(signal.SIGSTOP)
         process.resume_at = time.monotonic() + seconds
 
-    def _gone(self, process: _Process) -> None:
+    def _gone(self, process: MemberProcess) -> None:
         self._processes.remove(process)
         if process.instance:
             self._dead_instances.append((process.kind, process.instance))
@@ -208,7 +225,7 @@ class Storm:
 
     # Starting, and coming to rest ------------------------------------------------------------------------------------
 
-    def _start(self, kind: str, instance: str | None) -> _Process:
+    def _start(self, kind: str, instance: str | None) -> MemberProcess:
         self._started += 1
         library, _, misdeed = kind.partition("!")
         name = f"{kind}-{self._started}"
@@ -226,28 +243,39 @@ class Storm:
                 "name": name,
                 "journal": str(self.directory / f"{name}.journal"),
                 "assignor": self.plan.assignor,
-                "session_ms": SESSION_MS,
+                "session_ms": self.plan.session_ms,
                 "seed": seed,
                 "instance": instance,
                 "misdeed": misdeed or None,
             }
             command = [sys.executable, str(_PYTHON_MEMBER), json.dumps(settings)]
-        return _Process(ChildProcess(command, self.directory, name), names, kind, instance)
+        return MemberProcess(ChildProcess(command, self.directory, name), names, kind, instance)
 
     def _java_command(self, names: list[str], instance: str | None, seed: int) -> list[str]:
         journals = [part for name in names for part in (str(self.directory / f"{name}.journal"), name)]
         return java_arguments(
-            f"{self._java_classes}:{jars.class_path(jars.fetch(jars.APACHE_KAFKA))}", "StormMembers",
-            self._bootstrap, self.group, self.topic, self.plan.assignor, str(SESSION_MS), str(seed), instance or "-",
-            *journals,
+            self._java_class_path, "StormMembers",
+            self._bootstrap, self.group, self.topic, self.plan.assignor, str(self.plan.session_ms), str(seed),
+            instance or "-", *journals,
             jvm_options=(*SHORT_LIVED_OPTIONS, "-Xmx128m", *logging_options()),
         )  # fmt: skip
 
     def _settled(self, ends: Mapping[int, int]) -> bool:
-        """Whether everything is committed, and every partition has one owner among those that run."""
+        """Whether everything is committed, and all that run are in one generation and own each partition once."""
         if self._observer.latest != ends:
             return False
-        return sorted(self._owned(self.events())) == sorted(ends)
+        events = self.events()
+        return sorted(self._owned(events)) == sorted(ends) and not self._stragglers(events)
+
+    def _stragglers(self, events: list[Event]) -> list[str]:
+        """Running members that have not come into the newest generation."""
+        generations = {name: -1 for process in self._processes for name in process.names}
+        for event in events:
+            if event.kind == "assigned" and event.member in generations:
+                generations[event.member] = event.generation
+        # A cooperative member whose partitions stay the same need not be told.
+        newest = 0 if self.plan.assignor == "cooperative-sticky" else max(generations.values())
+        return [f"{name} ({generation})" for name, generation in generations.items() if generation < newest]
 
     def _owned(self, events: list[Event]) -> list[int]:
         running = {name for process in self._processes for name in process.names}
@@ -268,7 +296,10 @@ class Storm:
             for partition, end in ends.items()
             if self._observer.latest.get(partition, 0) != end
         }
-        return [f"no rest: committed and end {behind}; owned at the end {sorted(self._owned(events))}"]
+        return [
+            f"no rest: committed and end {behind}; owned at the end {sorted(self._owned(events))}; not in the newest "
+            f"generation {self._stragglers(events)}"
+        ]
 
 
 class _Writer:
@@ -354,17 +385,3 @@ class _Observer:
                         }  # fmt: skip
                         journal.write(json.dumps(line).encode() + b"\n")
         consumer.close()
-
-
-def compile_java(source: Path, classes: Path) -> None:
-    """Compile one of the tests' Java programs against Apache Kafka's clients."""
-    java = java_command()
-    assert java is not None
-    classes.mkdir(parents=True, exist_ok=True)
-    compiler = Path(java).resolve().with_name("javac")
-    class_path = jars.class_path(jars.fetch(jars.APACHE_KAFKA))
-    done = subprocess.run(
-        [str(compiler), "-nowarn", "-cp", class_path, "-d", str(classes), str(source)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr

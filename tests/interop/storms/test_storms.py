@@ -1,16 +1,18 @@
 """Rebalance storms over clients of all kinds: nothing is lost, owned twice or taken back.
 
-The short forms run here; ``KAFKALITE_SOAK=1`` makes them 30 members for 60 s. ``KAFKALITE_STORM_SEED`` repeats the
-decisions of a run, which every failure names. The harness itself is shown to be right by Apache Kafka, which has to
-pass it, and to see what is wrong by members and brokers that do wrong on purpose.
+The short forms run a few seconds, over one assignor and two bugs that the seed chooses; ``KAFKALITE_SOAK=1`` makes them
+30 members for 60 s, over all of them. ``KAFKALITE_STORM_SEED`` repeats the decisions of a run, which every failure
+names. The harness is shown to be right by Apache Kafka, which has to pass it (in the soak), and to see what is wrong by
+members and by coordinators that do wrong on purpose.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,9 @@ import pytest
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.conftest import fetch_or_skip
+from tests.interop.storms.faulty_coordinator import BUGS, command_prefix
 from tests.interop.storms.storm import BROKER_SETTINGS, JAVA, Plan, Storm
 
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
@@ -26,6 +30,9 @@ SEED = int(os.environ.get("KAFKALITE_STORM_SEED", "0")) or random.SystemRandom()
 MEMBERS, SECONDS = (30, 60) if SOAK else (8, 7)
 PYTHON_KINDS = ("confluent", "kafka-python")
 KINDS = (*PYTHON_KINDS, JAVA)
+ASSIGNORS = ("range", "roundrobin", "cooperative-sticky")
+# What a short run takes of several.
+SEEDED = random.Random(SEED)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 if SOAK else 120)]
 
@@ -43,31 +50,126 @@ def weather(storm: Storm) -> str:
 
 
 @pytest.fixture(scope="module")
-def apache_kafka_for_storms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+def java() -> None:
     if (reason := apache_kafka_part.available()) is not None:
         pytest.skip(reason)
     fetch_or_skip(jars.APACHE_KAFKA)
-    with ApacheKafka(tmp_path_factory.mktemp("kafka"), overrides=BROKER_SETTINGS) as running:
-        yield running
+
+
+def report(found: list[str], storm: Storm) -> str:
+    """Say what is wrong and how it came about."""
+    return "\n".join((*found[:20], weather(storm)))
+
+
+def reboot(broker: BrokerProcess, rng: random.Random) -> Callable[[], None]:
+    """Return what kills the broker now and then, and starts it again."""
+
+    def maybe_kill() -> None:
+        if rng.random() < 0.3:
+            broker.kill()
+            time.sleep(rng.uniform(0, 0.5))
+            broker.start()
+
+    return maybe_kill
 
 
 @pytest.mark.kafka
-def test_apache_kafka_passes(apache_kafka_for_storms: ApacheKafka, tmp_path: Path) -> None:
-    assignor = random.Random(SEED).choice(("range", "cooperative-sticky"))
+@pytest.mark.parametrize("assignor", ASSIGNORS if SOAK else [SEEDED.choice(ASSIGNORS)])
+def test_members_of_all_kinds(java: None, tmp_path: Path, assignor: str) -> None:
     plan = Plan(SEED, KINDS, MEMBERS, SECONDS, assignor=assignor)
-    with Storm(apache_kafka_for_storms.bootstrap, tmp_path, plan, topic="passes", group="passes") as storm:
+    with (
+        BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
+        Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
+    ):
         storm.blow()
         found = storm.finish()
         print(weather(storm))
-    assert found == [], weather(storm)
+    assert not found, report(found, storm)
 
 
 @pytest.mark.kafka
-def test_members_that_do_wrong_are_seen(apache_kafka_for_storms: ApacheKafka, tmp_path: Path) -> None:
+def test_static_members_that_come_back_disturb_nobody(java: None, tmp_path: Path) -> None:
+    plan = Plan(SEED, KINDS, 4, 0, session_ms=10_000, java_members=1)
+    with (
+        BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
+        Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
+    ):
+        storm.join("confluent")
+        processes = [storm.join(kind, f"desk-{kind}") for kind in KINDS]
+        before = storm.settle()
+        generation = max(event.generation for event in before)
+        for process in processes:
+            storm.crash(process)
+        successors = [storm.join(process.kind, process.instance) for process in processes]
+        after = storm.settle()[len(before) :]
+        found = storm.finish()
+    # The one generation goes on, and only those hear of partitions that have just started.
+    assert {event.generation for event in after if event.kind == "assigned"} == {generation}
+    assert {event.member for event in after if event.kind in ("assigned", "revoked")} == {
+        name for process in successors for name in process.names
+    }
+    assert not found, report(found, storm)
+
+
+def test_the_broker_is_killed_during_the_storm(tmp_path: Path) -> None:
+    # As with Apache Kafka, a static member that comes back while its group rebalances is fenced if the coordinator dies
+    # before that rebalance is written: its new id is then unknown. So all are dynamic here.
+    plan = Plan(SEED, PYTHON_KINDS, MEMBERS - 2, SECONDS, static_share=0.0)
+    with (
+        BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
+        Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
+    ):
+        storm.blow(reboot(broker, random.Random(SEED)))
+        found = storm.finish()
+        print(weather(storm))
+    assert not found, report(found, storm)
+
+
+def test_members_that_do_wrong_are_seen(tmp_path: Path) -> None:
     kinds = ("confluent", "confluent!skip", "kafka-python!commit-early", "confluent!commit-back", "confluent!own-more")
     plan = Plan(SEED, kinds, 7, 4, pace_s=0.25)
-    with Storm(apache_kafka_for_storms.bootstrap, tmp_path, plan, topic="wrong", group="wrong") as storm:
+    with (
+        BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
+        Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
+    ):
         storm.blow()
-        found = {line.split(":")[0] for line in storm.finish(timeout_s=3)}
+        found = {line.split(":")[0] for line in storm.finish(timeout_s=2)}
     expected = {"record lost", "broken stream", "commit ahead of delivery", "commit went back", "two owners"}
     assert expected <= found, weather(storm)
+
+
+@pytest.mark.parametrize("name", BUGS if SOAK else SEEDED.sample(sorted(BUGS), 2))
+def test_bugs_of_a_coordinator_are_seen(tmp_path: Path, name: str) -> None:
+    bug = BUGS[name]
+    found: set[str] = set()
+    # One storm may miss what needs two things at once; three of them do not.
+    for attempt in range(3):
+        directory = tmp_path / str(attempt)
+        plan = Plan(SEED + attempt, PYTHON_KINDS, 5, 5, pace_s=0.4, static_share=bug.static_share)
+        prefix = command_prefix(name)
+        with (
+            BrokerProcess(directory / "data", overrides=BROKER_SETTINGS, command_prefix=prefix) as broker,
+            Storm(broker.bootstrap, directory / "storm", plan) as storm,
+        ):
+            storm.blow(reboot(broker, random.Random(SEED)) if bug.kills else None)
+            found |= {line.split(":")[0] for line in storm.finish(timeout_s=5)}
+            print(weather(storm))
+        if found & bug.seen_as:
+            return
+    raise AssertionError(f"{name} was not seen (only {found or 'nothing'}) in {weather(storm)}")
+
+
+if SOAK:  # it shows that the harness is right; a skip would say that something is missing here
+
+    @pytest.mark.kafka
+    @pytest.mark.parametrize("assignor", ASSIGNORS)
+    def test_apache_kafka_passes(java: None, tmp_path: Path, assignor: str) -> None:
+        plan = Plan(SEED, KINDS, MEMBERS, SECONDS, assignor=assignor)
+        with (
+            ApacheKafka(tmp_path / "kafka", overrides=BROKER_SETTINGS) as peer,
+            Storm(peer.bootstrap, tmp_path / "storm", plan) as storm,
+        ):
+            storm.blow()
+            found = storm.finish()
+            print(weather(storm))
+        assert not found, report(found, storm)

@@ -1,0 +1,145 @@
+"""Runs a broker whose group coordinator has a bug on purpose, to show that a storm would find it.
+
+    python faulty_coordinator.py BUG COMMAND...
+
+stands before a broker's command; only the command's ``--override NAME=VALUE`` pairs count. Each bug changes one thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.event_log import configure_logging
+from spark_kafkalite.broker.server import Broker
+from spark_kafkalite.cli.broker import parse_overrides
+from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.groups.coordinator import GroupCoordinator
+from spark_kafkalite.groups.members import Persist
+from spark_kafkalite.groups.rebalance import Rebalances
+from spark_kafkalite.groups.records import OffsetKey
+from spark_kafkalite.groups.shard import GroupShard
+from spark_kafkalite.groups.state import Group
+from spark_kafkalite.groups.writer import Entry
+
+_LATE_S = 0.5
+
+
+def _answer_before_append() -> None:
+    """A commit is answered, and seen, at once; its record is written later."""
+    append = GroupShard.append
+
+    def later(self: GroupShard, entries: Sequence[Entry]) -> asyncio.Future[None]:
+        if not all(isinstance(key, OffsetKey) for key, _ in entries):
+            return append(self, entries)
+        for key, value in entries:
+            self.offsets.replay(key, value)  # type: ignore[arg-type]
+        loop = asyncio.get_running_loop()
+        loop.call_later(_LATE_S, append, self, entries)
+        done: asyncio.Future[None] = loop.create_future()
+        done.set_result(None)
+        return done
+
+    GroupShard.append = later  # type: ignore[method-assign]
+
+
+def _commit_without_fence() -> None:
+    """Whoever commits may."""
+    Group.check_commit = lambda *_: None  # type: ignore[method-assign]
+
+
+def _heartbeat_without_fence() -> None:
+    """No heartbeat says that the group rebalances, or goes on without the one who asks."""
+    Group.heartbeat = lambda self, member_id, instance, generation, now_ms: self.touch(  # type: ignore[method-assign]
+        member_id, now_ms
+    )
+
+
+def _generation_stands_still() -> None:
+    """A rebalance does not begin a generation of its own."""
+    complete = Rebalances._complete_join
+
+    def stand_still(self: Rebalances, now_ms: int) -> None:
+        before = self.generation
+        self.generation = max(before - 1, 0)
+        complete(self, now_ms)
+        self.generation = max(self.generation, before)
+
+    Rebalances._complete_join = stand_still  # type: ignore[method-assign]
+
+
+def _keep_assignments() -> None:
+    """A member that stays keeps its assignment of the last generation, whatever the leader says."""
+    assigned = Rebalances._assigned
+
+    def keep(self: Rebalances, persist: Persist, error: KafkaError | None, now_ms: int) -> None:
+        kept = {each.member_id: each.assignment for each in self.members.values() if each.assignment}
+        if persist.assignments is not None:
+            persist = dataclasses.replace(persist, assignments={**persist.assignments, **kept})
+        assigned(self, persist, error, now_ms)
+
+    Rebalances._assigned = keep  # type: ignore[method-assign]
+
+
+def _forget_groups() -> None:
+    """Members and generations are not written, only offsets are."""
+
+    def forget(self: GroupCoordinator, shard: GroupShard, group: Group, persist: Persist) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        done.set_result(None)
+        loop.call_soon(self._written, shard, group, persist, done)
+
+    GroupCoordinator._write = forget  # type: ignore[method-assign]
+
+
+def _keep_the_dead() -> None:
+    """No session ends."""
+    Rebalances._expire_members = lambda self, now_ms: None  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """How to bring it about, what a storm says of it, and what it takes: kills of the broker, no static members."""
+
+    plant: Callable[[], None]
+    seen_as: frozenset[str]
+    kills: bool = False
+    static_share: float = 0.25
+
+
+BUGS = {
+    "answer-before-append": Bug(_answer_before_append, frozenset({"commit went back"}), kills=True),
+    "commit-without-fence": Bug(
+        _commit_without_fence,
+        frozenset({"commit of an old generation", "commit of a fenced instance", "commit went back"}),
+    ),
+    "heartbeat-without-fence": Bug(_heartbeat_without_fence, frozenset({"no rest"})),
+    "generation-stands-still": Bug(_generation_stands_still, frozenset({"two owners"})),
+    "keep-assignments": Bug(_keep_assignments, frozenset({"two owners"})),
+    "forget-groups": Bug(_forget_groups, frozenset({"generation went back", "two owners"}), kills=True),
+    "keep-the-dead": Bug(_keep_the_dead, frozenset({"no rest"}), static_share=0.0),
+}
+
+
+def command_prefix(bug: str | None) -> list[str]:
+    """Return what stands before the command of a broker with this bug; nothing for one without."""
+    return [sys.executable, __file__, bug] if bug else []
+
+
+def main(arguments: list[str]) -> int:
+    bug, *command = arguments
+    BUGS[bug].plant()
+    given = tuple(value for name, value in itertools.pairwise(command) if name == "--override")
+    config = BrokerConfig.load(None, parse_overrides(given))
+    configure_logging(config["logging.level"])
+    return asyncio.run(Broker(config).run(lambda line: print(line, flush=True)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
