@@ -34,7 +34,7 @@ from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+from spark_kafkalite.testing.cluster import BrokerProcess
 
 _numbers = itertools.count(1)
 
@@ -60,9 +60,19 @@ def group(coordinators: ClusterClient) -> GroupCoordinator:
     return GroupCoordinator(coordinators, f"spark-{next(_numbers)}")
 
 
-@pytest.fixture
-def ensemble(zookeeper: ZooKeeperServer) -> str:
-    return f"{zookeeper.connect}/spark-offsets"
+@pytest.fixture(scope="module")
+def served_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker's registry on a port; the broker is not needed for anything else."""
+    with BrokerProcess(tmp_path_factory.mktemp("registry"), registry_port=0) as running:
+        yield running.registry_connect
+
+
+@pytest.fixture(params=["ours", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def ensemble(request: pytest.FixtureRequest) -> str:
+    """A chroot in a broker's registry, and then in ZooKeeper."""
+    if request.param == "ours":
+        return f"{request.getfixturevalue('served_registry')}/spark-offsets"
+    return f"{request.getfixturevalue('zookeeper').connect}/spark-offsets"
 
 
 @pytest.fixture
@@ -372,7 +382,6 @@ def in_zookeeper(nodes: ZooKeeperStore, group: GroupCoordinator, topic: str) -> 
     return nodes.get(offset_path(group.group_id, topic, 0)).result(30)[0]
 
 
-@pytest.mark.zookeeper
 def test_both_places_are_committed_to_and_the_larger_offset_is_the_start(bootstrap, topic, group, ensemble, nodes):
     fill(bootstrap, topic, 5)
     options = {"groupId": group.group_id, "commitOffsets": "both", "zookeeper.connect": ensemble}
@@ -388,7 +397,6 @@ def test_both_places_are_committed_to_and_the_larger_offset_is_the_start(bootstr
     assert start.available_now() == {TopicPartition(topic, 0): (8, 9)}
 
 
-@pytest.mark.zookeeper
 def test_zookeeper_alone(bootstrap, topic, group, ensemble, nodes, warnings):
     fill(bootstrap, topic, 5)
     options = {"groupId": group.group_id, "commitOffsets": "zookeeper", "kafka.zookeeper.connect": ensemble}

@@ -1,0 +1,153 @@
+"""The listener's bookkeeping, with events and a session that are plain objects."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.spark import listener as listener_module
+from spark_kafkalite.spark.listener import KafkaliteListener, PartitionLag, _Source, install_listener
+from spark_kafkalite.spark.options import reader_options
+
+DESCRIPTION = "PythonMicroBatchStream@1"
+
+
+class Session:
+    """A session in which every query is active, until the test says otherwise."""
+
+    def __init__(self) -> None:
+        self.active = True
+        self.asked: list[str] = []
+        self.streams = self
+
+    def get(self, query_id: str):
+        self.asked.append(query_id)
+        return SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: "execution")) if self.active else None
+
+
+@pytest.fixture
+def session():
+    return Session()
+
+
+@pytest.fixture
+def committed(monkeypatch):
+    """What the listener would commit, query by query."""
+    commits = []
+    monkeypatch.setattr(listener_module, "_commit", lambda source: commits.append(source.done))
+    return commits
+
+
+@pytest.fixture
+def watching(session, committed, monkeypatch):
+    options = reader_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "groupId": 'g"1'})
+    monkeypatch.setattr(listener_module, "_sources_of", lambda execution: {DESCRIPTION: _Source(options)})
+    return KafkaliteListener(session)
+
+
+def started(number=1, name=None):
+    return SimpleNamespace(runId=f"run-{number}", id=f"query-{number}", name=name)
+
+
+def progress(end, latest, number=1, description=DESCRIPTION, name=None):
+    source = SimpleNamespace(description=description, endOffset=end, latestOffset=latest)
+    return SimpleNamespace(progress=SimpleNamespace(
+        runId=f"run-{number}", id=f"query-{number}", name=name, sources=[source]
+    ))  # fmt: skip
+
+
+def offsets(**by_partition):
+    return json.dumps({"t": {name.removeprefix("p"): offset for name, offset in by_partition.items()}})
+
+
+def test_the_lag_is_that_of_the_last_report(watching, caplog):
+    caplog.set_level(logging.INFO)
+    watching.onQueryStarted(started(name="q"))
+    # Batch 0's offset carries more than where it ends, and a partition may be too new to be in it.
+    first = json.dumps({"$initial": {"t": {"0": 0}}, "t": {"0": 5}})
+    watching.onQueryProgress(progress(first, offsets(p0=9, p1=2), name="q"))
+    assert watching.lag == [
+        PartitionLag("query-1", "q", 'g"1', "t", 0, 5, 9),
+        PartitionLag("query-1", "q", 'g"1', "t", 1, 0, 2),
+    ]
+    assert [each.lag for each in watching.lag] == [4, 2]
+    assert "query q is 6 records behind: t-0 4, t-1 2" in caplog.text
+    watching.onQueryProgress(progress(offsets(p0=9, p1=2), offsets(p0=9, p1=2), name="q"))
+    assert [each.lag for each in watching.lag] == [0, 0]
+
+
+def test_prometheus_reads_it(watching):
+    watching.onQueryStarted(started())
+    watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=9)))
+    labels = '{query="query-1",query_id="query-1",consumergroup="g\\"1",topic="t",partition="0"}'
+    assert watching.prometheus() == (
+        "# HELP kafkalite_query_lag Offsets that a streaming query has not read yet.\n"
+        "# TYPE kafkalite_query_lag gauge\n"
+        f"kafkalite_query_lag{labels} 4\n"
+        "# HELP kafkalite_query_offset The next offset that a streaming query will read.\n"
+        "# TYPE kafkalite_query_offset gauge\n"
+        f"kafkalite_query_offset{labels} 5\n"
+    )
+
+
+def test_the_last_report_is_committed_when_the_query_ends(watching, committed):
+    watching.onQueryStarted(started())
+    watching.onQueryProgress(progress(offsets(p0=5), None))
+    watching.onQueryProgress(progress(offsets(p0=7), None))
+    assert committed == []
+    watching.onQueryTerminated(started())
+    watching.onQueryTerminated(started())
+    assert [list(done.values()) for done in committed] == [[7]]
+
+
+def test_a_query_is_taken_hold_of_when_it_starts(watching, session, committed):
+    watching.onQueryStarted(started())
+    # By the time of its first report a short query is gone.
+    session.active = False
+    watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=5)))
+    watching.onQueryTerminated(started())
+    assert session.asked == ["query-1"]
+    assert len(committed) == 1
+    # One that nobody has seen start is passed over.
+    watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=5), number=2))
+    assert {each.query_id for each in watching.lag} == {"query-1"}
+
+
+@pytest.mark.parametrize("end", [None, "null", "not json", '{"a": 1}'])
+def test_a_report_that_is_not_ours_changes_nothing(watching, committed, end):
+    watching.onQueryStarted(started())
+    watching.onQueryProgress(progress(end, offsets(p0=1)))
+    watching.onQueryProgress(progress(offsets(p0=1), offsets(p0=1), description="RateStream"))
+    watching.onQueryTerminated(started())
+    assert watching.lag == []
+    assert [done for done in committed if done is not None] == []
+
+
+def test_figures_of_ended_queries_are_kept_up_to_a_number(watching, monkeypatch):
+    monkeypatch.setattr(listener_module, "_MOST_ENDED", 3)
+    watching.onQueryStarted(started(0))
+    watching.onQueryProgress(progress(offsets(p0=5), None, number=0))
+    for number in range(1, 9):
+        watching.onQueryStarted(started(number))
+        watching.onQueryProgress(progress(offsets(p0=5), None, number=number))
+        watching.onQueryTerminated(started(number))
+    # And those of a running one in any case.
+    assert [each.query_id for each in watching.lag] == ["query-0", "query-6", "query-7", "query-8"]
+
+
+def test_a_commit_that_fails_warns(watching, monkeypatch, caplog):
+    def fail(source):
+        raise ConfigError("on purpose")
+
+    monkeypatch.setattr(listener_module, "_commit", fail)
+    watching.onQueryStarted(started())
+    watching.onQueryProgress(progress(offsets(p0=5), None))
+    watching.onQueryTerminated(started())
+    assert "the last batch's offsets are not committed, the next start of the query does: on purpose" in caplog.text
+
+
+def test_spark_connect_is_refused():
+    with pytest.raises(ConfigError, match="install_listener needs classic Spark"):
+        install_listener(SimpleNamespace())
