@@ -110,7 +110,7 @@ def run(bootstrap: str, pid: int, shape: Shape, seconds: float) -> Figures:
 
 def rows(quick: bool) -> Iterator[Row]:
     """Measure both brokers in turn and yield a row for each figure."""
-    seconds, rounds = (1.0, 1) if quick else (3.0, 3)
+    seconds, rounds = (1.0, 1) if quick else (2.0, 3)
     warm_page_cache(256 << 20)
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="kafkalite-bench-")))

@@ -8,8 +8,8 @@ ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Fou
   in memory, a thread reads them and the handler is called anew.
 - a coroutine function: may wait; runs as a task, its answer keeps its place in the connection's order.
 - ``handles(..., raw=True)``: gets the request's bytes and returns packed bytes, or None when it has deferred its answer
-  or owes none. Only what comes by the thousands a second: no task for Produce, Fetch and OffsetCommit, and for the
-  former two no message objects either.
+  or owes none. Only what comes by the thousands a second, Produce, Fetch and OffsetCommit: no message objects and no
+  task on these paths.
 
 What cannot be answered closes the connection, as in Kafka: an unknown API or version (the layout of an answer is
 unknown then; ApiVersions alone has one), a request that cannot be decoded, and a bug in a handler, whose traceback is

@@ -31,82 +31,83 @@ from spark_kafkalite.groups.records import NO_TIME, OffsetKey, StoredOffset
 from spark_kafkalite.groups.shard import GroupShard
 from spark_kafkalite.groups.writer import Entry
 from spark_kafkalite.records.layout import MAX_INT64
-from spark_kafkalite.wire.codec import decode_request, encode_response
-from spark_kafkalite.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
+from spark_kafkalite.wire.hot_offset_commit import (
+    NO_RETENTION,
+    OffsetCommit,
+    pack_offset_commit_response,
+    parse_offset_commit,
 )
 
-_NO_RETENTION = -1
+# Topics with their partitions' numbers and error codes.
+_Outcomes = list[tuple[str, list[tuple[int, int]]]]
 
 
 @handles(8, 2, 9, raw=True)
 def handle(context: BrokerContext, request: Request, frame: memoryview, position: int) -> bytes | None:
     """Commit offsets; the answer comes when they are committed, or at once when there is nothing to wait for."""
-    message: OffsetCommitRequest = decode_request(request.api_key, request.api_version, frame, position)
-    now_ms = context.clock.wall_ms()
-    expire_ms = NO_TIME
-    if message.retention_time_ms != _NO_RETENTION:
-        expire_ms = min(now_ms + message.retention_time_ms, MAX_INT64)
-    metadata_limit = context.config["offset.metadata.max.bytes"]
-    existing = context.cluster.topics
-    group_id = message.group_id
-    entries: list[Entry] = []
-    accepted: list[OffsetCommitResponsePartition] = []
-    results = []
-    for topic in message.topics:
-        state = existing.get(topic.name)
-        numbers = state.partitions if state is not None else {}
-        partitions = []
-        for asked in topic.partitions:
-            number, metadata = asked.partition_index, asked.committed_metadata or ""
-            result = OffsetCommitResponsePartition(partition_index=number)
-            partitions.append(result)
-            if number not in numbers:
-                result.error_code = UnknownTopicOrPartition.code
-            elif len(metadata) > metadata_limit:
-                result.error_code = OffsetMetadataTooLarge.code
-            else:
-                accepted.append(result)
-                stored = StoredOffset(asked.committed_offset, asked.committed_leader_epoch, metadata, now_ms, expire_ms)
-                entries.append((OffsetKey(group_id, topic.name, number), stored))
-        results.append(OffsetCommitResponseTopic(name=topic.name, partitions=partitions))
-    answer = OffsetCommitResponse(topics=results)
+    commit = parse_offset_commit(frame, position, request.api_version)
+    outcomes, entries = _checked(context, commit)
     if entries:
         try:
-            shard = context.shards.shard_of(message.group_id)
-            _check_group(context, shard, message)
+            shard = context.shards.shard_of(commit.group_id)
+            _check_group(context, shard, commit)
         except KafkaError as error:
-            _fail(accepted, error)
+            outcomes = _failed(outcomes, error)
         else:
             slot = request.connection.defer()
 
             def committed(done: asyncio.Future[None]) -> None:
                 error = done.exception()
-                if isinstance(error, KafkaError):
-                    _fail(accepted, error)
-                slot.complete(encode_response(answer, request.api_version, request.correlation_id))
+                told = _failed(outcomes, error) if isinstance(error, KafkaError) else outcomes
+                slot.complete(pack_offset_commit_response(request.correlation_id, request.api_version, told))
 
             shard.append(entries).add_done_callback(committed)
             return None
-    return encode_response(answer, request.api_version, request.correlation_id)
+    return pack_offset_commit_response(request.correlation_id, request.api_version, outcomes)
 
 
-def _fail(results: list[OffsetCommitResponsePartition], error: KafkaError) -> None:
-    for result in results:
-        result.error_code = error.code
+def _checked(context: BrokerContext, commit: OffsetCommit) -> tuple[_Outcomes, list[Entry]]:
+    """Return each partition's outcome, 0 if nothing speaks against it, and the records of those."""
+    now_ms = context.clock.wall_ms()
+    expire_ms = NO_TIME
+    if commit.retention_time_ms != NO_RETENTION:
+        expire_ms = min(now_ms + commit.retention_time_ms, MAX_INT64)
+    metadata_limit = context.config["offset.metadata.max.bytes"]
+    existing = context.cluster.topics
+    group_id = commit.group_id
+    entries: list[Entry] = []
+    outcomes: _Outcomes = []
+    for topic, partitions in commit.topics:
+        state = existing.get(topic)
+        numbers = state.partitions if state is not None else {}
+        codes = []
+        for number, offset, leader_epoch, metadata in partitions:
+            if number not in numbers:
+                codes.append((number, UnknownTopicOrPartition.code))
+            elif metadata and len(metadata) > metadata_limit:
+                codes.append((number, OffsetMetadataTooLarge.code))
+            else:
+                codes.append((number, 0))
+                stored = StoredOffset(offset, leader_epoch, metadata or "", now_ms, expire_ms)
+                entries.append((OffsetKey(group_id, topic, number), stored))
+        outcomes.append((topic, codes))
+    return outcomes, entries
 
 
-def _check_group(context: BrokerContext, shard: GroupShard, message: OffsetCommitRequest) -> None:
+def _failed(outcomes: _Outcomes, error: KafkaError) -> _Outcomes:
+    """Return the outcomes with an error of the group for all that nothing else spoke against."""
+    return [(topic, [(number, code or error.code) for number, code in codes]) for topic, codes in outcomes]
+
+
+def _check_group(context: BrokerContext, shard: GroupShard, commit: OffsetCommit) -> None:
     """Raise what forbids the commit; a member that may commit has been heard of."""
-    generation = message.generation_id_or_member_epoch
-    if generation < 0:
-        group = shard.group_or_new(message.group_id)
-    elif (known := shard.groups.get(message.group_id)) is not None:
+    if commit.generation_id < 0:
+        group = shard.group_or_new(commit.group_id)
+    elif (known := shard.groups.get(commit.group_id)) is not None:
         group = known
     else:
-        raise IllegalGeneration(f"there is no group {message.group_id!r}, so it has no generation {generation}")
-    group.check_commit(message.member_id, message.group_instance_id, generation)
-    group.touch(message.member_id, int(context.clock.monotonic_s() * 1000))
+        raise IllegalGeneration(
+            f"there is no group {commit.group_id!r}, so it has no generation {commit.generation_id}"
+        )
+    group.check_commit(commit.member_id, commit.group_instance_id, commit.generation_id)
+    group.touch(commit.member_id, int(context.clock.monotonic_s() * 1000))
