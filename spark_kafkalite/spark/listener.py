@@ -223,7 +223,7 @@ def _offsets(reported: str | None) -> Offsets | None:
 
 
 def _commit(source: _Source) -> None:
-    registry = OffsetRegistry.of(source.options)
+    registry = OffsetRegistry.of(source.options, for_listener=True)
     if registry is None or source.done is None:
         return
     try:

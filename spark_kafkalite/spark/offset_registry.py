@@ -49,6 +49,8 @@ _RETRY_S: Final = 10.0
 _COMMIT_ALL_S: Final = 3_600.0
 _WARN_AGAIN_S: Final = 60.0
 _LONGEST_LIST: Final = 10
+# How the listener signs. It repeats what a source may have committed, or its next start may commit at the same time.
+_LISTENER: Final = " (listener)"
 
 
 class Remembered(NamedTuple):
@@ -61,8 +63,10 @@ class Remembered(NamedTuple):
 class OffsetRegistry:
     """The stores of one query's offsets."""
 
-    def __init__(self, stores: Sequence[OffsetStore], now_s: Callable[[], float] = time.monotonic) -> None:
-        writer = f"spark-kafkalite {socket.gethostname()}:{os.getpid()}"
+    def __init__(
+        self, stores: Sequence[OffsetStore], now_s: Callable[[], float] = time.monotonic, *, for_listener: bool = False
+    ) -> None:
+        writer = f"spark-kafkalite {socket.gethostname()}:{os.getpid()}" + (_LISTENER if for_listener else "")
         self._followers = [_Follower(store, writer, now_s) for store in stores]
 
     def close(self) -> None:
@@ -71,9 +75,9 @@ class OffsetRegistry:
             follower.store.close()
 
     @classmethod
-    def of(cls, options: ReaderOptions) -> OffsetRegistry | None:
+    def of(cls, options: ReaderOptions, *, for_listener: bool = False) -> OffsetRegistry | None:
         """Return the registry that the options ask for, None when nothing is committed. Nothing is connected yet."""
-        return cls(stores_of(options)) if options.commit.commits else None
+        return cls(stores_of(options), for_listener=for_listener) if options.commit.commits else None
 
     def follow(self, done: Offsets, topic_ids: Mapping[str, bytes], *, last: bool = False) -> None:
         """Commit offsets before which everything is durably done. ``last``: no later call repeats what fails."""
@@ -155,7 +159,8 @@ class _Follower:
         try:
             stored = self.store.read(due, deadline)
             allowed = self._allowed(due, stored)
-            self.store.write(allowed, deadline)
+            if allowed:
+                self.store.write(allowed, deadline)
         except (KafkaliteError, OSError) as error:
             # Some may be stored all the same; the next attempt must not take them for somebody else's.
             self._seen = {tp: each for tp, each in self._seen.items() if tp not in allowed}
@@ -187,6 +192,8 @@ class _Follower:
             if before is not None and tp in self._seen and self._is_anothers(before, self._seen[tp], ours):
                 others.append(f"{tp} at {before.offset}" + (f" by {before.writer}" if before.writer else ""))
             self._seen[tp] = before
+            if self._is_done_by(before, ours):
+                continue
             goes_back = before is not None and before.offset > ours.offset
             if (
                 before is not None
@@ -215,10 +222,19 @@ class _Follower:
             )
         return allowed
 
+    def _is_done_by(self, before: StoredOffset | None, ours: StoredOffset) -> bool:
+        """Whether this is the listener, and the source, or the query's next run, has committed all that it would."""
+        return (
+            self._writer.endswith(_LISTENER)
+            and before is not None
+            and before.offset >= ours.offset
+            and not before.is_of_another_topic(ours.topic_id)
+        )
+
     @staticmethod
     def _is_anothers(before: StoredOffset, seen: StoredOffset | None, ours: StoredOffset) -> bool:
         """Whether what is stored now was not written by this process, which last saw or wrote ``seen``."""
-        if before.writer:
+        if before.writer and not before.writer.endswith(_LISTENER):
             return before.writer != ours.writer and before != seen
         return before.offset not in (ours.offset, -1 if seen is None else seen.offset)
 

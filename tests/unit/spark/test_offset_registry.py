@@ -183,6 +183,23 @@ def test_two_registries_on_one_store_warn_of_each_other(store, time_s, caplog, m
     assert "somebody else commits there" in caplog.text
 
 
+def test_the_listener_leaves_alone_what_is_done(store, time_s, registry, caplog):
+    listener = OffsetRegistry([store], time_s, for_listener=True)
+    registry.follow({T0: 5}, {"t": OLD})
+    # The query's next run is faster than the report of this one's end.
+    listener.follow({T0: 4}, {"t": OLD}, last=True)
+    assert store.written == [{T0: 5}]
+    assert not caplog.text
+
+
+def test_the_listener_is_not_somebody_else(store, time_s, registry, caplog):
+    registry.follow({T0: 5}, {"t": OLD})
+    OffsetRegistry([store], time_s, for_listener=True).follow({T0: 6}, {"t": OLD}, last=True)
+    registry.follow({T0: 6}, {"t": OLD})
+    assert store.offsets() == {T0: 6}
+    assert not caplog.text
+
+
 def test_numbers_alone_tell_as_much(registry, store, caplog):
     # As in ZooKeeper: no id, no writer.
     registry.follow({T0: 5}, {})
