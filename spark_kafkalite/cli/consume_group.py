@@ -60,6 +60,7 @@ class GroupReader:
         self._commits = commits
         self._printed: dict[TopicPartition, CommittedOffset] = {}
         self._committed_s = time.monotonic()
+        self._begun: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
 
     def subscribe(self, topics: Iterable[str] | None, pattern: str | None) -> None:
@@ -89,12 +90,22 @@ class GroupReader:
                     show(records)
                     for each in records:
                         self._printed[TopicPartition(each.topic, each.partition)] = CommittedOffset(each.offset + 1)
+            self._note_where_new_ones_begin()
             if time.monotonic() - self._committed_s >= _COMMIT_EVERY_S:
                 self._commit()
             if until_end and self._at_the_ends():
                 return
             if not records and timeout_ms is not None and (time.monotonic() - heard_s) * 1000 >= timeout_ms:
                 return
+
+    def _note_where_new_ones_begin(self) -> None:
+        """Have a place committed for partitions without records too.
+
+        Else a group that begins at the end would, in its next run, pass over what arrived between the two.
+        """
+        for each in self._consumer.assignment() - self._begun:
+            self._printed.setdefault(each, CommittedOffset(self._consumer.position(each)))
+            self._begun.add(each)
 
     def _at_the_ends(self) -> bool:
         """Whether all that our partitions held, when they became ours, has been read."""
@@ -114,6 +125,7 @@ class GroupReader:
         for each in partitions:
             self._printed.pop(each, None)
             self._ends.pop(each, None)
+            self._begun.discard(each)
 
     def _commit(self) -> None:
         self._committed_s = time.monotonic()

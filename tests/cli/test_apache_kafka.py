@@ -49,3 +49,31 @@ def test_the_commands_work_with_apache_kafka(apache_kafka: ApacheKafka) -> None:
     assert "  cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=" in shown
     assert "flush.ms" not in shown and "retention.ms" not in shown
     kafkalite("topics", "delete", "--topic", topic, *at)
+
+
+def test_the_commands_about_groups_work_with_apache_kafka(apache_kafka: ApacheKafka) -> None:
+    at = ("--bootstrap-server", apache_kafka.bootstrap)
+    topic, group = "read-by-command-line", "command-line"
+    kafkalite("topics", "create", "--topic", topic, "--partitions", "2", *at)
+    kafkalite(
+        "produce",
+        "--topic",
+        topic,
+        *at,
+        "--key-separator",
+        ":",
+        given=b"".join(b"%d:line %d\n" % (n, n) for n in range(20)),
+    )
+    read = kafkalite("consume", "--topic", topic, "--group", group, "--from-beginning", "--until-end", *at)
+    assert sorted(read.splitlines()) == sorted(f"line {number}" for number in range(20))
+    assert group in kafkalite("groups", "--list", *at).splitlines()
+    (described,) = json.loads(kafkalite("groups", "describe", "--group", group, "--json", *at))
+    assert (described["state"], [each["lag"] for each in described["offsets"]]) == ("Empty", [0, 0])
+    kafkalite("groups", "reset-offsets", "--group", group, "--all-topics", "--to-earliest", "--execute", *at)
+    kafkalite("groups", "copy-offsets", "--group", group, "--to-group", f"{group}-copy", "--execute", *at)
+    (copied,) = json.loads(kafkalite("groups", "describe", "--group", f"{group}-copy", "--json", *at))
+    assert sum(each["lag"] for each in copied["offsets"]) == 20
+    assert all(each["lag_seconds"] >= 0 for each in copied["offsets"] if each["lag"])
+    kafkalite("groups", "delete-offsets", "--group", f"{group}-copy", "--topic", topic, *at)
+    kafkalite("groups", "delete", "--group", group, "--group", f"{group}-copy", *at)
+    assert group not in kafkalite("groups", "list", *at)

@@ -89,15 +89,18 @@ def test_a_group_goes_on_where_it_was(
 
 
 def test_a_new_group_begins_at_the_end_unless_told_otherwise(
-    consume: Consume, admin: Admin, group: str, topic: str
+    consume: Consume, broker: BrokerProcess, admin: Admin, group: str, topic: str
 ) -> None:
     assert consume("--topic", topic, "--group", group, "--until-end") == []
+    assert offsets_of(admin, group) == [10, 10, 10]
+    send(broker, topic, range(30, 32))
+    assert sorted(consume("--topic", topic, "--group", group, "--until-end")) == lines(range(30, 32))
     everything = consume(
         "--include", f"{topic[:-1]}[{topic[-1]}]", "--group", f"{group}-b", "--from-beginning", "--until-end"
     )
-    assert sorted(everything) == lines(range(30))
+    assert sorted(everything) == lines(range(32))
     uncommitted = ("--consumer-property", "enable.auto.commit=false", "--consumer-property", f"group.id={group}-c")
-    assert len(consume("--topic", topic, *uncommitted, "--from-beginning", "--until-end")) == 30
+    assert len(consume("--topic", topic, *uncommitted, "--from-beginning", "--until-end")) == 32
     assert admin.group_offsets(f"{group}-c") == {}
 
 

@@ -33,13 +33,10 @@ RECORDS = 10
 _numbers = count()
 
 
-@pytest.fixture(scope="module", params=["ours", pytest.param("apache", marks=[pytest.mark.kafka, pytest.mark.slow])])
-def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "ours":
-        with BrokerProcess(tmp_path_factory.mktemp("groups") / "data") as broker:
-            yield broker.bootstrap
-    else:
-        yield request.getfixturevalue("apache_kafka").bootstrap
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with BrokerProcess(tmp_path_factory.mktemp("groups") / "data") as broker:
+        yield broker.bootstrap
 
 
 @pytest.fixture(scope="module")

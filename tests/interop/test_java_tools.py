@@ -1,4 +1,4 @@
-"""Apache Kafka's own command-line tools, unmodified, against the broker; consumers name their partition."""
+"""Apache Kafka's own command-line tools, unmodified, against the broker; those for groups are in test_java_groups."""
 
 from __future__ import annotations
 
