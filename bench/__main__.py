@@ -24,6 +24,7 @@ NAMES = (
     "clients",
     "durability",
     "commits",
+    "registry_rebalance",
     "registry",
     "cold_reader",
     "log_scale",

@@ -3,9 +3,8 @@
 What must hold, whatever happens: every record is read; a partition is read by one consumer at a time; committed offsets
 do not go back. The journals of the consumers (storm_member) and a watcher of the offset nodes tell.
 
-A consumer's hold on a partition ends where its journal says so, or where it was killed or frozen. Being frozen for less
-than its session is no end. What a frozen consumer does after it is woken is judged by its records: it must hand out
-none of a partition that it has lost.
+A consumer's hold on a partition ends where its journal says so, where it was killed or frozen, or where another
+consumer begins to own it. From then on it must hand out none of its records, whether it knows or not.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from spark_kafkalite import Admin, Producer
@@ -270,48 +268,37 @@ class Storm:
         return {int(line[3]) for member in self._all for line in self._lines(member) if line[0] == "read"}
 
     def _judge(self) -> None:
-        holds: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-        never = time.monotonic_ns()
+        self.outcome.sent = self._sent
+        lines = {member.journal.stem: self._lines(member) for member in self._all}
+        # Of every partition, when somebody has come to own it: after claiming its node, before reading.
+        owned: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        for name, journal in lines.items():
+            for kind, time_text, *rest in journal:
+                if kind == "own":
+                    owned[int(rest[0])].append((int(time_text), name))
         for member in self._all:
             name = member.journal.stem
             if member not in self._left and member.ended_ns is None and not member.process.running:
                 self.outcome.problems.append(f"{name} ended by itself{member.process.tail()}")
-            # The holds that are over, too: the record that was in hand when one ended may be noted after that.
-            current: dict[int, tuple[int, int]] = {}
-            late: dict[tuple[int, int], int] = defaultdict(int)
-            for kind, time_text, *rest in self._lines(member):
+            # A hold ends where its journal says so, where the member was killed or frozen, or where another begins.
+            ends: dict[int, int] = {}
+            late: dict[int, int] = defaultdict(int)
+            for kind, time_text, *rest in lines[name]:
                 now, partition = int(time_text), int(rest[0]) if rest else -1
                 if kind == "own":
-                    current[partition] = (now, self._end_of(member, now, never))
+                    others = [other for other, owner in owned[partition] if other > now and owner != name]
+                    ends[partition] = min(others, default=sys.maxsize)
+                    if member.ended_ns is not None and now < member.ended_ns:
+                        ends[partition] = min(ends[partition], member.ended_ns)
+                    late[partition] = 0
                 elif kind == "gone":
-                    began, until = current[partition]
-                    current[partition] = (began, min(now, until))
-                    holds[partition].append((began, min(now, until), name))
+                    ends[partition] = min(ends[partition], now)
                 elif kind == "read":
                     self.outcome.read += 1
-                    began, until = current[partition]
-                    late[partition, began] += now > until
-            gone = {(began, name) for spans in holds.values() for began, _, name in spans}
-            for partition, (began, until) in current.items():
-                if (began, name) not in gone:
-                    holds[partition].append((began, until, name))
-            for (partition, _), count in late.items():
-                if count > 1:
-                    self.outcome.problems.append(
-                        f"{name} read {count} records of partition {partition} that it had lost"
-                    )
-        for partition, spans in holds.items():
-            spans.sort()
-            for (_, until, one), (began, _, other) in pairwise(spans):
-                if began < until:
-                    overlap_ms = (until - began) / 1e6
-                    self.outcome.problems.append(
-                        f"partition {partition} was {one}'s and {other}'s at once, for {overlap_ms:.1f} ms"
-                    )
-        self.outcome.sent = self._sent
-
-    @staticmethod
-    def _end_of(member: Member, began: int, until: int) -> int:
-        if member.ended_ns is not None and began < member.ended_ns:
-            return member.ended_ns
-        return until
+                    late[partition] += now > ends[partition]
+                    # The record that was in hand then may be noted afterwards.
+                    if late[partition] == 2:
+                        late_ms = (now - ends[partition]) / 1e6
+                        self.outcome.problems.append(
+                            f"{name} read on in partition {partition} {late_ms:.0f} ms after it had lost it"
+                        )
