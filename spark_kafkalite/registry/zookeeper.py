@@ -94,8 +94,8 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """What was asked for: the ensemble may have bounded it to 2 to 20 of its ticks, and kazoo does not say."""
-        return self._session_timeout_ms
+        """What the ensemble granted: it bounds what was asked for to 2 to 20 of its ticks."""
+        return self._client.granted_timeout_ms or self._session_timeout_ms
 
     @property
     def state(self) -> SessionState:

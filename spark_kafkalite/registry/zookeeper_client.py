@@ -74,6 +74,20 @@ class Client(KazooClient):  # type: ignore[misc]
     """kazoo's client, whose changes of state exclude the queueing of requests."""
 
     submit_lock: Any
+    # What the server granted, which may be less or more than was asked for; None before there was a session.
+    granted_timeout_ms: int | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        connect = self._connection._connect
+
+        def connect_and_note(*where: Any) -> Any:
+            read_timeout_ms, connect_timeout_ms = connect(*where)
+            # kazoo keeps the granted timeout nowhere; what it waits for an answer is two thirds of it.
+            self.granted_timeout_ms = round(read_timeout_ms * 1.5)
+            return read_timeout_ms, connect_timeout_ms
+
+        self._connection._connect = connect_and_note
 
     def _session_callback(self, state: Any) -> None:
         with self.submit_lock:

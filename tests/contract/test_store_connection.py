@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from spark_kafkalite.registry.store import (
     WatchEvent,
 )
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
+from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.contract.forwarder import Forwarder
 
 TIMEOUT_S = 15
@@ -201,6 +203,34 @@ def test_a_session_away_for_too_long_is_lost_for_good(address: str, stack: conte
             get(future)
     assert get(link.other.exists("/too-late")) is None
     assert link.store.state is SessionState.LOST
+
+
+def test_the_session_lasts_as_long_as_the_server_granted(link: Link, address: str) -> None:
+    greedy = open_zookeeper(address, session_timeout_ms=100_000_000)
+    get(greedy.sync())
+    assert greedy.session_timeout_ms == 120_000
+    greedy.close()
+    get(link.store.sync())
+    assert link.store.session_timeout_ms == 20_000
+
+
+@pytest.mark.zookeeper
+def test_a_session_outlives_a_restart_of_zookeeper(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        store = open_zookeeper(f"{server.connect}/part", session_timeout_ms=30_000)
+        stack.callback(store.close)
+        seen: list[WatchEvent] = []
+        get(store.create("/e", ephemeral=True))
+        get(store.exists("/later", watch=seen.append))
+        number = store.session_id
+        server.kill()
+        pending = [store.set("/e", str(step).encode()) for step in range(20)]
+        server.start()
+        # Those that were asked for after the loss had been noticed wait; the others are not known to be done.
+        assert all(isinstance(future.exception(TIMEOUT_S), (ConnectionLoss, type(None))) for future in pending)
+        get(store.create("/later"))
+        assert get(store.exists("/e")).ephemeral_owner == store.session_id == number
+        assert seen == [WatchEvent(EventType.CREATED, "/later")]
 
 
 def test_closing_a_suspended_session_ends_at_once(link: Link) -> None:
