@@ -41,14 +41,20 @@ class Offsets:
     def replay(self, key: OffsetKey, value: StoredOffset | None) -> None:
         """Take over a record of the log; None is a tombstone."""
         group, topic, partition = key
-        if value is not None:
-            self._groups.setdefault(group, {})[TopicPartition(topic, partition)] = value
-            return
         offsets = self._groups.get(group)
-        if offsets is not None:
-            offsets.pop(TopicPartition(topic, partition), None)
-            if not offsets:
-                del self._groups[group]
+        # Equal to a TopicPartition, and made in less time; what is in the dictionary is one.
+        topic_partition = (topic, partition)
+        if value is None:
+            if offsets is not None:
+                offsets.pop(TopicPartition(topic, partition), None)
+                if not offsets:
+                    del self._groups[group]
+        elif offsets is None:
+            self._groups[group] = {TopicPartition(topic, partition): value}
+        elif topic_partition in offsets:
+            offsets[topic_partition] = value
+        else:
+            offsets[TopicPartition(topic, partition)] = value
 
     def of(self, group: str) -> Mapping[TopicPartition, StoredOffset]:
         """Return a group's committed offsets, for reading at once: it changes with the next commit."""

@@ -42,7 +42,7 @@ from spark_kafkalite.groups.records import (
     decode_value,
 )
 from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import AppendCommitted, Entry, RecordWriter
+from spark_kafkalite.groups.writer import AppendCommitted, Entry, OnDone, RecordWriter
 from spark_kafkalite.records.columns import add_batch
 from spark_kafkalite.records.kernel import ColumnBuilder, Columns
 from spark_kafkalite.records.layout import BatchHeader
@@ -113,11 +113,26 @@ class GroupShard:
         InvalidCommitOffsetSize (28), RequestTimedOut (7) when the records may or may not be committed later. A group's
         metadata is not taken over: who writes it knows what it says.
         """
-        if self.state is not ShardState.ACTIVE:
-            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            failed.set_exception(self.unavailable())
-            return failed
-        return self._writer.append(entries)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell(error: KafkaError | None) -> None:
+            if done.done():
+                # Whoever waited has gone.
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.write(entries, tell)
+        return done
+
+    def write(self, entries: Sequence[Entry], on_done: OnDone) -> None:
+        """As :meth:`append`, for those who come by the thousands: ``on_done`` gets None or the error."""
+        if self.state is ShardState.ACTIVE:
+            self._writer.append(entries, on_done)
+        else:
+            on_done(self.unavailable())
 
     def _committed(self, entries: Sequence[Entry]) -> None:
         for key, value in entries:

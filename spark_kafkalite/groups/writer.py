@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
@@ -41,11 +41,11 @@ logger = logging.getLogger(__name__)
 AppendCommitted = Callable[[int, bytearray, int, float], Awaitable[int]]
 # A record to write; None is a tombstone.
 Entry = tuple[RecordKey, RecordValue | None]
+# Gets None when the records are committed, or what clients are to be told.
+OnDone = Callable[[KafkaError | None], None]
 
-# What one batch holds at most, unless a single request needs more. The topic's own limit is 1 MiB by default.
-_BATCH_BYTES: Final = 512 * 1024
-# What a record takes beside its key and value, at most: lengths, deltas and the rest of its fields.
-_RECORD_BYTES: Final = 32
+# Nothing is added to a batch of this size. The topic's own limit is 1 MiB by default, the largest commit much smaller.
+_BATCH_BYTES: Final = 256 * 1024
 
 # What clients are told of an append that failed, so that they ask again in the right place. Source: Kafka's
 # GroupMetadataManager.
@@ -65,25 +65,28 @@ def coordinator_error(error: KafkaError) -> KafkaError:
     return error
 
 
-class _Append:
+class _Append(NamedTuple):
     """One caller's records on their way."""
 
-    __slots__ = ("done", "entries", "records", "size_bytes")
+    entries: Sequence[Entry]
+    on_done: OnDone
 
-    def __init__(self, entries: Sequence[Entry], done: asyncio.Future[None]) -> None:
-        self.entries = entries
-        self.records = [(encode_key(key), None if value is None else encode_value(value)) for key, value in entries]
-        self.size_bytes = sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in self.records)
-        self.done = done
 
-    def tell(self, error: KafkaError | None) -> None:
-        """Let the caller go on, unless it has gone."""
-        if self.done.done():
-            return
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
+class _Batch:
+    """A record batch that fills until the pass of the loop is over."""
+
+    __slots__ = ("appends", "records")
+
+    def __init__(self) -> None:
+        self.records = OpenBatch(MAX_BATCH_BYTES)
+        self.appends: list[_Append] = []
+
+    def add(self, one: _Append, now_ms: int) -> None:
+        # All of them are encoded before the first is added, so that a caller's records are in it whole or not at all.
+        encoded = [(encode_key(key), None if value is None else encode_value(value)) for key, value in one.entries]
+        for key, value in encoded:
+            self.records.append(now_ms, key, value)
+        self.appends.append(one)
 
 
 class RecordWriter:
@@ -105,67 +108,65 @@ class RecordWriter:
         self._clock = clock
         self._timeout_s = timeout_s
         self._on_committed = on_committed
-        # Not begun yet, and all that nobody has been told the end of.
-        self._waiting: list[_Append] = []
-        self._open: dict[_Append, None] = {}
+        self._filling: list[_Batch] = []
+        # Batches that nobody has been told the end of, in the log's order; those that fill come last.
+        self._open: dict[_Batch, None] = {}
         self._is_closed = False
 
-    def append(self, entries: Sequence[Entry]) -> asyncio.Future[None]:
-        """Write records; the future is done when they are committed, or raises as :func:`coordinator_error` says."""
-        loop = asyncio.get_running_loop()
-        one = _Append(entries, loop.create_future())
-        if not self._waiting:
-            loop.call_soon(self._write)
-        self._waiting.append(one)
-        self._open[one] = None
-        return one.done
+    def append(self, entries: Sequence[Entry], on_done: OnDone) -> None:
+        """Write records; ``on_done`` gets None when they are committed, or an error as :func:`coordinator_error` says.
+
+        Raises ValueError for what the records cannot hold; nothing is written then.
+        """
+        filling = self._filling
+        if not filling or filling[-1].records.size_bytes >= _BATCH_BYTES:
+            batch = _Batch()
+            batch.add(_Append(entries, on_done), self._clock.wall_ms())
+            if not filling:
+                asyncio.get_running_loop().call_soon(self._write)
+            filling.append(batch)
+            self._open[batch] = None
+        else:
+            filling[-1].add(_Append(entries, on_done), self._clock.wall_ms())
 
     def open_offset_keys(self) -> Iterator[OffsetKey]:
         """Give the keys of committed offsets of which records are being written."""
-        for one in self._open:
-            for key, _ in one.entries:
-                if isinstance(key, OffsetKey):
-                    yield key
+        for batch in self._open:
+            for one in batch.appends:
+                for key, _ in one.entries:
+                    if isinstance(key, OffsetKey):
+                        yield key
 
     def _write(self) -> None:
-        """Put what waits into as few batches as hold it, and write them."""
-        waiting, self._waiting = self._waiting, []
-        batch: list[_Append] = []
-        size_bytes = 0
-        for one in waiting:
-            if batch and size_bytes + one.size_bytes > _BATCH_BYTES:
-                self._write_batch(batch)
-                batch, size_bytes = [], 0
-            batch.append(one)
-            size_bytes += one.size_bytes
-        if batch:
+        filled, self._filling = self._filling, []
+        for batch in filled:
             self._write_batch(batch)
 
-    def _write_batch(self, appends: list[_Append]) -> None:
+    def _write_batch(self, batch: _Batch) -> None:
         if self._is_closed:
             return
-        now_ms = self._clock.wall_ms()
-        batch = OpenBatch(MAX_BATCH_BYTES)
-        for one in appends:
-            for key, value in one.records:
-                batch.append(now_ms, key, value)
+        data = batch.records.build()
         written = asyncio.ensure_future(
-            self._append_committed(self._partition, batch.build(), self._leader_epoch, self._timeout_s())
+            self._append_committed(self._partition, data, self._leader_epoch, self._timeout_s())
         )
         if written.done():
             # Alone, this broker commits what it appends; then nobody waits for another pass of the loop.
-            self._written(appends, written)
+            self._written(batch, written)
         else:
-            written.add_done_callback(lambda future: self._written(appends, future))
+            written.add_done_callback(lambda future: self._written(batch, future))
 
-    def _written(self, appends: list[_Append], written: asyncio.Future[int]) -> None:
+    def _written(self, batch: _Batch, written: asyncio.Future[int]) -> None:
         error = CoordinatorNotAvailable("the broker stops") if written.cancelled() else written.exception()
         if self._is_closed:
             return
-        if isinstance(error, _TOO_LARGE) and len(appends) > 1:
-            # The topic's limit has been lowered: each for itself.
-            for one in appends:
-                self._write_batch([one])
+        del self._open[batch]
+        if isinstance(error, _TOO_LARGE) and len(batch.appends) > 1:
+            # One large request, or a topic whose limit has been lowered: each for itself.
+            for one in batch.appends:
+                alone = _Batch()
+                alone.add(one, self._clock.wall_ms())
+                self._open[alone] = None
+                self._write_batch(alone)
             return
         told: KafkaError | None = None
         if isinstance(error, KafkaError):
@@ -173,16 +174,24 @@ class RecordWriter:
         elif error is not None:
             logger.error("writing to __consumer_offsets-%d failed", self._partition, exc_info=error)
             told = CoordinatorNotAvailable(f"__consumer_offsets-{self._partition} cannot be written: {error}")
-        for one in appends:
-            del self._open[one]
+        for one in batch.appends:
             if told is None:
                 self._on_committed(one.entries)
-            one.tell(told)
+            _tell(one, told)
 
     def close(self, error: KafkaError) -> None:
         """Write nothing any more; whoever waits is told ``error``."""
         self._is_closed = True
-        self._waiting.clear()
+        self._filling.clear()
         still_open, self._open = self._open, {}
-        for one in still_open:
-            one.tell(error)
+        for batch in still_open:
+            for one in batch.appends:
+                _tell(one, error)
+
+
+def _tell(one: _Append, error: KafkaError | None) -> None:
+    try:
+        one.on_done(error)
+    except Exception:
+        # The others in the batch want to know as well.
+        logger.exception("telling the outcome of a write to __consumer_offsets failed")

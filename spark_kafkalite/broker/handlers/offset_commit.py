@@ -17,8 +17,6 @@ exist, and a text that is too long, spoil nothing but their own.
 
 from __future__ import annotations
 
-import asyncio
-
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import (
@@ -56,12 +54,11 @@ def handle(context: BrokerContext, request: Request, frame: memoryview, position
         else:
             slot = request.connection.defer()
 
-            def committed(done: asyncio.Future[None]) -> None:
-                error = done.exception()
-                told = _failed(outcomes, error) if isinstance(error, KafkaError) else outcomes
+            def committed(error: KafkaError | None) -> None:
+                told = outcomes if error is None else _failed(outcomes, error)
                 slot.complete(pack_offset_commit_response(request.correlation_id, request.api_version, told))
 
-            shard.append(entries).add_done_callback(committed)
+            shard.write(entries, committed)
             return None
     return pack_offset_commit_response(request.correlation_id, request.api_version, outcomes)
 

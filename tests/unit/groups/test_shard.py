@@ -106,7 +106,7 @@ async def test_batches_stay_bounded_and_requests_whole() -> None:
     await asyncio.gather(*(shard.append(request) for request in requests))
     written = log.records()
     assert [len(rows) for rows in written] == [10] * 5
-    assert max(map(len, log.batches)) < 600_000
+    assert max(map(len, log.batches)) < 400_000
 
 
 @with_loop
