@@ -398,8 +398,8 @@ def test_wakeup_and_close_reach_a_poll_that_waits_for_the_group(group: Group, to
 
 def test_one_long_poll_takes_part_in_rebalances(group: Group, topic: str) -> None:
     """No records come: the poll that waits for them is the only one, and the group must not notice."""
-    first = group.member(max_poll_interval_ms=1_500).subscribe([topic])
-    waiting = threading.Thread(target=first.poll, args=(6_000,))
+    first = group.member(max_poll_interval_ms=1_000).subscribe([topic])
+    waiting = threading.Thread(target=first.poll, args=(2_500,))
     waiting.start()
     second = group.member().subscribe([topic])
     until(lambda: len(second.assignment()) == 2, [second])
