@@ -103,8 +103,10 @@ class Places:
 
             if not _CONNECT.fullmatch(self.zookeeper):
                 raise click.UsageError(f"--zookeeper {self.zookeeper}: not of the form HOST:PORT[,HOST:PORT][/CHROOT]")
-            # Its own words on every failed attempt; ours comes when it has given up.
-            logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+            # Not a line for every failed attempt: ours comes when they are given up.
+            log = logging.getLogger("spark_kafkalite.registry.zookeeper")
+            level = log.level
+            log.setLevel(logging.CRITICAL)
             try:
                 store = open_zookeeper(self.zookeeper, connect_timeout_s=_ZOOKEEPER_WITHIN_S)
             except RegistryError as error:
@@ -113,6 +115,8 @@ class Places:
                     f"{_ZOOKEEPER_WITHIN_S:g} s; give the address of the ensemble, of 'kafkalite registry', or of a "
                     "broker's registry.listener"
                 ) from error
+            finally:
+                log.setLevel(level)
             self._registry = ZooKeeperStorage(store)
             self.stack.callback(self._registry.close)
         return self._registry

@@ -25,7 +25,7 @@ from spark_kafkalite.cli.group_options import (
     topic_option,
 )
 from spark_kafkalite.cli.group_storages import OffsetStorage, refuse_if_members
-from spark_kafkalite.cli.output import print_json, print_table, warn
+from spark_kafkalite.cli.output import print_json, print_table, said, warn
 from spark_kafkalite.cli.reset_scenarios import check_execute, chosen_reset, execute_options, scenario_options
 from spark_kafkalite.client.offset_resets import (
     LogBounds,
@@ -262,11 +262,6 @@ def count_of_offsets(count: int) -> str:
     return "1 offset" if count == 1 else f"{count} offsets"
 
 
-def said(text: str) -> None:
-    """Say on stderr how it ended, so that stdout holds tables and CSV only."""
-    click.echo(f"kafkalite: {text}", err=True)
-
-
 @click.command("copy-offsets")
 @click.option("--group", required=True, metavar="NAME", help="The group to copy from.")
 @click.option("--to-group", required=True, metavar="NAME", help="The group to copy to; it may be new.")
@@ -286,7 +281,7 @@ def copy_offsets(
     timeout_ms: int | None,
     as_json: bool,
 ) -> None:
-    """Give one group the offsets of another, of all topics or some. Shows what it would do; --execute does it.
+    """Give one group the offsets of another. Shows what it would do; --execute does it.
 
     The group that is copied from may be at work; the one that is copied to must have no members. Between registry and
     brokers, 'kafkalite offsets migrate' copies.

@@ -193,11 +193,12 @@ def print_offsets(groups: Iterable[GroupView], verbose: bool) -> None:
         print_table(headings, rows, shortened=_IDS)
 
 
-def warn_of_groups(groups: Sequence[GroupView]) -> None:
+def warn_of_groups(groups: Sequence[GroupView], *, with_offsets: bool) -> None:
     """Say on stderr what the tables do not: groups that nobody reads for, that rebalance, that have lost records."""
     for group in groups:
         if not group.members and group.state != _UNKNOWN:
-            warn(f"group {group.group} has no active members")
+            nothing = " and no offsets" if with_offsets and not group.partitions else ""
+            warn(f"group {group.group} has no active members{nothing}")
         elif group.state in ("PreparingRebalance", "CompletingRebalance"):
             warn(f"group {group.group} is rebalancing: what its members read changes at the moment")
         for each in group.partitions:

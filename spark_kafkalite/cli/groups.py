@@ -30,7 +30,7 @@ from spark_kafkalite.cli.group_views import (
     warn_of_groups,
 )
 from spark_kafkalite.cli.options import ActionGroup
-from spark_kafkalite.cli.output import print_json, print_table
+from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
 
@@ -145,7 +145,10 @@ def describe(
     if as_json:
         print_json([group_as_json(each, with_offsets=with_offsets) for each in found])
         return
-    warn_of_groups(found)
+    if not found:
+        said("there are no groups")
+        return
+    warn_of_groups(found, with_offsets=with_offsets)
     if show == "members":
         print_members(found, verbose)
     elif show == "state":
@@ -207,7 +210,7 @@ def delete_offsets(
     timeout_ms: int | None,
     as_json: bool,
 ) -> None:
-    """Delete a group's offsets of topics that its members do not read. Prints what they were."""
+    """Delete a group's offsets, and print what they were. Refused for topics that its members read."""
     if bool(topics) == all_topics:
         raise click.UsageError("name topics with --topic NAME[:N,N], or give --all-topics")
     wanted = parse_topics(topics)

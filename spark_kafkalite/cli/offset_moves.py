@@ -22,10 +22,10 @@ from spark_kafkalite.cli.group_options import (
     place_options,
     topic_option,
 )
-from spark_kafkalite.cli.group_resets import count_of_offsets, plan_with_brokers, said, still_there
+from spark_kafkalite.cli.group_resets import count_of_offsets, plan_with_brokers, still_there
 from spark_kafkalite.cli.group_storages import KAFKA, ZOOKEEPER, OffsetStorage, refuse_if_members
 from spark_kafkalite.cli.offset_stores import offsets_of
-from spark_kafkalite.cli.output import print_json, print_table
+from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.cli.reset_scenarios import check_execute, chosen_reset, execute_options, scenario_options
 from spark_kafkalite.client.offset_resets import listed, only_backwards
 from spark_kafkalite.errors import GroupIdNotFound, KafkaliteError

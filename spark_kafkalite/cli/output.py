@@ -55,6 +55,11 @@ def warn(message: str) -> None:
     click.echo(f"kafkalite: warning: {message}", err=True)
 
 
+def said(text: str) -> None:
+    """Say on stderr how something ended, so that stdout holds tables and CSV only."""
+    click.echo(f"kafkalite: {text}", err=True)
+
+
 @contextlib.contextmanager
 def progress(what: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
     """Show progress on stderr while the block runs, when that is a terminal; gives a function that adds to it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -13,8 +13,6 @@ from spark_kafkalite.errors import ConfigError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_INT64_MAX: Final = 2**63 - 1
-
 
 def scenario_options(function: Function) -> Function:
     """Add the scenarios that are not a file; exactly one is to be given (:func:`chosen_reset`)."""
@@ -22,10 +20,8 @@ def scenario_options(function: Function) -> Function:
         click.option("--to-earliest", is_flag=True, help="To the first record that the log has."),
         click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on."),
         click.option("--to-current", is_flag=True, help="Stay, or come back into the log; the end without an offset."),
-        click.option("--to-offset", type=click.IntRange(0, _INT64_MAX), metavar="N", help="To this offset."),
-        click.option(
-            "--shift-by", type=click.IntRange(-_INT64_MAX, _INT64_MAX), metavar="N", help="By N, back if negative."
-        ),
+        click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset."),
+        click.option("--shift-by", type=int, metavar="N", help="By N, back if negative."),
         click.option(
             "--to-datetime",
             metavar="WHEN",
