@@ -20,6 +20,9 @@ with warnings.catch_warnings():
 SESSION_MS = 6_000
 HEARTBEAT_MS = 300
 _POLL_S = 0.05
+# A poll that ends while the answer to its join or sync is on the way may lose that answer, and the member then waits
+# for ever without a heartbeat: seen with 3.0.12 and polls of 50 ms.
+_KAFKA_PYTHON_POLL_S = 1.0
 _PATIENCE_S = 30
 
 
@@ -107,9 +110,17 @@ class Confluent(GroupMember):
                     raise confluent_kafka.KafkaException(message.error())
                 self.values.append(message.value())
             if self.commit:
-                consumer.commit(asynchronous=False)
+                self.commit_positions(consumer)
         finally:
             consumer.close()
+
+    def commit_positions(self, consumer: confluent_kafka.Consumer) -> None:
+        try:
+            consumer.commit(asynchronous=False)
+        except confluent_kafka.KafkaException as error:
+            # Nothing was read of what it owns now.
+            if error.args[0].code() != confluent_kafka.KafkaError._NO_OFFSET:
+                raise
 
 
 class CooperativeConfluent(Confluent):
@@ -147,7 +158,7 @@ class KafkaPython(GroupMember):
         consumer.subscribe([self.topic], listener=Listener())
         try:
             while not self.leaving:
-                for records in consumer.poll(timeout_ms=int(_POLL_S * 1000)).values():
+                for records in consumer.poll(timeout_ms=int(_KAFKA_PYTHON_POLL_S * 1000)).values():
                     self.values += [record.value for record in records]
             if self.commit:
                 consumer.commit()
