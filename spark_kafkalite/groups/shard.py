@@ -147,10 +147,6 @@ class GroupShard:
             group = self.groups[group_id] = Group(group_id, self._limits)
         return group
 
-    def tombstones(self, group_id: str) -> list[Entry]:
-        """Return what deletes all offsets of a group, also those that are being written now."""
-        return [(key, None) for key in self.offsets.keys(group_id)]
-
     def unavailable(self) -> KafkaError:
         """Return what a request gets while the shard does not serve."""
         if self.state is ShardState.LOADING:

@@ -14,6 +14,7 @@ import confluent_kafka
 import pytest
 
 from spark_kafkalite import Admin
+from spark_kafkalite.errors import InvalidTopic
 from spark_kafkalite.groups.shard import partition_for
 from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.batches import make_batch
@@ -164,8 +165,10 @@ class TestFindCoordinator:
                 shown = admin.describe_configs(topic="__consumer_offsets")
             assert (shown["cleanup.policy"].value, shown["segment.bytes"].value) == ("compact", "50000")
 
-    def test_nobody_else_writes_to_it(self, client: RawClient) -> None:
+    def test_nobody_else_writes_to_it_or_extends_it(self, client: RawClient, broker: BrokerProcess) -> None:
         assert client.produce("__consumer_offsets", make_batch(key=b"k")).error_code == 17
+        with Admin(bootstrap_servers=broker.bootstrap) as admin, pytest.raises(InvalidTopic):
+            admin.create_partitions({"__consumer_offsets": 60})
 
     def test_without_enough_brokers_there_is_no_coordinator(self, tmp_path: Path) -> None:
         overrides = {"offsets.topic.replication.factor": 3}

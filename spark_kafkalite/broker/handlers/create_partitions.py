@@ -5,6 +5,9 @@ v2  flexible
 v3  may answer with a throttle error
 
 ``count`` is the number of partitions afterwards; an assignment, when there is one, names the replicas of the new ones.
+
+The brokers' own topics keep the number they were made with: groups are spread over partitions by their ids, and would
+not find their offsets again.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from collections import Counter
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
-from spark_kafkalite.errors import InvalidRequest, KafkaError
+from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError
+from spark_kafkalite.model import INTERNAL_TOPICS
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -42,6 +46,8 @@ async def handle(
 
 async def _extend(context: BrokerContext, message: CreatePartitionsRequest, topic: CreatePartitionsTopic) -> None:
     context.topics.check_controller()
+    if topic.name in INTERNAL_TOPICS:
+        raise InvalidTopic(f"{topic.name} is the brokers' own; what is in it would not be found again")
     assignment = None
     if topic.assignments is not None:
         assignment = [list(part.broker_ids) for part in topic.assignments]

@@ -20,6 +20,7 @@ from spark_kafkalite.errors import (
     NotLeaderOrFollower,
     RequestTimedOut,
 )
+from spark_kafkalite.groups import shard as shard_module
 from spark_kafkalite.groups.members import GroupLimits
 from spark_kafkalite.groups.records import GroupKey, GroupMetadata, OffsetKey, StoredOffset, encode_key, encode_value
 from spark_kafkalite.groups.shard import GroupShard, Shards, partition_for
@@ -206,6 +207,28 @@ def _one_commit() -> bytearray:
     for key, value in commit(3):
         batch.append(1, encode_key(key), encode_value(value))
     return batch.build()
+
+
+def test_a_log_that_cannot_be_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_module, "_LOAD_AGAIN_S", 0.0)
+
+    async def run() -> None:
+        log = LogDouble()
+        log.batches = [bytes(_one_commit()), bytes(_one_commit())]
+        whole, log.batches[1] = log.batches[1], log.batches[1][:-1] + b"?"
+        shards = shards_over(log)
+        shards.lead(0, 1)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        # Half of it is not served: that would take offsets back.
+        with pytest.raises(CoordinatorLoadInProgress):
+            shards.shard_of("g")
+        log.batches[1] = whole
+        await until(lambda: not shards.is_loading)
+        assert shards.shard_of("g").offsets.of("g")[T0].offset == 3
+        shards.close()
+
+    asyncio.run(run())
 
 
 @with_loop
