@@ -172,6 +172,8 @@ class RegistryMember:
             except ClosedError:
                 return
             except Exception as error:
+                if self._closing:
+                    return  # close() has ended the session under it
                 if not isinstance(error, (KafkaliteError, OSError)):
                     _LOG.exception("consumer %s failed to rebalance", self._consumer_id)
                 else:
