@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer as OtherConsumer
+from confluent_kafka import Producer as OtherProducer
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.admin import GroupListing
@@ -19,6 +20,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.testing.apache_kafka import ApacheKafka
 
 _numbers = itertools.count()
 
@@ -121,3 +123,24 @@ def test_lag_in_records_and_time(admin: Admin, bootstrap: str, group: str, topic
     assert (behind[second].records, behind[second].age_ms) == (0, 0)
     assert (behind[third].records, behind[third].age_ms) == (-5, 0)
     assert admin.group_lag(group, []) == {} == admin.group_lag(f"{group}-none")
+
+
+@pytest.mark.kafka
+def test_the_age_is_that_of_the_next_record_not_of_a_marker(apache_kafka: ApacheKafka, group: str) -> None:
+    bootstrap = apache_kafka.bootstrap
+    now_ms = time.time_ns() // 1_000_000
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        marked = TopicPartition(f"marked-{group}", 0)
+        admin.create_topic(marked.topic, 1, 1)
+        producer = OtherProducer({"bootstrap.servers": bootstrap, "transactional.id": group})
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(marked.topic, b"in a transaction", partition=0)
+        producer.commit_transaction()
+        # Record, marker: what comes after the record is no record.
+        lag = admin.lag_behind({marked: 1})[marked]
+        assert (lag.records, lag.age_ms) == (1, None)
+        with Producer(bootstrap_servers=bootstrap) as ours:
+            ours.send(marked.topic, b"x", partition=0, timestamp_ms=now_ms - 500_000)
+        lag = admin.lag_behind({marked: 1})[marked]
+        assert lag.records == 2 and lag.age_ms is not None and 0 <= lag.age_ms - 500_000 < 60_000
