@@ -289,7 +289,8 @@ def test_who_is_not_polled_leaves_and_a_static_member_only_stops(
 ) -> None:
     member = make(max_poll_interval_ms=1, group_instance_id=instance, heartbeat_interval_ms=9_000)
     member.join()
-    member.joined()
+    member.script.expect(JoinGroupRequest, in_generation(1))
+    member.script.expect(SyncGroupRequest, SyncGroupResponse(assignment=Assignment(MINE).encode()))
     lost = member.until(lambda: member.membership.lost)
     assert "poll() was not called for max.poll.interval.ms=1" in lost
     member.until(lambda: len(member.script.left) == (instance is None))
