@@ -172,7 +172,7 @@ class RegistryMember:
             except ClosedError:
                 return
             except Exception as error:
-                if self._closing:
+                if self._is_closing():
                     return  # close() has ended the session under it
                 if not isinstance(error, (KafkaliteError, OSError)):
                     _LOG.exception("consumer %s failed to rebalance", self._consumer_id)
@@ -181,6 +181,10 @@ class RegistryMember:
                 with self._lock:
                     self._wanted = True
                 self._pause(self._backoff_ms / 1000, woken_by_changes=False)
+
+    def _is_closing(self) -> bool:
+        with self._lock:
+            return self._closing
 
     def _pause(self, seconds: float, *, woken_by_changes: bool = True) -> None:
         """Wait, but not after the end, or (unless told otherwise) once something has changed."""
