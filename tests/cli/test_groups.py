@@ -160,7 +160,7 @@ def test_describe_tells_of_records_that_are_gone(kafkalite: Command, admin: Admi
     admin.delete_records({TopicPartition(topic, 0): 6})
     warnings = kafkalite("groups", "describe", "--group", group).err
     assert f"{topic}-0: 4 records after the offset 2 of group {group} have been deleted from the log" in warnings
-    assert f"{topic}-1: the offset 15 of group {group} lies behind the log's end, 10" in warnings
+    assert f"{topic}-1: the offset 15 of group {group} lies beyond the log's end, 10" in warnings
 
 
 def test_a_group_with_a_member(
