@@ -89,6 +89,10 @@ class ZooKeeperStore:
         return f"ZooKeeperStore({self._client.hosts}, session_id={self._session_id:#x}, {self._state.value})"
 
     @property
+    def _where(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self._client.hosts)
+
+    @property
     def session_id(self) -> int:
         return self._session_id
 
@@ -268,17 +272,30 @@ class ZooKeeperStore:
         self._client.start_async().wait(timeout_s)
         if not self._client.connected:
             self.close()
-            where = ",".join(f"{host}:{port}" for host, port in self._client.hosts)
             raise store.ConnectionLoss(
-                f"no ZooKeeper answers at {where} within {timeout_s:g} s; start it, or correct zookeeper.connect"
+                f"no ZooKeeper answers at {self._where} within {timeout_s:g} s; start it, or correct zookeeper.connect"
             )
-        self._session_id = self._client.client_id[0]
         with self._lock:
             self._client.add_listener(self.session_changed)
             if self._client.state != KazooState.CONNECTED:  # it broke meanwhile
                 self.session_changed(self._client.state)
-        if self._client.chroot:
-            self._client.ensure_path("/")
+        try:
+            # Both answer only when the credentials, if any are asked for, are right.
+            if self._client.chroot:
+                self._client.ensure_path("/")
+            else:
+                self._client.exists("/")
+        except kazoo_errors.KazooException as error:
+            self.close()
+            if isinstance(error, (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError)) and not isinstance(
+                error, kazoo_errors.ConnectionClosedError
+            ):
+                raise _translated(error, "/") from error
+            raise RegistryError(
+                f"the registry at {self._where} refuses this client ({type(error).__name__}): check its credentials"
+            ) from error
+        # Not its client_id, which is None while there is no connection.
+        self._session_id = self._client._session_id
 
     def _stop(self) -> None:
         with self._lock:

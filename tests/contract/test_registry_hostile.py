@@ -256,3 +256,20 @@ def test_requests_beyond_the_bound_wait_in_the_socket(registry: RegistryProcess)
         assert len(xids) == count - count // 5
         zxids = [answer.zxid for answer in answers if answer.xid != -2]
         assert zxids == sorted(zxids)
+
+
+def test_requests_of_a_crowd_are_bounded_together(registry: RegistryProcess) -> None:
+    before = registry.resident_bytes()
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(ProtocolClient(registry.connect, timeout_ms=60_000)) for _ in range(100)]
+        frame = struct.pack("!ii", 1, SET) + write_string("/good") + write_buffer(bytes(200_000)) + write_int(7)
+        unfinished = struct.pack("!i", MEBIBYTE) + bytes(900_000)
+        for peer in crowd:
+            with contextlib.suppress(OSError):
+                # Twenty that are refused, for the version is wrong, and most of a further one.
+                for _ in range(20):
+                    peer.send_frame(frame)
+                peer.socket.sendall(unfinished)
+        assert registry.resident_bytes() - before < 200 * MEBIBYTE
+        with ProtocolClient(registry.connect) as other:
+            assert other.ask(EXISTS, write_string("/good") + b"\0").error == 0

@@ -13,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
+from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.jute import write_string
 from spark_kafkalite.registry.store import SessionState
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
@@ -98,6 +99,10 @@ def test_a_registry_with_a_digest_answers_who_proves_it(tmp_path: Path) -> None:
         store = open_zookeeper(address, auth=("digest", "user:secret"))
         assert store.create("/a").result(TIMEOUT_S) == "/a"
         store.close()
+        for wrong in (None, ("digest", "user:wrong")):
+            for chroot in ("", "/part"):
+                with pytest.raises(RegistryError, match="refuses this client"):
+                    open_zookeeper(address + chroot, auth=wrong)
         stranger = KazooClient(address)
         stranger.start()
         with pytest.raises(NoAuthError):
