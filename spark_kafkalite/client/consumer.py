@@ -72,6 +72,8 @@ class Consumer:
         self._rows = RowSource(self._ahead)
         self._using = threading.RLock()
         self._closed = False
+        # The thread that is closing, while on_revoked may still commit.
+        self._closing_in: int | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._ahead.states)} partitions assigned"
@@ -391,8 +393,9 @@ class Consumer:
     def close(self, timeout_ms: int = _CLOSE_MS) -> None:
         """Commit if that is automatic, leave the group, stop fetching and close all connections.
 
-        Committing and leaving take ``timeout_ms`` at most; ``on_revoked`` is called, and what it raises is raised when
-        everything is closed. A static member does not leave. May be called more than once, and from any thread.
+        Committing and leaving take ``timeout_ms`` at most; ``on_revoked`` is called, which may commit, and what it
+        raises is raised when everything is closed. A static member does not leave. May be called more than once, and
+        from any thread.
         """
         first, self._closed = not self._closed, True
         self._rows.close()
@@ -400,9 +403,11 @@ class Consumer:
         try:
             # Whoever polls gets ClosedError and lets go; a callback that does not return is not waited for.
             if first and self._group is not None and self._using.acquire(timeout=deadline.left_s()):
+                self._closing_in = threading.get_ident()
                 try:
                     self._group.close(deadline)
                 finally:
+                    self._closing_in = None
                     self._using.release()
         finally:
             self._ahead.close()
@@ -411,7 +416,7 @@ class Consumer:
                 self._group.wait_closed()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed and threading.get_ident() != self._closing_in:
             raise ClosedError("the consumer has been closed")
 
     def _deadline(self, timeout_ms: int | None) -> Deadline:

@@ -490,3 +490,13 @@ def test_members_outlive_a_crash_of_their_coordinator(tmp_path: Path) -> None:
             assert member.count("lost") == 0
             assert member.consumer.generation_id == generation
         group.close()
+
+
+def test_on_revoked_commits_while_the_consumer_closes(admin: Admin, group: Group, filled: str) -> None:
+    consumer = group.member(enable_auto_commit=False).consumer
+    consumer.subscribe([filled], on_revoked=lambda gone: consumer.commit(dict.fromkeys(gone, 7)))
+    until(consumer.assignment, group.members)
+    consumer.close()
+    assert admin.group_offsets(group.name) == {each: CommittedOffset(7) for each in partitions(filled, 0, 1, 2, 3)}
+    with pytest.raises(ClosedError):
+        consumer.commit({TopicPartition(filled, 0): 8})
