@@ -105,25 +105,25 @@ def _keep_the_dead() -> None:
 
 @dataclass(frozen=True)
 class Bug:
-    """How to bring it about, what a storm says of it, and what it takes: kills of the broker, no static members."""
+    """How to bring it about, what a storm says of it, and what that takes: members, trouble, kills of the broker."""
 
     plant: Callable[[], None]
     seen_as: frozenset[str]
+    kinds: tuple[str, ...] = ("ours", "confluent", "kafka-python")
+    trouble: tuple[str, ...] = ("leave", "crash", "pause")
     kills: bool = False
-    static_share: float = 0.25
 
 
 BUGS = {
     "answer-before-append": Bug(_answer_before_append, frozenset({"commit went back"}), kills=True),
     "commit-without-fence": Bug(
-        _commit_without_fence,
-        frozenset({"commit of an old generation", "commit of a fenced instance", "commit went back"}),
+        _commit_without_fence, frozenset({"commit of an old generation"}), kinds=("confluent", "ours!zombie")
     ),
     "heartbeat-without-fence": Bug(_heartbeat_without_fence, frozenset({"no rest"})),
     "generation-stands-still": Bug(_generation_stands_still, frozenset({"two owners"})),
     "keep-assignments": Bug(_keep_assignments, frozenset({"two owners"})),
     "forget-groups": Bug(_forget_groups, frozenset({"generation went back", "two owners"}), kills=True),
-    "keep-the-dead": Bug(_keep_the_dead, frozenset({"no rest"}), static_share=0.0),
+    "keep-the-dead": Bug(_keep_the_dead, frozenset({"no rest"}), trouble=("crash",)),
 }
 
 

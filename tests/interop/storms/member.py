@@ -28,7 +28,7 @@ COMMIT_TIMEOUT_S = 5.0
 # once, and those that are dead are out when their session is.
 MAX_POLL_INTERVAL_MS = 60_000
 # What a member may do wrong on purpose, for the tests of the tests.
-MISDEEDS = ("skip", "commit-early", "commit-back", "own-more")
+MISDEEDS = ("skip", "commit-early", "commit-back", "own-more", "zombie")
 
 Polled = list[tuple[int, int, bytes | None]]
 
@@ -57,6 +57,9 @@ class Member:
         self._owned: set[int] = set()
         self._to_commit: dict[int, int] = {}
         self._commits = 0
+        # What a zombie commits in which generation, when that is over.
+        self._zombies: list[tuple[int, dict[int, int]]] = []
+        self._delivered: dict[int, int] = {}
         self._generation = -1
         self._misdeed = settings["misdeed"]
         self.stopping = False
@@ -73,7 +76,9 @@ class Member:
         """Take partitions up: in addition to the old ones, or instead of them."""
         self._owned = self._owned | set(partitions) if incremental else set(partitions)
         if self._misdeed == "own-more":
-            self._owned.add(0)
+            self._owned = set(range(1000))
+        if self._misdeed == "zombie" and self._generation >= 0:
+            self._zombies.append((self._generation, dict(self._delivered)))
         self._generation = self.client.generation()
         self.write("assigned", generation=self._generation, partitions=sorted(self._owned))
 
@@ -102,8 +107,24 @@ class Member:
                 if self._to_commit.get(partition) == offset:
                     del self._to_commit[partition]
 
+    def commit_as_before(self, generation: int, offsets: dict[int, int]) -> None:
+        """Commit in a generation that is over, which has to be refused."""
+        if not offsets:
+            return
+        self._commits += 1
+        number = self._commits
+        self.write("committing", number=number, generation=generation, offsets=offsets)
+        try:
+            self.client.commit_as(generation, offsets)  # type: ignore[attr-defined]
+        except Exception as error:  # as it should be
+            self.write("refused", number=number, error=f"{type(error).__name__}: {error}")
+        else:
+            self.write("committed", number=number, generation=generation, offsets=offsets)
+
     def run(self) -> None:
         while not self.stopping:
+            while self._zombies:
+                self.commit_as_before(*self._zombies.pop())
             # A loss may be reported in the middle of a poll that still returns records of before.
             self.deliver(self.client.poll())
             if self._random.random() < 0.3:
@@ -130,7 +151,7 @@ class Member:
                 self.commit({partition: following})
                 time.sleep(0.05)
             self.write("delivered", generation=self._generation, partition=partition, first=first, next=following)
-            self._to_commit[partition] = following
+            self._to_commit[partition] = self._delivered[partition] = following
             if self._misdeed == "commit-back" and first > 10:
                 self.commit({partition: first - 10})
 
@@ -276,7 +297,7 @@ class OurClient:
     def __init__(self, member: Member, settings: dict[str, Any]) -> None:
         from spark_kafkalite import Consumer
 
-        self._topic = settings["topic"]
+        self._topic, self._instance = settings["topic"], settings["instance"]
         incremental = settings["assignor"] == "cooperative-sticky"
         self._consumer = Consumer(
             bootstrap_servers=settings["bootstrap"],
@@ -305,6 +326,25 @@ class OurClient:
     def commit(self, offsets: dict[int, int]) -> None:
         wanted = {(self._topic, partition): offset for partition, offset in offsets.items()}
         self._consumer.commit(wanted, timeout_ms=int(COMMIT_TIMEOUT_S * 1000))
+
+    def commit_as(self, generation: int, offsets: dict[int, int]) -> None:
+        """Commit as this member was in another generation."""
+        from spark_kafkalite.client.cluster import ClusterClient
+        from spark_kafkalite.client.coordinator import GroupCoordinator
+        from spark_kafkalite.client.group_offsets import GroupMember, commit_offsets
+        from spark_kafkalite.client.retry import Deadline
+        from spark_kafkalite.model import CommittedOffset, TopicPartition
+
+        cluster = ClusterClient(self._consumer.config.client)
+        try:
+            commit_offsets(
+                GroupCoordinator(cluster, str(self._consumer.group_id)),
+                {TopicPartition(self._topic, each): CommittedOffset(offset) for each, offset in offsets.items()},
+                GroupMember(self._consumer.member_id, generation, self._instance),
+                deadline=Deadline.after_ms(COMMIT_TIMEOUT_S * 1000),
+            )
+        finally:
+            cluster.close()
 
     def generation(self) -> int:
         return self._consumer.generation_id

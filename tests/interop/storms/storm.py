@@ -54,6 +54,8 @@ class Plan:
     static_share: float = 0.25
     pace_s: float = 0.5
     session_ms: int = 2000
+    # What happens to members once all are there: "leave", "crash", "pause"; crashes twice as often as the others.
+    trouble: Sequence[str] = ("leave", "crash", "crash", "pause")
 
 
 class MemberProcess:
@@ -168,10 +170,10 @@ class Storm:
         if self.members < self.plan.members:
             self._join()
             return
-        action = self._random.choice((self._leave, self.crash, self.crash, self._pause))
         running = [process for process in self._processes if process.resume_at is None]
-        if running:
-            action(self._random.choice(running))
+        if running and self.plan.trouble:
+            actions = {"leave": self._leave, "crash": self.crash, "pause": self._pause}
+            actions[self._random.choice(self.plan.trouble)](self._random.choice(running))
 
     def join(self, kind: str, instance: str | None = None) -> MemberProcess:
         """Start a process with a member, or with several of Java's."""

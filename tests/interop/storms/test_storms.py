@@ -1,6 +1,6 @@
 """Rebalance storms over clients of all kinds: nothing is lost, owned twice or taken back.
 
-The short forms run a few seconds, over one assignor and two bugs that the seed chooses; ``KAFKALITE_SOAK=1`` makes them
+The short forms run a few seconds, over one assignor and one bug that the seed chooses; ``KAFKALITE_SOAK=1`` makes them
 30 members for 60 s, over all of them. ``KAFKALITE_STORM_SEED`` repeats the decisions of a run, which every failure
 names. The harness is shown to be right by Apache Kafka, which has to pass it (in the soak), and to see what is wrong by
 members and by coordinators that do wrong on purpose.
@@ -28,8 +28,9 @@ from tests.interop.storms.storm import BROKER_SETTINGS, JAVA, Plan, Storm
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 SEED = int(os.environ.get("KAFKALITE_STORM_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 MEMBERS, SECONDS = (30, 60) if SOAK else (8, 7)
-PYTHON_KINDS = ("confluent", "kafka-python")
-KINDS = (*PYTHON_KINDS, JAVA)
+PYTHON_KINDS = ("ours", "confluent", "kafka-python")
+# One of them commits in generations that are over, too: that has to be refused.
+KINDS = (*PYTHON_KINDS, JAVA, "ours!zombie")
 ASSIGNORS = ("range", "roundrobin", "cooperative-sticky")
 # What a short run takes of several.
 SEEDED = random.Random(SEED)
@@ -87,15 +88,14 @@ def test_members_of_all_kinds(java: None, tmp_path: Path, assignor: str) -> None
     assert not found, report(found, storm)
 
 
-@pytest.mark.kafka
-def test_static_members_that_come_back_disturb_nobody(java: None, tmp_path: Path) -> None:
-    plan = Plan(SEED, KINDS, 4, 0, session_ms=10_000, java_members=1)
+def test_static_members_that_come_back_disturb_nobody(tmp_path: Path) -> None:
+    plan = Plan(SEED, PYTHON_KINDS, 4, 0, session_ms=10_000)
     with (
         BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
         Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
     ):
         storm.join("confluent")
-        processes = [storm.join(kind, f"desk-{kind}") for kind in KINDS]
+        processes = [storm.join(kind, f"desk-{kind}") for kind in PYTHON_KINDS]
         before = storm.settle()
         generation = max(event.generation for event in before)
         for process in processes:
@@ -127,7 +127,7 @@ def test_the_broker_is_killed_during_the_storm(tmp_path: Path) -> None:
 
 def test_members_that_do_wrong_are_seen(tmp_path: Path) -> None:
     kinds = ("confluent", "confluent!skip", "kafka-python!commit-early", "confluent!commit-back", "confluent!own-more")
-    plan = Plan(SEED, kinds, 7, 4, pace_s=0.25)
+    plan = Plan(SEED, kinds, 5, 4, trouble=())
     with (
         BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
         Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
@@ -138,14 +138,14 @@ def test_members_that_do_wrong_are_seen(tmp_path: Path) -> None:
     assert expected <= found, weather(storm)
 
 
-@pytest.mark.parametrize("name", BUGS if SOAK else SEEDED.sample(sorted(BUGS), 2))
+@pytest.mark.parametrize("name", BUGS if SOAK else [SEEDED.choice(sorted(BUGS))])
 def test_bugs_of_a_coordinator_are_seen(tmp_path: Path, name: str) -> None:
     bug = BUGS[name]
     found: set[str] = set()
     # One storm may miss what needs two things at once; three of them do not.
     for attempt in range(3):
         directory = tmp_path / str(attempt)
-        plan = Plan(SEED + attempt, PYTHON_KINDS, 5, 5, pace_s=0.4, static_share=bug.static_share)
+        plan = Plan(SEED + attempt, bug.kinds, 5, 5, pace_s=0.4, static_share=0.0, trouble=bug.trouble)
         prefix = command_prefix(name)
         with (
             BrokerProcess(directory / "data", overrides=BROKER_SETTINGS, command_prefix=prefix) as broker,
