@@ -1,0 +1,36 @@
+"""Process, then commit: after a crash the records since the last commit are processed again, and none is left out."""
+
+import os
+import sys
+
+from spark_kafkalite import Consumer
+from spark_kafkalite.errors import IllegalGeneration, RebalanceInProgress, UnknownMemberId
+
+
+def main(bootstrap: str, group: str, instance: str, topic: str, results: str) -> None:
+    with (
+        Consumer(
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            group_instance_id=instance,  # a restarted process gets its partitions back at once
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        ) as consumer,
+        open(results, "ab", buffering=0) as out,
+    ):
+        consumer.subscribe([topic])
+        while True:
+            records = consumer.poll(1_000)
+            if not records:
+                continue
+            for record in records:
+                out.write(b"%s\n" % record.value)  # whatever your program does
+            os.fsync(out.fileno())  # done for good, before the commit says so
+            try:
+                consumer.commit()
+            except (IllegalGeneration, RebalanceInProgress, UnknownMemberId):
+                pass  # the group has rebalanced: whoever has the partitions now processes these records again
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
