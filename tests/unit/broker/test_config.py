@@ -30,6 +30,8 @@ def test_overrides_win_over_the_file_under_every_spelling(tmp_path: Path) -> Non
         ("broker.id", "-1", "must be at least 0"),
         ("num.partitions", "many", "not a valid int"),
         ("log.dirs", " , ", "log.dirs is empty"),
+        ("registry.listener", "2181", "not of the form HOST:PORT"),
+        ("registry.listener", "0.0.0.0:2181", "can be reached from other hosts"),
         ("log.dirs", "a,./a", "named twice"),
         ("compression.type", "brotli", "must be one of"),
         ("log.message.timestamp.type", "Yesterday", "must be one of"),
@@ -52,3 +54,11 @@ def test_a_setting_of_a_later_version_is_refused_by_name(name: str) -> None:
         ConfigError, match=rf"^{name}=127\.0\.0\.1:2181: .* is not part of this version; leave {name} out"
     ):
         BrokerConfig.from_properties({name: "127.0.0.1:2181"})
+
+
+def test_the_registry_is_served_when_asked_for() -> None:
+    assert BrokerConfig.from_properties({}).registry_listener is None
+    given = {"registry.listener": "0.0.0.0:2181", "registry.listener.digest": "user:secret"}
+    listener = BrokerConfig.from_properties(given).registry_listener
+    assert listener is not None
+    assert (listener.host, listener.port, listener.digest) == ("0.0.0.0", 2181, "user:secret")
