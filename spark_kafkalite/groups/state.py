@@ -116,7 +116,9 @@ class Group(Rebalances):
         group.current_state_timestamp_ms = metadata.current_state_timestamp_ms
         group.is_stored = True
         for member in metadata.members:
-            group._insert_stored(member, metadata.protocol)
+            # Nothing that wrote this had a member or an instance twice; a damaged record must not do harm, though.
+            if member.member_id not in group.members and member.group_instance_id not in group._static:
+                group._insert_stored(member, metadata.protocol)
         if group.members:
             group.state = _STABLE
             if metadata.leader in group.members:

@@ -257,6 +257,21 @@ def test_after_a_crash_members_go_on_in_their_generation(tmp_path: Path) -> None
             assert peer.describe().group_state == "Dead", "deleted before it was answered"
 
 
+def test_a_broker_stops_at_once_though_members_wait(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", overrides={"offsets.topic.num.partitions": 3}) as broker:
+        with GroupPeer(broker.bootstrap, "g") as leader, GroupPeer(broker.bootstrap, "g") as waiting:
+            find_coordinator(leader, "g")
+            leader.alone()
+            waiting.send_join(3)
+            while leader.heartbeat() != REBALANCE_IN_PROGRESS:
+                pass
+            began_s = time.monotonic()
+            assert broker.stop() == 0
+            assert time.monotonic() - began_s < 5
+            assert waiting.is_closed()
+        assert "Traceback" not in broker.stderr_path.read_text(encoding="utf-8")
+
+
 # Hostile --------------------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from spark_kafkalite.groups.members import (
     SyncRequest,
 )
 from spark_kafkalite.groups.rebalance import GroupState
+from spark_kafkalite.groups.records import GroupMetadata
 from spark_kafkalite.groups.state import MOST_PENDING, Group
 
 RANGE = ("range", b"subscription")
@@ -66,6 +67,9 @@ class World:
         self.abandoned: set[int] = set()
         self.answers: dict[int, JoinAnswer | SyncAnswer] = {}
         self.writes: list[Persist] = []
+        # What each of them writes: the group as it was when the write began.
+        self.writing: list[GroupMetadata] = []
+        self.written: GroupMetadata | None = None
         self.generation = self.group.generation
 
     # Requests
@@ -107,6 +111,9 @@ class World:
     def write(self, error: KafkaError | None = None) -> Persist:
         """Have the oldest write end."""
         persist = self.writes.pop(0)
+        metadata = self.writing.pop(0)
+        if error is None:
+            self.written = metadata
         self.carry_out(self.group.persisted(persist, error, self.now_ms))
         return persist
 
@@ -184,6 +191,7 @@ class World:
         for effect in effects:
             if isinstance(effect, Persist):
                 self.writes.append(effect)
+                self.writing.append(self.group.to_metadata(self.now_ms, effect))
                 continue
             assert isinstance(effect.ticket, int)
             assert effect.ticket in self.open_tickets, f"ticket {effect.ticket} answered twice, or after it was dropped"

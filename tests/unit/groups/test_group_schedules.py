@@ -24,7 +24,6 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.groups.members import GroupLimits, JoinAnswer, SyncAnswer
 from spark_kafkalite.groups.rebalance import GroupState
-from spark_kafkalite.groups.records import GroupMetadata
 from spark_kafkalite.groups.state import Group
 from tests.unit.groups.group_world import World, join_request, seed_of, subscription
 
@@ -132,7 +131,6 @@ class Storm:
         self.led: dict[int, str] = {}
         self.plans: dict[int, bytes] = {}
         self.shares: dict[tuple[int, bytes], str] = {}
-        self.written: GroupMetadata | None = None
 
     def leads(self, client: Client) -> bool:
         return self.led.get(client.generation) == client.member_id
@@ -166,7 +164,7 @@ class Storm:
         elif what < 0.68:
             world.advance(rng.choice([1, 100, 2_000, 7_000]))
         elif what < 0.82 and world.writes:
-            self.write(KafkaStorageError("disk") if rng.random() < 0.1 else None)
+            world.write(KafkaStorageError("disk") if rng.random() < 0.1 else None)
         elif what < 0.86 and client.ticket in world.open_tickets:
             assert client.ticket is not None
             world.abandon(client.ticket)
@@ -188,14 +186,6 @@ class Storm:
         elif what < 0.97:
             self.move()
 
-    def write(self, error: KafkaError | None) -> None:
-        # What is written is the group as it was when the write began; that of an assignment cannot have changed since
-        # without the generation having changed too.
-        persist = self.world.writes[0]
-        if error is None and persist.generation == self.world.group.generation:
-            self.written = self.world.group.to_metadata(self.world.now_ms, persist)
-        self.world.write(error)
-
     def move(self) -> None:
         """Have another broker take the group over: it knows what was written."""
         world = self.world
@@ -204,8 +194,9 @@ class Storm:
         for client in self.clients:
             client.hear()
         world.writes.clear()
-        limits = world.group.limits
-        group = Group("g", limits) if self.written is None else Group.from_metadata("g", self.written, limits)
+        world.writing.clear()
+        limits, written = world.group.limits, world.written
+        group = Group("g", limits) if written is None else Group.from_metadata("g", written, limits)
         world.group = group
         # A generation that was agreed upon and not written is forgotten, and its number is used again.
         world.generation = group.generation

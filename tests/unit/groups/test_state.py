@@ -893,6 +893,18 @@ def test_a_loaded_group_that_is_too_large_now_has_to_join_anew() -> None:
     )
 
 
+def test_a_record_that_names_a_member_or_an_instance_twice_does_no_harm() -> None:
+    world = World()
+    world.settled(2, instance=None, session_ms=15_000)
+    metadata = world.group.to_metadata(1)
+    first, second = (one._replace(group_instance_id="i") for one in metadata.members)
+    loaded = World(group=Group.from_metadata("g", metadata._replace(members=(first, first, second)), GroupLimits()))
+    loaded.carry_out(loaded.group.resume(loaded.now_ms))
+    assert list(loaded.group.members) == [first.member_id]
+    loaded.advance(15_000)
+    assert loaded.group.state is EMPTY
+
+
 def test_an_empty_group_comes_back_empty() -> None:
     world = World()
     [leader] = world.settled(1)
