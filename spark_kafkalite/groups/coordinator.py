@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 _LATE_S: Final = 1.0
 # How long members get for what they sent meanwhile, at most.
 _LONGEST_GRACE_S: Final = 10.0
+# Each is then packed and sent by its handler, which takes some 30 microseconds.
+_ANSWERS_AT_ONCE: Final = 100
 # Tombstones that are written together when a group is deleted.
 _TOMBSTONES: Final = 1_000
 
@@ -238,11 +240,14 @@ class GroupCoordinator:
 
     def _carry_out(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
         """Do what a call of a group asks for, and see to its timer and to the memory that it takes."""
+        answers: list[JoinAnswer | SyncAnswer] = []
         for effect in effects:
             if isinstance(effect, Persist):
                 self._write(shard, group, effect)
             else:
-                _answer(effect)
+                answers.append(effect)
+        if answers:
+            _answer_all(answers)
         is_held = shard.groups.get(group.group_id) is group
         if is_held and group.is_forgettable and not shard.offsets.has_any(group.group_id):
             del shard.groups[group.group_id]
@@ -308,9 +313,12 @@ class GroupCoordinator:
             logger.warning("this broker stood still for %.1f s; silent members of groups get more time", late_s)
 
 
-def _answer(effect: JoinAnswer | SyncAnswer) -> None:
-    ticket = effect.ticket
-    assert isinstance(ticket, asyncio.Future)
-    # A handler that was cancelled, because the broker stops, has cancelled it.
-    if not ticket.done():
-        ticket.set_result(effect)
+def _answer_all(answers: list[JoinAnswer | SyncAnswer]) -> None:
+    """Give answers; those of a large group not all at once, so that other requests have their turn meanwhile."""
+    for answer in answers[:_ANSWERS_AT_ONCE]:
+        assert isinstance(answer.ticket, asyncio.Future)
+        # A handler that was cancelled, because the broker stops, has cancelled it.
+        if not answer.ticket.done():
+            answer.ticket.set_result(answer)
+    if len(answers) > _ANSWERS_AT_ONCE:
+        asyncio.get_running_loop().call_soon(_answer_all, answers[_ANSWERS_AT_ONCE:])

@@ -233,6 +233,21 @@ def test_a_connection_that_closes_takes_its_new_member_along() -> None:
     run(scenario)
 
 
+def test_the_answers_of_a_large_group_leave_others_their_turn() -> None:
+    async def scenario(service: Service) -> None:
+        leader = await service.stable()
+        waiting = [service.coordinator.join("g", join_request()) for _ in range(450)]
+        waiting.append(service.coordinator.join("g", join_request(leader)))
+        done = []
+        while not all(one.done() for one in waiting):
+            done.append(sum(one.done() for one in waiting))
+            await asyncio.sleep(0)
+        assert done == [100, 200, 300, 400]
+        assert {one.result().generation for one in waiting} == {2}
+
+    run(scenario)
+
+
 def test_a_handler_that_was_cancelled_gets_no_answer() -> None:
     async def scenario(service: Service) -> None:
         member_id = await service.stable()
