@@ -137,8 +137,11 @@ def test_the_age_is_that_of_the_next_record_not_of_a_marker(apache_kafka: Apache
         producer.begin_transaction()
         producer.produce(marked.topic, b"in a transaction", partition=0)
         producer.commit_transaction()
-        # Record, marker: what comes after the record is no record.
-        lag = admin.lag_behind({marked: 1})[marked]
+        # Record, marker: what comes after the record is no record. Markers are written after the commit was answered.
+        deadline = time.monotonic() + 30
+        while (lag := admin.lag_behind({marked: 1})[marked]).log_end_offset != 2:
+            assert time.monotonic() < deadline, lag
+            time.sleep(0.02)
         assert (lag.records, lag.age_ms) == (1, None)
         with Producer(bootstrap_servers=bootstrap) as ours:
             ours.send(marked.topic, b"x", partition=0, timestamp_ms=now_ms - 500_000)
