@@ -186,6 +186,26 @@ def test_a_reader_that_does_not_read_holds_up_itself_alone(registry: RegistryPro
     assert registry.resident_bytes() - before < 120 * MEBIBYTE
 
 
+def test_what_a_slow_reader_asks_for_keeps_its_order(registry: RegistryProcess) -> None:
+    count = 60
+    with ProtocolClient(registry.connect, timeout_ms=60_000, receive_buffer=4096) as peer:
+        assert peer.ask(CREATE, create("/large", bytes(900_000))).error == 0
+        assert peer.ask(CREATE, create("/counter")).error == 0
+        for number in range(count):
+            peer.send(GET, write_string("/large") + b"\0")
+            # Refused, if it overtook another or was done twice.
+            peer.send(SET, write_string("/counter") + write_buffer(b"") + write_int(number))
+        with ProtocolClient(registry.connect) as other:
+            # The first answers fill what may be held; the changes behind them wait with the reads.
+            version = struct.unpack_from("!i", other.ask(EXISTS, write_string("/counter") + b"\0").body, 32)[0]
+            assert version < count
+        answers = [peer.receive() for _ in range(2 * count)]
+        assert [answer.xid for answer in answers] == list(range(3, 2 * count + 3))
+        assert [answer.error for answer in answers] == [0] * 2 * count
+        zxids = [answer.zxid for answer in answers]
+        assert zxids == sorted(zxids)
+
+
 def test_events_that_nobody_reads_are_bounded(registry: RegistryProcess) -> None:
     name = "/" + "n" * 50_000
     deaf = ProtocolClient(registry.connect, timeout_ms=60_000, receive_buffer=4096)
