@@ -30,8 +30,8 @@ from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CorruptMessage, KafkaStorageError
 from spark_kafkalite.log.checkpoint import SWAP_FILE
+from spark_kafkalite.log.clean_job import CleanJob, CleanResult, UncleanableLog
 from spark_kafkalite.log.cleanable import clean_job, compaction_state, roll_is_due
-from spark_kafkalite.log.cleaner import CleanJob, CleanResult, UncleanableLog
 from spark_kafkalite.log.compaction import CompactionPlan, most_urgent, plan_compaction
 from spark_kafkalite.log.disk import FailureKind, kind_of
 from spark_kafkalite.log.manager import LogManager

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.log.cleaner import CleanJob, CleanResult, UncleanableLog
+from spark_kafkalite.log.clean_job import CleanJob, CleanResult, UncleanableLog
 from spark_kafkalite.log.cleaner_process import decode_result, encode_job
 
 _MODULE: Final = "spark_kafkalite.log.cleaner_process"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_kafkalite.log.cleaner import CleanJob
+from spark_kafkalite.log.clean_job import CleanJob
 from spark_kafkalite.log.compaction import CompactionPlan, CompactionState, SourceSegment
 from spark_kafkalite.log.config import TOPIC_SETTINGS
 from spark_kafkalite.log.partition_log import PartitionLog

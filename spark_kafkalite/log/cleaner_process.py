@@ -30,7 +30,9 @@ import sys
 import time
 from typing import Any, Final, TextIO
 
-from spark_kafkalite.log.cleaner import CleanedGroup, CleanJob, CleanResult, SourceSegment, UncleanableLog, clean
+from spark_kafkalite.log.clean_job import CleanedGroup, CleanJob, CleanResult, UncleanableLog
+from spark_kafkalite.log.cleaner import clean
+from spark_kafkalite.log.compaction import SourceSegment
 from spark_kafkalite.log.fs import Fs, OsFs
 
 _PROGRESS_EVERY_S: Final = 1.0

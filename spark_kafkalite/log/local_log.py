@@ -31,7 +31,7 @@ from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.model import Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from spark_kafkalite.log.cleaner import CleanedGroup
+    from spark_kafkalite.log.clean_job import CleanedGroup
     from spark_kafkalite.log.swap import Swap
 
 

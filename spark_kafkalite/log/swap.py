@@ -39,7 +39,7 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from spark_kafkalite.log.cleaner import CleanedGroup
+    from spark_kafkalite.log.clean_job import CleanedGroup
     from spark_kafkalite.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)

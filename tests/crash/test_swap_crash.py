@@ -18,8 +18,9 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.log import swap as swap_module
+from spark_kafkalite.log.clean_job import CleanResult
 from spark_kafkalite.log.cleanable import clean_job, compaction_state
-from spark_kafkalite.log.cleaner import CleanResult, clean
+from spark_kafkalite.log.cleaner import clean
 from spark_kafkalite.log.compaction import plan_compaction
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.manager import LogManager

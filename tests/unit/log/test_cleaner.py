@@ -5,7 +5,8 @@ import errno
 import pytest
 
 from spark_kafkalite.log.active_segment import ActiveSegment
-from spark_kafkalite.log.cleaner import CleaningAborted, UncleanableLog, clean
+from spark_kafkalite.log.clean_job import CleaningAborted, UncleanableLog
+from spark_kafkalite.log.cleaner import clean
 from spark_kafkalite.log.fs import read_whole, write_whole
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.records.compression import CODECS

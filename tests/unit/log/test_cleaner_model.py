@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spark_kafkalite.log import cleaner
-from spark_kafkalite.log.cleaner import CleanResult
+from spark_kafkalite.log import cleaner_files
+from spark_kafkalite.log.clean_job import CleanResult
 from spark_kafkalite.log.fs import read_whole
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import (
@@ -306,7 +306,7 @@ SEEDS_PER_CASE = 1000 if os.environ.get("KAFKALITE_SOAK") else 200
 
 @pytest.mark.parametrize("piece_bytes", [70, 300, 1000, 1 << 20])
 def test_random_cleanings_of_random_logs(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    monkeypatch.setattr(cleaner, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(cleaner_files, "_PIECE_BYTES", piece_bytes)
     first = random.randrange(2**32)
     for seed in range(first, first + SEEDS_PER_CASE):
         try:
