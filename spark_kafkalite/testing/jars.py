@@ -80,6 +80,13 @@ APACHE_KAFKA_PROGRAMS: Final = JarSet(
     transitive=True,
 )
 
+# The last line that has consumers which coordinate through ZooKeeper (they went in 2.0), and brokers of their time.
+APACHE_KAFKA_1: Final = JarSet(
+    "apache-kafka-1.1.1",
+    ("org.apache.kafka:kafka_2.12:1.1.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
+    transitive=True,
+)
+
 # Spark 4.2.0's connector; its token provider of 4.0.0 and this client were run together and gave right results.
 SPARK_KAFKA_CONNECTOR: Final = JarSet(
     f"spark-kafka-connector-{SPARK_CONNECTOR_VERSION}",
@@ -105,7 +112,7 @@ HDFS_MINI_CLUSTER: Final = JarSet(
     transitive=False,
 )
 
-ALL_SETS: Final = (APACHE_KAFKA, APACHE_KAFKA_PROGRAMS, SPARK_KAFKA_CONNECTOR, HDFS_MINI_CLUSTER)
+ALL_SETS: Final = (APACHE_KAFKA, APACHE_KAFKA_PROGRAMS, APACHE_KAFKA_1, SPARK_KAFKA_CONNECTOR, HDFS_MINI_CLUSTER)
 
 
 def cache_directory() -> Path:

@@ -1,0 +1,168 @@
+"""ConsumerConnector beside the consumers that it is modelled on, on their own ground.
+
+Apache Kafka 1.1.1 is the last line with registry consumers: its broker registers in a real ZooKeeper, its console
+consumer with ``--zookeeper`` is one of them, and its group tool reads their nodes. Nothing here is stood in for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import ConsumerConnector, Producer
+from spark_kafkalite.errors import ConsumerTimeout
+from spark_kafkalite.testing import jars
+from spark_kafkalite.testing.child_process import ChildProcess, free_ports
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
+from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+from tests.conftest import fetch_or_skip
+from tests.interop.streams.reading import Reader, wait_until
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
+
+PARTITIONS = 6
+TIMEOUT_S = 60
+
+
+class Kafka1:
+    """A running broker, with topics of six partitions made on first use, and its tools."""
+
+    def __init__(self, directory: Path, zookeeper: str) -> None:
+        self.zookeeper = zookeeper
+        self.class_path = jars.class_path(jars.fetch(jars.APACHE_KAFKA_1))
+        self._directory = directory
+        self._consumers = 0
+        (port,) = free_ports(1)
+        self.bootstrap = f"127.0.0.1:{port}"
+        properties = {
+            "broker.id": 0,
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "log.dirs": directory / "logs",
+            "zookeeper.connect": zookeeper,
+            "num.partitions": PARTITIONS,
+            # Its buffer alone would be 128 MB.
+            "log.cleaner.enable": "false",
+            "offsets.topic.num.partitions": 1,
+            "offsets.topic.replication.factor": 1,
+        }
+        config = directory / "server.properties"
+        config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="ascii")
+        command = java_arguments(
+            self.class_path, "kafka.Kafka", str(config), jvm_options=("-Xmx192m", *SHORT_LIVED_OPTIONS)
+        )
+        self.process = ChildProcess(command, directory, "broker")
+        self.process.wait_until(lambda: _accepts(port), TIMEOUT_S, "serving")
+
+    def send(self, topic: str, numbers: range) -> None:
+        with Producer(bootstrap_servers=self.bootstrap) as producer:
+            for number in numbers:
+                producer.send(topic, b"%d" % number, partition=number % PARTITIONS)
+
+    @contextlib.contextmanager
+    def console_consumer(self, topic: str, group: str, *options: str) -> Iterator[ChildProcess]:
+        """Kafka's own registry consumer; what it reads is its standard output."""
+        self._consumers += 1
+        command = java_arguments(
+            self.class_path,
+            "kafka.tools.ConsoleConsumer",
+            *("--zookeeper", self.zookeeper, "--topic", topic),
+            *("--consumer-property", f"group.id={group}", "--consumer-property", "auto.commit.interval.ms=200"),
+            *options,
+            jvm_options=SHORT_LIVED_OPTIONS,
+        )
+        process = ChildProcess(command, self._directory, f"consumer-{self._consumers}")
+        try:
+            yield process
+        finally:
+            process.kill()
+
+    def settings(self, group: str, **more: object) -> dict[str, object]:
+        named = {name.replace("_", "."): value for name, value in more.items()}
+        return {
+            "group.id": group,
+            "zookeeper.connect": self.zookeeper,
+            "auto.offset.reset": "smallest",
+            "auto.commit.interval.ms": 100,
+            "consumer.timeout.ms": 20_000,
+            **named,
+        }
+
+
+def _accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.2):
+        return True
+    return False
+
+
+def numbers_in(process: ChildProcess) -> list[int]:
+    return [int(line) for line in process.stdout_text().splitlines() if line.isdigit()]
+
+
+@pytest.fixture(scope="module")
+def kafka_1(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer) -> Iterator[Kafka1]:
+    fetch_or_skip(jars.APACHE_KAFKA_1)
+    running = Kafka1(tmp_path_factory.mktemp("kafka-1"), f"{zookeeper.connect}/kafka-1")
+    try:
+        yield running
+    finally:
+        running.process.kill()
+
+
+def test_kafka_s_consumers_and_ours_share_a_group(kafka_1: Kafka1) -> None:
+    kafka_1.send("shared", range(600))
+    ours = ConsumerConnector(kafka_1.settings("shared", consumer_timeout_ms=-1))
+    with ours:
+        reader = Reader(ours.create_message_streams({"shared": 1})["shared"][0])
+        wait_until(lambda: len(reader.seen) == 600)
+        ours.commit_offsets()
+        with kafka_1.console_consumer("shared", "shared") as theirs:
+            wait_until(lambda: len(ours.owned_partitions) == PARTITIONS // 2, TIMEOUT_S)
+            kafka_1.send("shared", range(600, 1200))
+            wait_until(lambda: len(reader.seen) + len(numbers_in(theirs)) >= 1200, TIMEOUT_S)
+            mine = {value for _, value in reader.seen}
+            assert mine | set(numbers_in(theirs)) == set(range(1200))
+            assert len(numbers_in(theirs)) == 300
+            described = run_java(
+                kafka_1.class_path,
+                "kafka.admin.ConsumerGroupCommand",
+                *("--zookeeper", kafka_1.zookeeper, "--describe", "--group", "shared"),
+            ).stdout
+            rows = re.findall(r"^shared +(\d) +(\d+) +(\d+) +(\d+) +(\S+)", described, re.MULTILINE)
+            assert [(partition, end) for partition, _, end, _, _ in rows] == [
+                (str(n), "200") for n in range(PARTITIONS)
+            ]
+            owners = [owner for *_, owner in rows]
+            assert owners.count(ours.consumer_id) == 3
+            assert len({owner for owner in owners if owner.startswith("shared_")}) == 1
+            reader_count = len(reader.seen)
+            ours.shutdown()
+            kafka_1.send("shared", range(1200, 1500))
+            wait_until(lambda: set(range(1200, 1500)) <= set(numbers_in(theirs)), TIMEOUT_S)
+            # It went on where ours had stopped.
+            assert len(numbers_in(theirs)) == 600 and len(reader.seen) == reader_count
+
+
+@pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
+def test_ours_go_on_where_kafka_s_stopped(kafka_1: Kafka1, storage: str) -> None:
+    topic = f"handed-over-{storage}"
+    kafka_1.send(topic, range(600))
+    options = ("--from-beginning", "--max-messages", "250")
+    properties = (f"offsets.storage={storage}", "dual.commit.enabled=false")
+    with_properties = [part for each in properties for part in ("--consumer-property", each)]
+    with kafka_1.console_consumer(topic, topic, *options, *with_properties) as theirs:
+        assert theirs.wait(TIMEOUT_S) == 0, theirs.tail()
+        read = numbers_in(theirs)
+    assert len(read) == 250
+    settings = kafka_1.settings(topic, offsets_storage=storage, dual_commit_enabled=False, consumer_timeout_ms=3000)
+    with ConsumerConnector(settings) as ours:
+        (stream,) = ours.create_message_streams({topic: 1})[topic]
+        rest = [int(record.value or b"") for record in islice(stream, 350)]
+        with pytest.raises(ConsumerTimeout):
+            next(stream)
+    assert sorted(read + rest) == list(range(600))
