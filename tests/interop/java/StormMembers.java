@@ -105,6 +105,11 @@ public final class StormMembers implements ConsumerRebalanceListener {
         return consumer.groupMetadata().generationId();
     }
 
+    /** A cooperative commit may be sent in a generation that groupMetadata() does not show before the next poll. */
+    private int commitGeneration() {
+        return incremental ? -1 : generation();
+    }
+
     @Override
     public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
         if (!incremental) {
@@ -144,7 +149,7 @@ public final class StormMembers implements ConsumerRebalanceListener {
                 offsets.entrySet().stream()
                         .map(each -> "\"" + each.getKey() + "\":" + each.getValue())
                         .collect(Collectors.joining(",", ",\"offsets\":{", "}"));
-        write("committing", number + ",\"generation\":" + generation() + text);
+        write("committing", number + ",\"generation\":" + commitGeneration() + text);
         Map<TopicPartition, OffsetAndMetadata> wanted = new HashMap<>();
         offsets.forEach(
                 (partition, offset) -> wanted.put(new TopicPartition(topic, partition), new OffsetAndMetadata(offset)));
@@ -154,7 +159,7 @@ public final class StormMembers implements ConsumerRebalanceListener {
             write("refused", number + ",\"error\":\"" + error.getClass().getSimpleName() + "\"");
             return;
         }
-        write("committed", number + ",\"generation\":" + generation() + text);
+        write("committed", number + ",\"generation\":" + commitGeneration() + text);
         offsets.forEach((partition, offset) -> toCommit.remove(partition, offset));
     }
 

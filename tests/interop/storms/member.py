@@ -233,6 +233,7 @@ class KafkaPythonClient:
         from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
         self._member, self._topic = member, settings["topic"]
+        self._no_connection = kafka.errors.KafkaConnectionError
         self._partition, self._offset = kafka.TopicPartition, kafka.OffsetAndMetadata
         incremental = settings["assignor"] == "cooperative-sticky"
         assignors = {
@@ -276,7 +277,11 @@ class KafkaPythonClient:
             self._consumer.subscribe([self._topic], listener=Listener())
 
     def poll(self) -> Polled:
-        polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
+        try:
+            polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
+        except self._no_connection:  # the broker is down: it is polled again
+            time.sleep(POLL_S)
+            return []
         return [(each.partition, each.offset, each.value) for records in polled.values() for each in records]
 
     def commit(self, offsets: dict[int, int]) -> None:
@@ -290,7 +295,8 @@ class KafkaPythonClient:
         return int(self._consumer.group_metadata().generation_id)
 
     def close(self) -> None:
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
 
 
 class OurClient:

@@ -27,7 +27,8 @@ from tests.interop.storms.storm import BROKER_SETTINGS, JAVA, Plan, Storm
 
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 SEED = int(os.environ.get("KAFKALITE_STORM_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
-MEMBERS, SECONDS = (30, 60) if SOAK else (8, 7)
+# At least as many partitions as members: one that gets nothing may not be told of it.
+MEMBERS, SECONDS, PARTITIONS = (30, 60, 36) if SOAK else (8, 7, 12)
 PYTHON_KINDS = ("ours", "confluent", "kafka-python")
 # One of them commits in generations that are over, too: that has to be refused.
 KINDS = (*PYTHON_KINDS, JAVA, "ours!zombie")
@@ -77,7 +78,7 @@ def reboot(broker: BrokerProcess, rng: random.Random) -> Callable[[], None]:
 @pytest.mark.kafka
 @pytest.mark.parametrize("assignor", ASSIGNORS if SOAK else [SEEDED.choice(ASSIGNORS)])
 def test_members_of_all_kinds(java: None, tmp_path: Path, assignor: str) -> None:
-    plan = Plan(SEED, KINDS, MEMBERS, SECONDS, assignor=assignor)
+    plan = Plan(SEED, KINDS, MEMBERS, SECONDS, PARTITIONS, assignor=assignor)
     with (
         BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
         Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
@@ -114,7 +115,7 @@ def test_static_members_that_come_back_disturb_nobody(tmp_path: Path) -> None:
 def test_the_broker_is_killed_during_the_storm(tmp_path: Path) -> None:
     # As with Apache Kafka, a static member that comes back while its group rebalances is fenced if the coordinator dies
     # before that rebalance is written: its new id is then unknown. So all are dynamic here.
-    plan = Plan(SEED, PYTHON_KINDS, MEMBERS - 2, SECONDS, static_share=0.0)
+    plan = Plan(SEED, PYTHON_KINDS, MEMBERS - 2, SECONDS, PARTITIONS, static_share=0.0)
     with (
         BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
         Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
@@ -164,7 +165,7 @@ if SOAK:  # it shows that the harness is right; a skip would say that something 
     @pytest.mark.kafka
     @pytest.mark.parametrize("assignor", ASSIGNORS)
     def test_apache_kafka_passes(java: None, tmp_path: Path, assignor: str) -> None:
-        plan = Plan(SEED, KINDS, MEMBERS, SECONDS, assignor=assignor)
+        plan = Plan(SEED, KINDS, MEMBERS, SECONDS, PARTITIONS, assignor=assignor)
         with (
             ApacheKafka(tmp_path / "kafka", overrides=BROKER_SETTINGS) as peer,
             Storm(peer.bootstrap, tmp_path / "storm", plan) as storm,
