@@ -153,6 +153,11 @@ class ClusterClient:
             self._auto_create = self._auto_create or auto_create
             self._start_refresher()
 
+    def unwatch_topics(self, topics: Iterable[str]) -> None:
+        """Refresh these topics no longer by itself."""
+        with self._lock:
+            self._interesting.difference_update(topics)
+
     def watch_all_topics(self, wanted: bool) -> None:
         """Have all topics refreshed in the background, those to come too; ``knows_all_topics`` after the first time."""
         with self._lock:

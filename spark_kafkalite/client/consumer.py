@@ -47,7 +47,7 @@ _MAX_COLUMN_ROWS = 65_536
 # poll() decodes more rows than it returns and keeps the rest as columns.
 _DECODED_ROWS = 16_384
 # How long close() may take to commit and to leave the group.
-_CLOSE_MS = 10_000
+_CLOSE_MS = 5_000
 
 Partitions = Iterable[TopicPartition | tuple[str, int]]
 
@@ -71,7 +71,7 @@ class Consumer:
             self._group.attach(self._ahead)
         self._rows = RowSource(self._ahead)
         self._using = threading.RLock()
-        self._closed = False
+        self._closing = self._closed = False
         # The thread that is closing, while on_revoked may still commit.
         self._closing_in: int | None = None
 
@@ -397,7 +397,7 @@ class Consumer:
         raises is raised when everything is closed. A static member does not leave. May be called more than once, and
         from any thread.
         """
-        first, self._closed = not self._closed, True
+        first, self._closing = not self._closing, True
         self._rows.close()
         deadline = Deadline.after_ms(timeout_ms, self._clock)
         try:
@@ -410,6 +410,8 @@ class Consumer:
                     self._closing_in = None
                     self._using.release()
         finally:
+            # Only now: on_revoked may still commit.
+            self._closed = True
             self._ahead.close()
             self._cluster.close()
             if self._group is not None:

@@ -21,7 +21,7 @@ Source: ConsumerCoordinator; KIP-62, KIP-429.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from spark_kafkalite.client.assignors import Assignor, GroupMemberSubscription
 from spark_kafkalite.client.cluster import ClusterClient
@@ -46,6 +46,8 @@ RebalanceCallback = Callable[[list[TopicPartition]], object]
 
 # How long a commit of what is being revoked may take before the rebalance goes on without it.
 _REVOKE_COMMIT_MS = 5_000
+# Positions that stand still are stored again only now and then, for coordinators that let old offsets expire.
+_UNCHANGED_COMMIT_S = 60.0
 
 
 class GroupConsumer:
@@ -73,6 +75,9 @@ class GroupConsumer:
         # While commits are waited for before joining: until when.
         self._preparing_until_s: float | None = None
         self._auto_commit_s = clock.monotonic_s() + config.auto_commit_interval_ms / 1000
+        # What the last automatic commit stored, and when.
+        self._auto_committed: Offsets = {}
+        self._auto_committed_s = 0.0
         self._fatal: Exception | None = None
         self._stepping = False
 
@@ -158,11 +163,14 @@ class GroupConsumer:
         membership = self._membership
         return self._lane.has_outcomes or (
             membership is not None
-            and (
-                membership.has_news
-                or (membership.wants_join and self._may_prepare())
-                or (self._topics is not None and self._topics.is_behind(self._cluster.snapshot))
-            )
+            and (self._has_changed(membership) or (membership.wants_join and self._may_prepare()))
+        )
+
+    def _has_changed(self, membership: Membership) -> bool:
+        return (
+            membership.has_news
+            or self._fatal is not None
+            or (self._topics is not None and self._topics.is_behind(self._cluster.snapshot))
         )
 
     def _may_auto_commit(self) -> bool:
@@ -186,7 +194,8 @@ class GroupConsumer:
             membership = self._membership
             if membership is not None:
                 membership.polled()
-                self._take_part(membership, failures)
+                if self._has_changed(membership) or membership.wants_join:
+                    self._take_part(membership, failures)
             if self._may_auto_commit():
                 self._auto_commit()
         finally:
@@ -282,7 +291,13 @@ class GroupConsumer:
         gone = set(partitions)
         with self.ahead.lock:
             self._paused_before |= {each for each in gone if (s := self.ahead.states.get(each)) and s.paused}
-        self.ahead.assign([each for each in self._owned() if each not in gone])
+        self._read([each for each in self._owned() if each not in gone])
+
+    def _read(self, partitions: list[TopicPartition], paused: Collection[TopicPartition] = ()) -> None:
+        # What the group deals out exists: a topic that was deleted since must not be made again.
+        self.ahead.assign(partitions, paused=paused, auto_create=False)
+        # Whoever had them meanwhile may have committed others.
+        self._auto_committed = {}
 
     def _start_generation(self, membership: Membership, joined: Joined, failures: list[Exception]) -> None:
         """Put an assignment into force."""
@@ -304,7 +319,7 @@ class GroupConsumer:
         added = sorted(set(assigned) - set(owned))
         self._last_assigned, self._last_generation = tuple(assigned), joined.member.generation_id
         _LOG.info("%s: assigned %s by %s", membership, ", ".join(map(str, assigned)) or "nothing", joined.protocol)
-        self.ahead.assign(assigned, paused=self._paused_before)
+        self._read(assigned, self._paused_before)
         self._paused_before.clear()
         self._auto_commit_s = self._clock.monotonic_s() + self.config.auto_commit_interval_ms / 1000
         failure = self._call(self._on_assigned, added)
@@ -397,12 +412,15 @@ class GroupConsumer:
         self._auto_commit_s = self._clock.monotonic_s() + self.config.auto_commit_interval_ms / 1000
         if self._membership is not None and self._member.generation_id == NO_GENERATION:
             return
-        offsets = self.positions()
-        if offsets:
+        offsets, now_s = self.positions(), self._clock.monotonic_s()
+        is_old = now_s >= self._auto_committed_s + _UNCHANGED_COMMIT_S
+        if offsets and (is_old or offsets != self._auto_committed):
             self._lane.submit(offsets, self._member if self._membership else NO_MEMBER, self._after_auto_commit)
 
     def _after_auto_commit(self, offsets: Offsets, error: Exception | None) -> None:
-        if error is not None:
+        if error is None:
+            self._auto_committed, self._auto_committed_s = offsets, self._clock.monotonic_s()
+        else:
             _LOG.warning("group %r: an automatic commit failed: %s", self.config.group_id, error)
 
     def _commit_before_revoking(self, partitions: list[TopicPartition], deadline: Deadline) -> None:

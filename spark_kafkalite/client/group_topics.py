@@ -9,6 +9,7 @@ the topics of every member. Metadata is refreshed in the background (``metadata.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,6 +20,8 @@ from spark_kafkalite.client.subscription import TopicSelection, partition_counts
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.wire.error_codes import is_retriable
+
+_LOG = logging.getLogger("spark_kafkalite.client")
 
 # A topic that is being made has its leaders soon; one that is not known may be about to be made by our asking.
 _PAUSE_S: Final = 0.1
@@ -44,6 +47,7 @@ class GroupTopics:
 
     def select(self, selection: TopicSelection, *, auto_create: bool) -> None:
         """Want these topics from now on."""
+        self._cluster.unwatch_topics(self._selection.topics - selection.topics)
         self._selection = selection
         self._auto_create = auto_create and selection.pattern is None
         self._seen_version = -1
@@ -54,6 +58,7 @@ class GroupTopics:
     def stop(self) -> None:
         """Want nothing any more."""
         self._cluster.watch_all_topics(False)
+        self._cluster.unwatch_topics(self._selection.topics | self._joining | self._group_topics)
 
     @property
     def is_known(self) -> bool:
@@ -111,5 +116,7 @@ class GroupTopics:
                 break
             self._cluster.pause(_PAUSE_S)
         counts = partition_counts(snapshot, topics)
+        if missing := sorted(topics - counts.keys()):
+            _LOG.warning("the group has subscribed to topics that do not exist: %s", ", ".join(missing))
         self._group_topics, self._dealt_out = frozenset(topics), counts
         return counts

@@ -64,6 +64,7 @@ class ReadAhead:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.states: dict[TopicPartition, PartitionState] = {}
+        self._auto_create = False
         self._requested_bytes = 0
         self._pool = BufferPool()
         self._threads: dict[int, threading.Thread] = {}
@@ -76,8 +77,17 @@ class ReadAhead:
 
     # For the consumer -----------------------------------------------------------------------------------------------
 
-    def assign(self, topic_partitions: Iterable[TopicPartition], *, paused: Collection[TopicPartition] = ()) -> None:
-        """Make these the assigned partitions; those that stay keep position and buffers, new ones may be paused."""
+    def assign(
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        *,
+        paused: Collection[TopicPartition] = (),
+        auto_create: bool = True,
+    ) -> None:
+        """Make these the assigned partitions; those that stay keep position and buffers, new ones may be paused.
+
+        ``auto_create``: the broker may make their topics, if ``allow.auto.create.topics`` has it so.
+        """
         wanted = dict.fromkeys(topic_partitions)
         with self.lock:
             for topic_partition in [each for each in self.states if each not in wanted]:
@@ -91,9 +101,10 @@ class ReadAhead:
                         state.error = OffsetOutOfRange(
                             f"{topic_partition} has no position and auto.offset.reset=none: call seek() first"
                         )
+            self._auto_create = auto_create and self._config.allow_auto_create
             self._start_keeper()
             self.changed.notify_all()
-        self._cluster.watch_topics({each.topic for each in wanted}, auto_create=self._config.allow_auto_create)
+        self._cluster.watch_topics({each.topic for each in wanted}, auto_create=self._auto_create)
 
     def notify(self) -> None:
         """Wake who waits for something to change."""
@@ -155,7 +166,8 @@ class ReadAhead:
 
     def _look_up(self, lookups: Mapping[TopicPartition, tuple[int, int | None]]) -> None:
         """Find the positions of partitions that have none."""
-        outcome = self._start.find({each: place for each, (_, place) in lookups.items() if place is not None})
+        places = {each: place for each, (_, place) in lookups.items() if place is not None}
+        outcome = self._start.find(places, auto_create=self._auto_create)
         found, failed = outcome.positions, outcome.failed
         with self.lock:
             for topic_partition, (generation, _) in lookups.items():

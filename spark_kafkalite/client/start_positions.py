@@ -53,7 +53,7 @@ class StartPositions:
         """Return what ``auto.offset.reset`` means: EARLIEST, LATEST, or None."""
         return {"earliest": EARLIEST, "latest": LATEST}.get(self._config.offset_reset)
 
-    def find(self, wanted: Mapping[TopicPartition, int]) -> FoundPositions:
+    def find(self, wanted: Mapping[TopicPartition, int], *, auto_create: bool) -> FoundPositions:
         """Look positions up by COMMITTED, EARLIEST, LATEST or a timestamp. Raises ClosedError."""
         found = FoundPositions()
         timestamps = {each: place for each, place in wanted.items() if place != COMMITTED}
@@ -62,7 +62,7 @@ class StartPositions:
         for topic in topics:
             part = {each: timestamp for each, timestamp in timestamps.items() if each.topic == topic}
             try:
-                found.positions.update(self._by_time(part, short=len(topics) > 1))
+                found.positions.update(self._by_time(part, auto_create, short=len(topics) > 1))
             except ClosedError:
                 raise
             except KafkaliteError as error:
@@ -92,12 +92,14 @@ class StartPositions:
             return {}
         return dict.fromkeys(left, place)
 
-    def _by_time(self, timestamps: Mapping[TopicPartition, int], *, short: bool) -> dict[TopicPartition, int]:
+    def _by_time(
+        self, timestamps: Mapping[TopicPartition, int], auto_create: bool, *, short: bool
+    ) -> dict[TopicPartition, int]:
         answers = self._cluster.offsets_for(
             timestamps,
             self._deadline(short=short),
             isolation=self._config.isolation,
-            allow_auto_create=self._config.allow_auto_create,
+            allow_auto_create=auto_create,
         )
         missing = {each: LATEST for each, answer in answers.items() if answer is None}
         if missing:

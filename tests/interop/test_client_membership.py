@@ -211,6 +211,8 @@ def test_a_pattern_takes_in_topics_and_partitions_that_come_later(group: Group, 
         until(lambda: len(member.assignment()) == 5, [member])
         admin.delete_topics([f"{prefix}-b"])
         until(lambda: len(member.assignment()) == 3, [member])
+        # Though brokers make topics that clients ask for.
+        assert f"{prefix}-b" not in admin.list_topics()
 
 
 def test_only_the_leader_watches_partition_counts_and_all_members_get_new_ones(
@@ -349,6 +351,25 @@ def test_a_callback_commits_and_seeks_and_what_it_raises_the_poll_raises(group: 
     first.consumer.subscribe([filled])
     until(settled(4, [first, second]), [first, second])
     assert set(first.consumer.committed(partitions(filled, 0, 1, 2, 3)).values()) == {CommittedOffset(11)}
+
+
+def test_what_is_given_up_in_the_end_can_still_be_committed(group: Group, filled: str) -> None:
+    first = group.member(enable_auto_commit=False)
+    first.consumer.subscribe([filled], on_revoked=lambda given_up: first.consumer.commit(dict.fromkeys(given_up, 9)))
+    until(first.assignment, [first])
+    first.consumer.close()
+    again = group.member()
+    assert set(again.consumer.committed(partitions(filled, 0, 1, 2, 3)).values()) == {CommittedOffset(9)}
+
+
+def test_a_topic_that_comes_to_be_is_read(group: Group, bootstrap: str) -> None:
+    name = f"later-{next(_numbers)}"
+    member = group.member(metadata_max_age_ms=500, allow_auto_create_topics=False).subscribe([name])
+    until(lambda: member.count("assigned") == 1, [member])
+    assert member.assignment() == set()
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(name, 2, 1)
+        until(lambda: len(member.assignment()) == 2, [member])
 
 
 def test_a_simple_consumer_commits_while_the_group_has_no_members(group: Group, filled: str) -> None:
