@@ -53,6 +53,8 @@ NO_LEADER_EPOCH: Final = -1
 MAX_STRING_BYTES: Final = 32767
 
 _OFFSET_KEY_VERSIONS: Final = (0, 1)
+# Longer group ids are encoded anew each time: a few thousand of 32767 bytes would take too much memory.
+_REMEMBERED_CHARS: Final = 255
 _OFFSET_KEY_PREFIX: Final = b"\0\1"
 _GROUP_KEY_VERSION: Final = 2
 _OFFSET_VERSION: Final = 3
@@ -131,13 +133,16 @@ RecordValue = StoredOffset | GroupMetadata
 def encode_key(key: RecordKey) -> bytes:
     """Return a record's key. Raises ValueError for a string of more than 32767 bytes."""
     if isinstance(key, OffsetKey):
-        return _offset_key_beginning(key.group, key.topic) + _INT32.pack(key.partition)
+        beginning = _offset_key_beginning if len(key.group) <= _REMEMBERED_CHARS else _new_offset_key_beginning
+        return beginning(key.group, key.topic) + _INT32.pack(key.partition)
     return _INT16.pack(_GROUP_KEY_VERSION) + _string(key.group)
 
 
-@lru_cache(maxsize=4096)
-def _offset_key_beginning(group: str, topic: str) -> bytes:
+def _new_offset_key_beginning(group: str, topic: str) -> bytes:
     return _OFFSET_KEY_PREFIX + _string(group) + _string(topic)
+
+
+_offset_key_beginning = lru_cache(maxsize=4096)(_new_offset_key_beginning)
 
 
 def encode_value(value: RecordValue) -> bytes:

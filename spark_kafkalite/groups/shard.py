@@ -58,17 +58,24 @@ _READ_AT_ONCE: Final = 1000
 _DECODED_AT_ONCE: Final = 250
 _OLDEST_OFFSET_KEY: Final = b"\0\0"
 _OFFSET_KEY: Final = b"\0\1"
+_REMEMBERED_CHARS: Final = 255
 _LOAD_AGAIN_S: Final = 5.0
 # Each holds a piece of its log in memory.
 _LOADS_AT_ONCE: Final = 2
 
 
-@lru_cache(maxsize=10_000)
 def partition_for(group_id: str, partition_count: int) -> int:
     """Return the partition of ``__consumer_offsets`` that a group belongs to: Java's hash of the id, without its sign.
 
     Source: GroupMetadataManager.partitionFor, java.lang.String.hashCode and Utils.abs of Apache Kafka.
     """
+    # Ids may have 32767 bytes, and nobody's should fill a cache with them.
+    remember = len(group_id) <= _REMEMBERED_CHARS
+    return (_partition_for if remember else _partition_for.__wrapped__)(group_id, partition_count)
+
+
+@lru_cache(maxsize=10_000)
+def _partition_for(group_id: str, partition_count: int) -> int:
     units = group_id.encode("utf-16-be", "surrogatepass")
     value = 0
     for index in range(0, len(units), 2):

@@ -15,6 +15,8 @@ There are no transactions and no share groups; their coordinators are refused wi
 
 from __future__ import annotations
 
+import asyncio
+
 from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
@@ -37,6 +39,8 @@ GROUP = 0
 TRANSACTION = 1
 _FIRST_VERSION_WITH_MANY_KEYS = 4
 _NO_BROKER = -1
+# The loop is given back after this long.
+_SLICE_S = 0.005
 
 
 @handles(10, 0, 6)
@@ -50,7 +54,14 @@ async def handle(context: BrokerContext, request: Request, message: FindCoordina
         problem = error
     many = request.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
     keys = message.coordinator_keys if many else [message.key]
-    found = [_answered(context, request.connection, key, problem) for key in keys]
+    found = []
+    until_s = context.loop.time() + _SLICE_S
+    for key in keys:
+        found.append(_answered(context, request.connection, key, problem))
+        if context.loop.time() >= until_s:
+            # Keys may be many and long, and each is hashed.
+            await asyncio.sleep(0)
+            until_s = context.loop.time() + _SLICE_S
     if many:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found

@@ -14,6 +14,7 @@ v9  members of groups of the newer protocol name themselves; there are none
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
@@ -37,6 +38,8 @@ from spark_kafkalite.wire.messages.offset_fetch import (
 _FIRST_VERSION_WITH_GROUP_ERROR = 2
 _FIRST_VERSION_WITH_MANY_GROUPS = 8
 _NOTHING = StoredOffset(-1)
+# A request may name very many groups: the loop is given back after this long.
+_SLICE_S = 0.005
 
 _Asked = list[OffsetFetchRequestTopic] | list[OffsetFetchRequestTopics] | None
 # Topics with their partitions' numbers and offsets.
@@ -44,10 +47,10 @@ _Found = list[tuple[str, list[tuple[int, StoredOffset]]]]
 
 
 @handles(9, 1, 9)
-def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
+async def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
     """Look offsets up."""
     if request.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:
-        return OffsetFetchResponse(groups=_groups(context, message.groups))
+        return OffsetFetchResponse(groups=await _groups(context, message.groups))
     error_code, found = _look_up(context, message.group_id, message.topics)
     # Version 1 has no place for it but the partitions'.
     told = error_code if request.api_version < _FIRST_VERSION_WITH_GROUP_ERROR else 0
@@ -72,10 +75,14 @@ def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest
     )
 
 
-def _groups(context: BrokerContext, asked: Iterable[OffsetFetchRequestGroup]) -> list[OffsetFetchResponseGroup]:
+async def _groups(context: BrokerContext, asked: Iterable[OffsetFetchRequestGroup]) -> list[OffsetFetchResponseGroup]:
     answers: dict[str, OffsetFetchResponseGroup] = {}
     repeated = []
+    until_s = context.loop.time() + _SLICE_S
     for one in asked:
+        if context.loop.time() >= until_s:
+            await asyncio.sleep(0)
+            until_s = context.loop.time() + _SLICE_S
         if one.group_id in answers:
             # A short request must not be able to ask for a large group a million times.
             repeated.append(OffsetFetchResponseGroup(group_id=one.group_id, error_code=InvalidRequest.code))
