@@ -265,6 +265,26 @@ def test_a_new_query_that_is_told_to_start_earlier_takes_the_group_back(bootstra
     assert f"goes back to where this new query was told to start: {topic}-0 from 5 to 0" in warnings.text
 
 
+def test_commits_go_on_when_the_broker_was_killed(tmp_path):
+    with BrokerProcess(tmp_path) as broker:
+        bootstrap, topic = broker.bootstrap, "killed"
+        with Admin({"bootstrap.servers": bootstrap}) as admin:
+            admin.create_topic(topic, 1)
+        client = ClusterClient(admin_config({"bootstrap.servers": bootstrap}, {}))
+        group = GroupCoordinator(client, "survivor")
+        query = Query(bootstrap, topic, groupId="survivor")
+        query.begin()
+        for count in (5, 2):
+            fill(bootstrap, topic, count)
+            assert query.trigger()
+        assert committed(group) == {f"{topic}-0": 5}
+        broker.kill()
+        broker.restart()
+        query.trigger()
+        assert committed(group) == {f"{topic}-0": 7}
+        client.close()
+
+
 # A topic that was deleted and made again ----------------------------------------------------------------------------
 
 
