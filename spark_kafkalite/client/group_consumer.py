@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from spark_kafkalite.client.assignors import Assignor, GroupMemberSubscription
+from spark_kafkalite.client.auto_commit import AutoCommit
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.commits import CommitCallback, CommitLane, Offsets
 from spark_kafkalite.client.consumer_protocol import NO_GENERATION, Assignment, Subscription
@@ -46,8 +47,6 @@ RebalanceCallback = Callable[[list[TopicPartition]], object]
 
 # How long a commit of what is being revoked may take before the rebalance goes on without it.
 _REVOKE_COMMIT_MS = 5_000
-# Positions that stand still are stored again only now and then, for coordinators that let old offsets expire.
-_UNCHANGED_COMMIT_S = 60.0
 
 
 class GroupConsumer:
@@ -59,6 +58,7 @@ class GroupConsumer:
         self._clock = clock
         self.coordinator = GroupCoordinator(cluster, config.group_id)
         self._lane = CommitLane(self.coordinator, self._notify, clock)
+        self._auto = AutoCommit(config, self._lane, clock)
         self._ahead: ReadAhead | None = None
         self._topics: GroupTopics | None = None
         self._membership: Membership | None = None
@@ -74,10 +74,6 @@ class GroupConsumer:
         self._paused_before: set[TopicPartition] = set()
         # While commits are waited for before joining: until when.
         self._preparing_until_s: float | None = None
-        self._auto_commit_s = clock.monotonic_s() + config.auto_commit_interval_ms / 1000
-        # What the last automatic commit stored, and when.
-        self._auto_committed: Offsets = {}
-        self._auto_committed_s = 0.0
         self._fatal: Exception | None = None
         self._stepping = False
 
@@ -134,7 +130,7 @@ class GroupConsumer:
             if membership.lost is not None or membership.phase is Phase.UNJOINED:
                 failure = self._call(self._on_lost or self._on_revoked, owned)
             else:
-                if self.config.auto_commit:
+                if self._auto.is_on:
                     self._commit_before_revoking(owned, deadline)
                 failure = self._call(self._on_revoked, owned)
             self.ahead.assign(())
@@ -173,11 +169,6 @@ class GroupConsumer:
             or (self._topics is not None and self._topics.is_behind(self._cluster.snapshot))
         )
 
-    def _may_auto_commit(self) -> bool:
-        # One at a time: while one is on its way the next one waits, however short the interval. No reason to end a
-        # wait: positions move when polls return.
-        return self.config.auto_commit and self._lane.is_idle and self._clock.monotonic_s() >= self._auto_commit_s
-
     def _may_prepare(self) -> bool:
         return self._preparing_until_s is None or (
             self._lane.is_idle and self._topics is not None and self._topics.is_known
@@ -196,7 +187,7 @@ class GroupConsumer:
                 membership.polled()
                 if self._has_changed(membership) or membership.wants_join:
                     self._take_part(membership, failures)
-            if self._may_auto_commit():
+            if self._auto.is_due:
                 self._auto_commit()
         finally:
             self._stepping = False
@@ -245,7 +236,7 @@ class GroupConsumer:
         now_s = self._clock.monotonic_s()
         owned = self._owned()
         if self._preparing_until_s is None:
-            if owned and self.config.auto_commit:
+            if owned and self._auto.is_on:
                 self._auto_commit()
             patience_ms = min(self.config.max_poll_interval_ms // 2, self._cluster.config.request_timeout_ms)
             self._preparing_until_s = now_s + patience_ms / 1000
@@ -296,8 +287,7 @@ class GroupConsumer:
     def _read(self, partitions: list[TopicPartition], paused: Collection[TopicPartition] = ()) -> None:
         # What the group deals out exists: a topic that was deleted since must not be made again.
         self.ahead.assign(partitions, paused=paused, auto_create=False)
-        # Whoever had them meanwhile may have committed others.
-        self._auto_committed = {}
+        self._auto.restart()
 
     def _start_generation(self, membership: Membership, joined: Joined, failures: list[Exception]) -> None:
         """Put an assignment into force."""
@@ -309,7 +299,7 @@ class GroupConsumer:
         revoked = sorted(set(owned) - set(assigned))
         if revoked:
             # Only cooperative members still have any.
-            if self.config.auto_commit:
+            if self._auto.is_on:
                 self._commit_before_revoking(revoked, Deadline.after_ms(_REVOKE_COMMIT_MS, self._clock))
             self._revoke(revoked, failures)
             if self._membership is not membership:
@@ -321,7 +311,6 @@ class GroupConsumer:
         _LOG.info("%s: assigned %s by %s", membership, ", ".join(map(str, assigned)) or "nothing", joined.protocol)
         self._read(assigned, self._paused_before)
         self._paused_before.clear()
-        self._auto_commit_s = self._clock.monotonic_s() + self.config.auto_commit_interval_ms / 1000
         failure = self._call(self._on_assigned, added)
         if failure is not None:
             failures.append(failure)
@@ -409,32 +398,18 @@ class GroupConsumer:
 
     def _auto_commit(self) -> None:
         """Have the positions stored in the background."""
-        self._auto_commit_s = self._clock.monotonic_s() + self.config.auto_commit_interval_ms / 1000
-        if self._membership is not None and self._member.generation_id == NO_GENERATION:
-            return
-        offsets, now_s = self.positions(), self._clock.monotonic_s()
-        is_old = now_s >= self._auto_committed_s + _UNCHANGED_COMMIT_S
-        if offsets and (is_old or offsets != self._auto_committed):
-            self._lane.submit(offsets, self._member if self._membership else NO_MEMBER, self._after_auto_commit)
-
-    def _after_auto_commit(self, offsets: Offsets, error: Exception | None) -> None:
-        if error is None:
-            self._auto_committed, self._auto_committed_s = offsets, self._clock.monotonic_s()
-        else:
-            _LOG.warning("group %r: an automatic commit failed: %s", self.config.group_id, error)
+        if self._membership is None or self._member.generation_id != NO_GENERATION:
+            self._auto.submit(self.positions(), self._member if self._membership else NO_MEMBER)
 
     def _commit_before_revoking(self, partitions: list[TopicPartition], deadline: Deadline) -> None:
-        offsets = self.positions(partitions)
-        try:
-            self._lane.commit(offsets, self._member if self._membership else NO_MEMBER, deadline)
-        except (KafkaliteError, TimeoutError) as error:
-            self._after_auto_commit(offsets, error)
+        member = self._member if self._membership else NO_MEMBER
+        self._auto.commit(self.positions(partitions), member, deadline)
 
     # The end --------------------------------------------------------------------------------------------------------
 
     def before_assign(self) -> None:
         """Have what polls returned stored before other partitions are assigned by hand, if that is automatic."""
-        if self.config.auto_commit:
+        if self._auto.is_on:
             self._auto_commit()
 
     def close(self, deadline: Deadline) -> None:
@@ -443,7 +418,7 @@ class GroupConsumer:
         try:
             if self._membership is not None:
                 self.unsubscribe("the consumer is being closed", deadline)
-            elif self.config.auto_commit:
+            elif self._auto.is_on:
                 self._commit_before_revoking(self._owned(), deadline)
             self._lane.wait_idle(deadline)
         except Exception as error:
