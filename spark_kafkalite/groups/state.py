@@ -39,6 +39,7 @@ from spark_kafkalite.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
+    InvalidCommitOffsetSize,
     InvalidRequest,
     InvalidSessionTimeout,
     KafkaError,
@@ -343,6 +344,13 @@ class Group(Rebalances):
         for asked, present in ((request.protocol_type, self.protocol_type), (request.protocol, self.protocol)):
             if asked is not None and asked != present:
                 raise InconsistentGroupProtocol(f"group {self.group_id} uses {present}, its member {asked!r}")
+        size_bytes = sum(map(len, request.assignments.values()))
+        if size_bytes > self.limits.max_bytes:
+            # No record takes it; packing it only to learn that would hold everybody up.
+            raise InvalidCommitOffsetSize(
+                f"group {self.group_id}: assignments of {size_bytes} bytes, at most {self.limits.max_bytes} "
+                "(group.max.bytes)"
+            )
 
     # Joining and syncing --------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from spark_kafkalite.errors import (
     GroupMaxSizeReached,
     IllegalGeneration,
     InconsistentGroupProtocol,
+    InvalidCommitOffsetSize,
     InvalidRequest,
     InvalidSessionTimeout,
     KafkaError,
@@ -494,6 +495,17 @@ def test_the_leader_that_syncs_twice_writes_once() -> None:
     assert len(world.writes) == 1
     world.write()
     assert sync_answer(world, second).assignment == b"1"
+
+
+def test_assignments_that_no_record_takes_are_not_even_packed() -> None:
+    world = World(GroupLimits(max_bytes=50_000))
+    world.join()
+    [leader] = world.group.members
+    refused = world.sync(leader, {leader: bytes(50_001)})
+    assert world.error_of(refused) is InvalidCommitOffsetSize
+    assert not world.writes
+    world.sync(leader, {leader: bytes(50_000)})
+    assert len(world.writes) == 1
 
 
 def test_in_a_stable_group_a_sync_gives_the_assignment_again() -> None:
