@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 
@@ -246,6 +247,6 @@ class World:
 
 def seed_of(test: str) -> random.Random:
     """A random source whose seed pytest shows when the test fails."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"{test}: seed {seed}")
+    seed = int(os.environ.get("KAFKALITE_GROUP_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+    print(f"{test}: KAFKALITE_GROUP_SEED={seed} repeats it")
     return random.Random(seed)

@@ -7,6 +7,7 @@ another's, and when the storm is over the group settles with exactly those that 
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -27,6 +28,7 @@ from spark_kafkalite.groups.rebalance import GroupState
 from spark_kafkalite.groups.state import Group
 from tests.unit.groups.group_world import World, join_request, seed_of, subscription
 
+ROUNDS = 300 if os.environ.get("KAFKALITE_SOAK") else 12
 SESSION_MS = 10_000
 REBALANCE_MS = 20_000
 PROTOCOLS = [
@@ -233,7 +235,7 @@ class Storm:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 3_000])
-@pytest.mark.parametrize("round_number", range(12))
+@pytest.mark.parametrize("round_number", range(ROUNDS))
 def test_storms_keep_the_invariants_and_leave_a_group_that_settles(delay_ms: int, round_number: int) -> None:
     rng = seed_of(f"storm {round_number}, initial delay {delay_ms} ms")
     storm = Storm(rng, GroupLimits(initial_rebalance_delay_ms=delay_ms), rng.randint(1, 9))
@@ -242,7 +244,7 @@ def test_storms_keep_the_invariants_and_leave_a_group_that_settles(delay_ms: int
     storm.settle()
 
 
-@pytest.mark.parametrize("round_number", range(6))
+@pytest.mark.parametrize("round_number", range(ROUNDS // 2))
 def test_storms_never_make_a_group_larger_than_it_may_be(round_number: int) -> None:
     rng = seed_of(f"small group {round_number}")
     storm = Storm(rng, GroupLimits(max_size=3), 9)
