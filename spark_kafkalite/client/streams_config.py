@@ -38,6 +38,12 @@ CONNECTOR_SETTINGS: Final = SettingGroup(
             "ms",
             1,
         ),
+        Setting(
+            "zookeeper.digest",
+            "password",
+            None,
+            "user:password to prove to the registry (scheme digest), where it asks for it.",
+        ),
         Setting("zookeeper.connection.timeout.ms", "int", 6_000, "How long a start waits for the registry.", "ms", 1),
         Setting("zookeeper.sync.time.ms", "int", 2_000, "Default of rebalance.backoff.ms.", "ms", 0),
         Setting("consumer.id", "string", None, "Id of this consumer; by default host:uuid. No two may have the same."),
@@ -166,6 +172,7 @@ class ConnectorConfig:
     consumer: ConsumerConfig
     group_id: str
     zookeeper_connect: str | None
+    zookeeper_digest: str | None
     session_timeout_ms: int
     connection_timeout_ms: int
     consumer_id: str | None
@@ -191,12 +198,16 @@ def connector_config(settings: Mapping[str, object] | None, keywords: Mapping[st
     check_name("group.id", group_id)
     if consumer_id is not None:
         check_name("consumer.id", consumer_id)
+    digest = values["zookeeper.digest"]
+    if digest is not None and ":" not in digest:
+        raise ConfigError("zookeeper.digest=(hidden): must be user:password")
     storage, dual = values["offsets.storage"], values["dual.commit.enabled"]
     backoff_ms = values["rebalance.backoff.ms"]
     return ConnectorConfig(
         consumer=_consumer_config(values, group_id),
         group_id=group_id,
         zookeeper_connect=values["zookeeper.connect"],
+        zookeeper_digest=digest,
         session_timeout_ms=values["zookeeper.session.timeout.ms"],
         connection_timeout_ms=values["zookeeper.connection.timeout.ms"],
         consumer_id=consumer_id,

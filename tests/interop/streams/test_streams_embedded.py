@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, ConsumerConnector, Producer, TopicPartition
+from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.cluster import BrokerProcess
@@ -123,3 +124,15 @@ def test_consumers_outlive_their_broker_and_registry(tmp_path: Path) -> None:
                     producer.send(topic, b"%d" % number, partition=number % 4)
             wait_until(lambda: {value for reader in readers for _, value in reader.seen} == set(range(400)), 60)
             wait_until(lambda: (len(first.owned_partitions), len(second.owned_partitions)) == (2, 2))
+
+
+def test_a_registry_that_asks_for_proof_gets_it(tmp_path: Path) -> None:
+    overrides = {"registry.listener.digest": "kafka:secret"}
+    with BrokerProcess(tmp_path / "broker", overrides=overrides, registry_port=0) as broker:
+        topic = filled_topic(broker, "guarded", 1, 5)
+        guarded = settings(broker.registry_connect, "g", zookeeper_connection_timeout_ms=2000, rebalance_max_retries=0)
+        with pytest.raises(RegistryError):
+            ConsumerConnector(guarded).create_message_streams({topic: 1})
+        with ConsumerConnector({**guarded, "zookeeper.digest": "kafka:secret"}) as consumer:
+            (stream,) = consumer.create_message_streams({topic: 1})[topic]
+            assert values(stream, 5) == list(range(5))
