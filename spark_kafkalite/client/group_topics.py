@@ -72,6 +72,8 @@ class GroupTopics:
     def for_join(self) -> frozenset[str]:
         """Return the topics to join with."""
         self._joining = self._selection.names(self._cluster.snapshot)
+        # What was dealt out is about to be dealt out anew: until then there is nothing to compare with.
+        self._is_leader = False
         return self._joining
 
     def joined(self, *, is_leader: bool) -> None:

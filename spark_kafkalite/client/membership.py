@@ -390,8 +390,11 @@ class Membership:
             self._member = joined
         is_leader = answer.leader == answer.member_id
         assignments: dict[str, Assignment] = {}
-        if is_leader and not answer.skip_assignment:
+        if is_leader:
             assignments = self._assign(answer.protocol_name, members_of(answer))
+            if answer.skip_assignment:
+                # A static leader that came back: it has to know what is dealt out, and the group keeps it.
+                assignments = {}
         self._sync(epoch, joined, answer.protocol_name, assignments, is_leader, timeout_ms)
 
     def _sync(

@@ -220,9 +220,28 @@ def test_only_the_leader_watches_partition_counts_and_all_members_get_new_ones(
 ) -> None:
     members = [group.member(metadata_max_age_ms=500).subscribe([topic]) for _ in range(2)]
     until(settled(4, members), members)
+    generation = members[0].consumer.generation_id
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_partitions({topic: 6})
     until(settled(6, members), members)
+    # One rebalance, and no more when the metadata is looked at again.
+    clusters = [member.consumer._cluster for member in members]
+    seen = [cluster.snapshot.version for cluster in clusters]
+    until(lambda: all(each.snapshot.version > old for each, old in zip(clusters, seen, strict=True)), members)
+    until(settled(6, members), members)
+    assert {member.consumer.generation_id for member in members} == {generation + 1}
+
+
+def test_a_static_leader_that_came_back_goes_on_watching_partitions(group: Group, bootstrap: str, topic: str) -> None:
+    static = group.member(group_instance_id="leader").subscribe([topic])
+    until(lambda: static.assignment(), [static])
+    static.consumer.close()
+    again = group.member(group_instance_id="leader", metadata_max_age_ms=500).subscribe([topic])
+    until(lambda: again.assignment(), [again])
+    assert again.consumer.generation_id == 1
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_partitions({topic: 6})
+    until(lambda: len(again.assignment()) == 6, [again])
 
 
 def test_another_subscription_takes_the_place_of_the_last(group: Group, bootstrap: str, filled: str) -> None:
