@@ -261,15 +261,25 @@ def test_storms_never_make_a_group_larger_than_it_may_be(round_number: int) -> N
 def test_the_storm_meets_every_error_and_state() -> None:
     """What the storms above are worth: they come by every way that a client can be refused."""
     rng = seed_of("coverage")
+    wanted = {
+        MemberIdRequired,
+        UnknownMemberId,
+        FencedInstanceId,
+        RebalanceInProgress,
+        NotCoordinator,
+        KafkaStorageError,
+    }
     seen: set[type] = set()
     states: set[GroupState] = set()
-    for _ in range(20):
+    # Twenty show nearly always all of it.
+    for _ in range(300):
         storm = Storm(rng, GroupLimits(), 8)
         for _ in range(600):
             storm.step()
             states.add(storm.world.group.state)
         seen |= {type(answer.error) for answer in storm.world.answers.values()}
+        if wanted <= seen:
+            break
+    assert wanted <= seen
     assert states == set(GroupState) - {GroupState.DEAD}
-    assert {MemberIdRequired, UnknownMemberId, FencedInstanceId, RebalanceInProgress, NotCoordinator} <= seen
-    assert KafkaStorageError in seen
     assert CoordinatorNotAvailable not in seen
