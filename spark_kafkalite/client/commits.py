@@ -66,8 +66,14 @@ class CommitLane:
 
     def submit(self, offsets: Offsets, member: GroupMember, callback: CommitCallback | None) -> None:
         """Have offsets stored in the background; ``take_outcomes()`` says later how that went."""
+        commit = PendingCommit(offsets, member, callback)
         with self._lock:
-            self._waiting.append(PendingCommit(offsets, member, callback))
+            # A newer one takes the place of one that nobody asks about, so that a queue behind a coordinator that is
+            # gone does not grow for ever.
+            last = self._waiting[-1] if self._waiting else None
+            if last is not None and last.callback is None and callback is None and last.is_like(commit):
+                self._waiting.pop()
+            self._waiting.append(commit)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="kafkalite-commits", daemon=True)
                 self._thread.start()

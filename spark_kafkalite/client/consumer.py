@@ -77,7 +77,8 @@ class Consumer:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._ahead.states)} partitions assigned"
-        return f"Consumer({','.join(self.config.client.bootstrap_servers)}, {state})"
+        group = "" if self.group_id is None else f"group {self.group_id!r}, "
+        return f"Consumer({','.join(self.config.client.bootstrap_servers)}, {group}{state})"
 
     # Assignment and positions ---------------------------------------------------------------------------------------
 

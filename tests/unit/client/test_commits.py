@@ -61,6 +61,10 @@ def offsets(number: int, topic: str = "t") -> Offsets:
     return {TopicPartition(topic, 0): CommittedOffset(number)}
 
 
+def nothing(stored: Offsets, error: Exception | None) -> None:
+    """A callback: somebody wants to know."""
+
+
 @pytest.fixture
 def coordinator() -> Coordinator:
     return Coordinator()
@@ -82,14 +86,14 @@ def soon() -> Deadline:
 def test_commits_that_wait_for_their_turn_go_together_when_they_are_of_the_same_partitions(
     coordinator: Coordinator, lane: CommitLane
 ) -> None:
-    lane.submit(offsets(1), MEMBER, None)
+    lane.submit(offsets(1), MEMBER, nothing)
     first, answers = coordinator.requests.get(timeout=20)
     assert first == {"t-0": 1}
     for number in (2, 3):
-        lane.submit(offsets(number), MEMBER, None)
-    lane.submit(offsets(9, "u"), MEMBER, None)
-    lane.submit(offsets(4), MEMBER, None)
-    lane.submit(offsets(5), MEMBER._replace(generation_id=2), None)
+        lane.submit(offsets(number), MEMBER, nothing)
+    lane.submit(offsets(9, "u"), MEMBER, nothing)
+    lane.submit(offsets(4), MEMBER, nothing)
+    lane.submit(offsets(5), MEMBER._replace(generation_id=2), nothing)
     answers.put(0)
     for expected in ({"t-0": 3}, {"u-0": 9}, {"t-0": 4}, {"t-0": 5}):
         assert not lane.is_idle
@@ -102,15 +106,26 @@ def test_commits_that_wait_for_their_turn_go_together_when_they_are_of_the_same_
 
 
 def test_a_refused_commit_is_the_outcome_of_all_that_went_with_it(coordinator: Coordinator, lane: CommitLane) -> None:
-    lane.submit(offsets(1), MEMBER, None)
+    lane.submit(offsets(1), MEMBER, nothing)
     _, answers = coordinator.requests.get(timeout=20)
-    lane.submit(offsets(2), MEMBER, None)
-    lane.submit(offsets(3), MEMBER, None)
+    lane.submit(offsets(2), MEMBER, nothing)
+    lane.submit(offsets(3), MEMBER, nothing)
     answers.put(0)
     coordinator.expect({"t-0": 3}, ILLEGAL_GENERATION)
     assert lane.wait_idle(soon())
     codes = [getattr(error, "code", 0) for _, error in lane.take_outcomes()]
     assert codes == [0, ILLEGAL_GENERATION, ILLEGAL_GENERATION]
+
+
+def test_commits_that_nobody_asks_about_do_not_pile_up(coordinator: Coordinator, lane: CommitLane) -> None:
+    lane.submit(offsets(1), MEMBER, None)
+    _, answers = coordinator.requests.get(timeout=20)
+    for number in range(2, 1_000):
+        lane.submit(offsets(number), MEMBER, None)
+    answers.put(0)
+    coordinator.expect({"t-0": 999})
+    assert lane.wait_idle(soon())
+    assert len(lane.take_outcomes()) == 2
 
 
 def test_a_commit_that_waits_comes_after_those_that_do_not(coordinator: Coordinator, lane: CommitLane) -> None:
