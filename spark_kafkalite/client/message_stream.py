@@ -83,6 +83,7 @@ class MessageStream:
         self._lease = lease
         self._timeout_ms = timeout_ms
         self._clock = clock
+        self._now_s = clock.monotonic_s
         self._lock = threading.Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._turn = 0
@@ -111,29 +112,47 @@ class MessageStream:
         deadline: Deadline | None = None
         while True:
             with self._lock:
-                if self._in_hand is not None:
-                    self._in_hand.processed = self._in_hand.next_offset
-                    self._in_hand = None
+                row = self._row
+                # The lease is asked for each record: a process that was frozen must not go on as if no time had passed.
+                paused = self._now_s() >= self._lease.until_s
+                if row < len(self._rows) and not paused and not self._ended:
+                    self._row = row + 1
+                    if self._in_hand is not self._from:
+                        self._done_with_hand()
+                        self._in_hand = self._from
+                    return self._rows[row]
+                self._done_with_hand()
+                self._settle()
                 if self._ended:
                     raise StopIteration
-                owned = self._from
-                # Asked for each record: a process that was frozen must not go on as if no time had passed.
-                paused = self._clock.monotonic_s() >= self._lease.until_s
-                if owned is not None and not paused and self._row < len(self._rows):
-                    record = self._rows[self._row]
-                    self._row += 1
-                    # Behind the last row lies what holds no visible record.
-                    last = self._row == len(self._rows)
-                    owned.next_offset = self._rows_end if last else record.offset + 1
-                    self._in_hand = owned
-                    self._reader = threading.get_ident()
-                    return record
             if deadline is None and self._timeout_ms >= 0:
                 deadline = Deadline.after_ms(self._timeout_ms, self._clock)
             if paused:
                 self._wait_for_change(deadline)
             elif not self._decode_more():
                 self._take_piece(deadline)
+
+    def _done_with_hand(self) -> None:
+        """Count the record in hand, of a partition that may be somebody else's by now, as processed."""
+        owned, self._in_hand = self._in_hand, None
+        if owned is not None and owned is not self._from:
+            owned.processed = owned.next_offset
+
+    def _settle(self) -> None:
+        """Write down how far the partition has got whose rows are being handed out; the lock is held.
+
+        Handing out only counts rows: this is done when somebody asks.
+        """
+        owned = self._from
+        if owned is None or not self._row:
+            return
+        # Behind the last row lies what holds no visible record.
+        last = self._row == len(self._rows)
+        owned.next_offset = self._rows_end if last else self._rows[self._row].offset
+        owned.processed = self._rows[self._row - 1].offset if self._in_hand is owned else owned.next_offset
+        if last and self._in_hand is not owned:
+            # Its offsets may change otherwise from now on.
+            self._rows, self._row = [], 0
 
     def _decode_more(self) -> bool:
         """Decode the next rows of the piece at hand; returns whether there was one."""
@@ -142,6 +161,7 @@ class MessageStream:
             if owned is None or piece is None:
                 return False
             generation = owned.generation
+            self._reader = threading.get_ident()
         builder = ColumnBuilder(True, _CHUNK_ROWS, _CHUNK_BYTES)
         failure: KafkaliteError | None = None
         try:
@@ -156,6 +176,7 @@ class MessageStream:
         with self._lock:
             if self._piece is not piece or owned.generation != generation:
                 return True  # taken away, or moved by a rewind, meanwhile
+            self._settle()
             self._rows, self._row, self._rows_end = rows, 0, piece.next_offset
             if not rows:
                 owned.processed = owned.next_offset = piece.next_offset
@@ -186,6 +207,7 @@ class MessageStream:
             # Otherwise it was taken away, or moved by a rewind, meanwhile.
             still = self._owned.get(owned.topic_partition) is owned and ahead.states.get(owned.topic_partition) is state
             if still and owned.generation == generation:
+                self._settle()
                 self._from, self._piece, self._rows, self._row = owned, piece, [], 0
 
     def _next_piece(self) -> tuple[OwnedPartition, PartitionState, FetchedBatches] | None:
@@ -231,6 +253,7 @@ class MessageStream:
     def remove(self, partitions: set[TopicPartition]) -> list[OwnedPartition]:
         """Hand out no more of these partitions and return what was owned of them; waits for nothing."""
         with self._lock:
+            self._settle()
             removed = [owned for each, owned in self._owned.items() if each in partitions]
             with self._ahead.lock:
                 self._follow(removed)
@@ -276,6 +299,7 @@ class MessageStream:
     def processed(self, reader: int = 0) -> list[tuple[OwnedPartition, int]]:
         """Return what may be committed; the record in the hand of the thread ``reader`` counts as processed."""
         with self._lock, self._ahead.lock:
+            self._settle()
             self._follow(self._owned.values())
             found = []
             for owned in self._owned.values():
