@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 @pytest.mark.timeout(400)
 def test_no_record_is_lost_and_no_partition_has_two_readers(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     seed = int(os.environ.get("KAFKALITE_STORM_SEED") or random.randrange(2**32))
-    plan = Plan(20, 24, 60, 3, seed) if SOAK else Plan(6, 8, 9, 1, seed)
+    plan = Plan(20, 24, 60, 3, seed) if SOAK else Plan(6, 8, 7, 1, seed)
     print(plan)
     # Not the shared one: this one is killed. That it is asked for says whether there can be one.
     with ZooKeeperServer(tmp_path / "zookeeper") as server, BrokerProcess(tmp_path / "broker") as broker:
