@@ -1,7 +1,7 @@
 """A consumer's part in its group that runs in the thread that polls: rebalances, callbacks, commits.
 
-:meth:`GroupConsumer.step`, called by every poll before it returns anything, does what is due and never waits: it hands
-over what :class:`.membership.Membership` has put down, calls the user's callbacks, gives partitions to the read-ahead
+:meth:`GroupConsumer.step`, called by every poll before it returns anything, does what is due and waits for nothing but
+the commit of what a cooperative member gives up: it hands over what :class:`.membership.Membership` has put down, calls the user's callbacks, gives partitions to the read-ahead
 and takes them away, and starts automatic commits. What a callback raises comes out of that poll, after the step.
 
 A rebalance, eager: commit what earlier polls returned (``enable.auto.commit``), wait for commits that are on their way,
@@ -143,6 +143,7 @@ class GroupConsumer:
         membership.close()
         self._closing = membership
         self._member = GroupMember("", NO_GENERATION, self.config.group_instance_id)
+        self._fatal = self._preparing_until_s = None
         self._paused_before.clear()
         if failure is not None:
             raise failure

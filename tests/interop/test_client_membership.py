@@ -296,6 +296,10 @@ def test_two_of_one_instance_id_cannot_be_and_the_older_one_is_told(group: Group
     assert older.told[-1] == ("lost", partitions(filled, 0, 1, 2, 3))
     with pytest.raises(FencedInstanceId):
         older.consumer.commit({TopicPartition(filled, 0): 1})
+    # It may begin anew, and then it is the newer one.
+    older.consumer.unsubscribe()
+    older.subscribe([filled])
+    until(lambda: older.assignment(), [older])
 
 
 def test_who_does_not_poll_loses_its_partitions_and_cannot_commit(group: Group, filled: str) -> None:
