@@ -1,13 +1,14 @@
 """A consumer's part in its group that runs in the thread that polls: rebalances, callbacks, commits.
 
 :meth:`GroupConsumer.step`, called by every poll before it returns anything, does what is due and waits for nothing but
-the commit of what a cooperative member gives up: it hands over what :class:`.membership.Membership` has put down, calls the user's callbacks, gives partitions to the read-ahead
-and takes them away, and starts automatic commits. What a callback raises comes out of that poll, after the step.
+the commit of what a cooperative member gives up: it hands over what :class:`.membership.Membership` has put down, calls
+the user's callbacks, gives partitions to the read-ahead and takes them away, and starts automatic commits. What a
+callback raises comes out of that poll, after the step.
 
 A rebalance, eager: commit what earlier polls returned (``enable.auto.commit``), wait for commits that are on their way,
 ``on_revoked`` of all partitions, give them up, join; then take the new ones and call ``on_assigned``. Cooperative: join
-with all partitions kept, and meanwhile records go on; then ``on_revoked`` of those that are gone only, commit and give
-them up, ``on_assigned`` of the new ones, and join again when something was given up, so that others get it.
+with all partitions kept, and meanwhile records go on; then commit those that are gone, ``on_revoked`` of them only,
+give them up, ``on_assigned`` of the new ones, and join again when something was given up, so that others get it.
 
 Fallen out of the group (no heartbeats, no polls, fenced): ``on_lost`` of all partitions, because somebody else may have
 them already; nothing is committed.
