@@ -108,7 +108,7 @@ class Places:
             level = log.level
             log.setLevel(logging.CRITICAL)
             try:
-                store = open_zookeeper(self.zookeeper, connect_timeout_s=_ZOOKEEPER_WITHIN_S)
+                store = open_zookeeper(self.zookeeper, connect_timeout_s=_ZOOKEEPER_WITHIN_S, make_chroot=False)
             except RegistryError as error:
                 raise RegistryError(
                     f"--zookeeper {self.zookeeper}: nothing there answers in ZooKeeper's protocol within "

@@ -393,4 +393,5 @@ def _zookeeper(config: ConnectorConfig) -> Callable[[], Store]:
         session_timeout_ms=config.session_timeout_ms,
         connect_timeout_s=config.connection_timeout_ms / 1000,
         auth=("digest", config.zookeeper_digest) if config.zookeeper_digest else None,
+        make_chroot=False,
     )

@@ -266,9 +266,10 @@ class ZooKeeperStore:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def connect(self, timeout_s: float) -> None:
-        """Open the session. Raises ConnectionLoss when the ensemble does not answer in time."""
-        # Not start(): it warns of a chroot that is missing, which is made below.
+    def connect(self, timeout_s: float, *, make_chroot: bool) -> None:
+        """Open the session. Raises ConnectionLoss when the ensemble does not answer in time, RegistryError when it
+        refuses this client or has no such chroot."""
+        # Not start(): it warns of a chroot that is missing, which is seen to below.
         self._client.start_async().wait(timeout_s)
         if not self._client.connected:
             self.close()
@@ -281,10 +282,9 @@ class ZooKeeperStore:
                 self.session_changed(self._client.state)
         try:
             # Both answer only when the credentials, if any are asked for, are right.
-            if self._client.chroot:
+            found = self._client.exists("/")
+            if found is None and make_chroot:
                 self._client.ensure_path("/")
-            else:
-                self._client.exists("/")
         except kazoo_errors.KazooException as error:
             self.close()
             if isinstance(error, (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError)) and not isinstance(
@@ -294,6 +294,12 @@ class ZooKeeperStore:
             raise RegistryError(
                 f"the registry at {self._where} refuses this client ({type(error).__name__}): check its credentials"
             ) from error
+        if found is None and not make_chroot:
+            self.close()
+            raise RegistryError(
+                f"the registry at {self._where} has no node {self._client.chroot}, in which its cluster would be: "
+                "correct what follows the addresses in zookeeper.connect"
+            )
         # Not its client_id, which is None while there is no connection.
         self._session_id = self._client._session_id
 
@@ -338,11 +344,12 @@ def open_zookeeper(
     session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
     connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S,
     auth: tuple[str, str] | None = None,
+    make_chroot: bool = True,
 ) -> ZooKeeperStore:
-    """Open a session with the ensemble ``host:port,...[/chroot]``; the chroot is made when it is missing.
+    """Open a session with the ensemble ``host:port,...[/chroot]``; the chroot is made when it is missing, if it may.
 
     ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``.
-    Raises ConnectionLoss when no server answers in time.
+    Raises ConnectionLoss when no server answers in time, RegistryError as ``ZooKeeperStore.connect``.
     """
     handler = OneThreadHandler()
     client = Client(
@@ -355,7 +362,7 @@ def open_zookeeper(
         logger=_LOG,
     )
     opened = ZooKeeperStore(client, handler, session_timeout_ms)
-    opened.connect(connect_timeout_s)
+    opened.connect(connect_timeout_s, make_chroot=make_chroot)
     return opened
 
 

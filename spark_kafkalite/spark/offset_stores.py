@@ -175,7 +175,9 @@ class ZooKeeperOffsetStore:
         if self._session is not None and self._session.state is SessionState.LOST:
             self.close()
         if self._session is None:
-            self._session = open_zookeeper(self._connect, connect_timeout_s=max(0.1, deadline.left_s()))
+            self._session = open_zookeeper(
+                self._connect, connect_timeout_s=max(0.1, deadline.left_s()), make_chroot=False
+            )
         return self._session
 
     def _answered(self, answer: Future[_T], deadline: Deadline) -> _T:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.store import (
     ConnectionLoss,
     EventType,
@@ -241,6 +242,16 @@ def test_closing_a_suspended_session_ends_at_once(link: Link) -> None:
     assert time.monotonic() - began < 5
     assert isinstance(pending.exception(TIMEOUT_S), SessionExpired | ConnectionLoss)
     assert link.states == [SessionState.SUSPENDED]
+
+
+def test_who_may_not_make_the_chroot_is_told_that_there_is_none(address: str, stack: contextlib.ExitStack) -> None:
+    root = open_zookeeper(address)
+    stack.callback(root.close)
+    with pytest.raises(RegistryError, match=r"has no node /mistyped.*zookeeper\.connect"):
+        open_zookeeper(f"{address}/mistyped", make_chroot=False)
+    assert get(root.exists("/mistyped")) is None
+    open_zookeeper(f"{address}/made").close()
+    open_zookeeper(f"{address}/made", make_chroot=False).close()
 
 
 def test_nobody_to_connect_to_is_said_in_time() -> None:
