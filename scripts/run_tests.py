@@ -25,22 +25,41 @@ OUTCOMES = ("failed", "error", "passed", "skipped")
 
 @dataclass(frozen=True)
 class Suite:
-    """Test folders that run in one pytest. ``workers`` 1 means one process; more share the folders' files."""
+    """Test folders, or files, that run in one pytest. ``workers`` 1 means one process; more share the folders' files.
+    What ``without`` names in them is left to another suite."""
 
     name: str
     folders: tuple[str, ...]
+    without: tuple[str, ...] = ()
     workers: int = 1
     environment: str = ".venv"
     select: str = ""
 
 
-# In the order in which a failure is cheapest to see. Files that share a JVM or time something run in one process.
+# They hold times or memory against bounds, or need both cores themselves: no other test may run beside them.
+ALONE = (
+    "tests/interop/storms",
+    "tests/interop/streams/test_stream_storm.py",
+    "tests/interop/test_broker_durability.py",
+    "tests/interop/test_broker_limits.py",
+    "tests/interop/test_cold_reader.py",
+    "tests/interop/test_group_protocol.py",
+    "tests/interop/test_hostile_crowds.py",
+    "tests/interop/test_hostile_records.py",
+    "tests/interop/test_mutated_requests.py",
+    "tests/interop/test_overtaken_readers.py",
+    "tests/interop/test_pytest_plugin.py",
+    "tests/interop/test_visibility.py",
+    "tests/network",
+)
+# In the order in which a failure is cheapest to see.
 SUITES = (
     Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2, select="not kafka"),
     Suite("golden", ("tests/golden",), select="kafka"),
     Suite("contract", ("tests/contract",)),
     Suite("crash", ("tests/crash",), workers=2),
-    Suite("interop", ("tests/cli", "tests/interop", "tests/network")),
+    Suite("interop", ("tests/cli", "tests/interop"), without=ALONE, workers=2),
+    Suite("alone", ALONE),
     Suite("spark", ("tests/spark",)),
     Suite("spark42", ("tests/spark",), environment=".venv-spark42", select="not hdfs"),
     Suite("jobs", ("tests/jobs",)),
@@ -75,7 +94,7 @@ def run(suite: Suite, extra: list[str]) -> Result:
             f"--junit-xml={report}",
             "--durations=0",
         ]
-        command += ["--durations-min=5.0"]
+        command += ["--durations-min=5.0", *(f"--ignore={path}" for path in suite.without)]
         if suite.workers > 1:
             command += ["-n", str(suite.workers), "--dist", "loadfile"]
         if suite.select:
