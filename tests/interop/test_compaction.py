@@ -246,7 +246,7 @@ def test_a_cleaning_is_called_off(
     (child,) = children_of(slow_broker.pid)
     change(slow_broker)
     wait_until(lambda: f"called off: {reason}" in log_text(slow_broker), reason)
-    assert child not in children_of(slow_broker.pid)
+    wait_until(lambda: child not in children_of(slow_broker.pid), "the end of the killed child")
     assert not files_ending(slow_broker, "slow", ".cleaned")
     # The next one is taken.
     with Producer(bootstrap_servers=slow_broker.bootstrap) as producer:
