@@ -25,27 +25,25 @@ from spark_kafkalite.groups.rebalance import Rebalances
 from spark_kafkalite.groups.records import OffsetKey
 from spark_kafkalite.groups.shard import GroupShard
 from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import Entry
+from spark_kafkalite.groups.writer import Entry, OnDone
 
 _LATE_S = 0.5
 
 
 def _answer_before_append() -> None:
     """A commit is answered, and seen, at once; its record is written later."""
-    append = GroupShard.append
+    write = GroupShard.write
 
-    def later(self: GroupShard, entries: Sequence[Entry]) -> asyncio.Future[None]:
+    def later(self: GroupShard, entries: Sequence[Entry], on_done: OnDone) -> None:
         if not all(isinstance(key, OffsetKey) for key, _ in entries):
-            return append(self, entries)
+            write(self, entries, on_done)
+            return
         for key, value in entries:
             self.offsets.replay(key, value)  # type: ignore[arg-type]
-        loop = asyncio.get_running_loop()
-        loop.call_later(_LATE_S, append, self, entries)
-        done: asyncio.Future[None] = loop.create_future()
-        done.set_result(None)
-        return done
+        asyncio.get_running_loop().call_later(_LATE_S, write, self, entries, lambda error: None)
+        on_done(None)
 
-    GroupShard.append = later  # type: ignore[method-assign]
+    GroupShard.write = later  # type: ignore[method-assign]
 
 
 def _commit_without_fence() -> None:

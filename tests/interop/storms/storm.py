@@ -121,6 +121,16 @@ class Storm:
                 meanwhile()
             time.sleep(self._random.uniform(0, 2 * self.plan.pace_s))
 
+    def wait_for_commit(self, timeout_s: float) -> bool:
+        """Wait until the observer sees a commit that it has not seen before; return whether it did."""
+        before = dict(self._observer.latest)
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._observer.latest != before:
+                return True
+            time.sleep(0.01)
+        return False
+
     def settle(self, timeout_s: float = 30) -> list[Event]:
         """Wait until the members that run share the partitions in one generation; return the events until then."""
         deadline = time.monotonic() + timeout_s
@@ -379,11 +389,12 @@ class _Observer:
                 except confluent_kafka.KafkaException:
                     continue  # the broker or its coordinator is not there: it is asked again
                 for each in found:
-                    if each.error is None and each.offset >= 0:
-                        self.latest[each.partition] = each.offset
+                    if each.error is None and (each.offset >= 0 or each.partition in self.latest):
+                        # No offset where there was one: all of the partition's commits are gone.
+                        offset = self.latest[each.partition] = max(each.offset, 0)
                         line = {
                             "time": time.monotonic_ns(), "member": "observer", "event": "observed", "since": since,
-                            "partition": each.partition, "offset": each.offset,
+                            "partition": each.partition, "offset": offset,
                         }  # fmt: skip
                         journal.write(json.dumps(line).encode() + b"\n")
         consumer.close()

@@ -75,6 +75,17 @@ def reboot(broker: BrokerProcess, rng: random.Random) -> Callable[[], None]:
     return maybe_kill
 
 
+def reboot_after_commits(broker: BrokerProcess, storm: Storm) -> Callable[[], None]:
+    """Return what kills the broker as soon as a commit is seen, and starts it again."""
+
+    def kill() -> None:
+        if storm.wait_for_commit(1.0):
+            broker.kill()
+            broker.start()
+
+    return kill
+
+
 @pytest.mark.kafka
 @pytest.mark.parametrize("assignor", ASSIGNORS if SOAK else [SEEDED.choice(ASSIGNORS)])
 def test_members_of_all_kinds(java: None, tmp_path: Path, assignor: str) -> None:
@@ -154,7 +165,7 @@ def test_bugs_of_a_coordinator_are_seen(tmp_path: Path, name: str) -> None:
             BrokerProcess(directory / "data", overrides=BROKER_SETTINGS, command_prefix=prefix) as broker,
             Storm(broker.bootstrap, directory / "storm", plan) as storm,
         ):
-            storm.blow(reboot(broker, random.Random(SEED)) if bug.kills else None)
+            storm.blow(reboot_after_commits(broker, storm) if bug.kills else None)
             found |= {line.split(":")[0] for line in storm.finish(timeout_s=5)}
             print(weather(storm))
         if found & bug.seen_as:
