@@ -61,7 +61,9 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache_ka
     if (reason := apache_kafka_part.available()) is not None:
         pytest.skip(reason)
     fetch_or_skip(jars.APACHE_KAFKA)
-    with apache_kafka_part.ApacheKafka(tmp_path_factory.mktemp("apache-kafka")) as running:
+    # Tests write records of long ago, which retention would take.
+    overrides = {"log.initial.task.delay.ms": "86400000"}
+    with apache_kafka_part.ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), overrides=overrides) as running:
         yield running
 
 
