@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -43,9 +44,26 @@ topic_option = click.option(
     help="A topic, or some of its partitions: 'events', 'events:0,4-7'. Repeatable.",
 )
 
+all_topics_option = click.option("--all-topics", is_flag=True, help="Every partition that the group has an offset for.")
+
 
 def place_options(function: Function) -> Function:
-    """Add the options that say where groups are: brokers and registry, --timeout, --json."""
+    """Add the options that say where groups are, and --json; give the function ``places`` for them, while it runs."""
+
+    @wraps(function)
+    def with_places(
+        *,
+        zookeeper: str | None,
+        bootstrap_server: str,
+        command_config: str | None,
+        command_properties: tuple[str, ...],
+        timeout_ms: int | None,
+        **others: Any,
+    ) -> Any:
+        with ExitStack() as stack:
+            where = Places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms, stack)
+            return function(places=where, **others)
+
     timeout = click.option(
         "--timeout",
         "timeout_ms",
@@ -53,7 +71,7 @@ def place_options(function: Function) -> Function:
         metavar="MS",
         help="How long to wait for brokers and for rebalances to end.",
     )
-    return zookeeper_option(bootstrap_option(timeout(json_option(function))))
+    return zookeeper_option(bootstrap_option(timeout(json_option(cast("Function", with_places)))))
 
 
 @dataclass
@@ -64,8 +82,9 @@ class Places:
     command_config: str | None
     command_properties: tuple[str, ...]
     zookeeper: str | None
-    timeout_ms: int | None = None
-    stack: ExitStack = field(default_factory=ExitStack)
+    timeout_ms: int | None
+    # What it closes at the end.
+    stack: ExitStack
     _admin: Admin | None = None
     _registry: ZooKeeperStorage | None = None
 
@@ -127,19 +146,6 @@ class Places:
         return self.kafka if self.zookeeper is None else self.registry
 
 
-@contextmanager
-def open_places(
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    zookeeper: str | None,
-    timeout_ms: int | None = None,
-) -> Iterator[Places]:
-    """Give the places and close their connections at the end."""
-    with ExitStack() as stack:
-        yield Places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms, stack)
-
-
 def chosen_groups(groups: Iterable[str], all_groups: bool) -> list[str] | None:
     """Return the groups that were named, None for all. Raises UsageError for both or neither."""
     names = list(dict.fromkeys(groups))
@@ -178,7 +184,14 @@ def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
     return wanted
 
 
-def existing_partitions(admin: Admin, topics: dict[str, set[int] | None]) -> list[TopicPartition]:
+def chosen_topics(topics: tuple[str, ...], all_topics: bool) -> dict[str, set[int] | None]:
+    """Return what was named with --topic, nothing for --all-topics. Raises UsageError for both or neither."""
+    if bool(topics) == all_topics:
+        raise click.UsageError("name topics with --topic NAME[:N,N], or give --all-topics")
+    return parse_topics(topics)
+
+
+def existing_partitions(admin: Admin, topics: Mapping[str, set[int] | None]) -> list[TopicPartition]:
     """Return the partitions of the topics, those named or all. Raises UnknownTopicOrPartition for what is missing."""
     infos = admin.describe_topics(topics)
     found: list[TopicPartition] = []

@@ -15,18 +15,25 @@ import click
 from spark_kafkalite.cli.group_options import (
     Places,
     all_groups_option,
+    all_topics_option,
     chosen_groups,
+    chosen_topics,
     existing_partitions,
     group_option,
     no_such_group,
-    open_places,
     parse_topics,
     place_options,
     topic_option,
 )
 from spark_kafkalite.cli.group_storages import OffsetStorage, refuse_if_members
 from spark_kafkalite.cli.output import print_json, print_table, said, warn
-from spark_kafkalite.cli.reset_scenarios import check_execute, chosen_reset, execute_options, scenario_options
+from spark_kafkalite.cli.reset_scenarios import (
+    check_execute,
+    chosen_reset,
+    execute_options,
+    said_dry_run,
+    scenario_options,
+)
 from spark_kafkalite.client.offset_resets import (
     LogBounds,
     PlannedReset,
@@ -52,7 +59,7 @@ Examples:
 @group_option
 @all_groups_option
 @topic_option
-@click.option("--all-topics", is_flag=True, help="Every partition that the group has an offset for.")
+@all_topics_option
 @scenario_options
 @click.option(
     "--from-file", metavar="FILE", help="To the offsets in a CSV file: topic,partition,offset, or with group in front."
@@ -75,11 +82,7 @@ def reset_offsets(
     dry_run: bool,
     execute: bool,
     export: str | None,
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
     **scenario: Any,
 ) -> None:
@@ -93,18 +96,15 @@ def reset_offsets(
     check_execute(dry_run, execute)
     if from_file is not None and (topics or all_topics):
         raise click.UsageError("--from-file names its own partitions: leave out --topic and --all-topics")
-    if from_file is None and bool(topics) == all_topics:
-        raise click.UsageError("name topics with --topic NAME[:N,N], or give --all-topics")
-    wanted = parse_topics(topics)
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        storage = places.storage
-        every = storage.groups() if names is None else names
-        from_csv = _read_file(from_file, every) if from_file is not None else None
-        plans = {
-            group: planned_resets(places, storage, group, reset, wanted, from_csv)
-            for group in (every if from_csv is None else from_csv)
-        }
-        carry_out(storage, plans, lambda group: _resets(plans[group]), execute=execute, as_json=as_json, export=export)
+    wanted = chosen_topics(topics, all_topics) if from_file is None else {}
+    storage = places.storage
+    every = storage.groups() if names is None else names
+    from_csv = _read_file(from_file, every) if from_file is not None else None
+    plans = {
+        group: planned_resets(places, storage, group, reset, wanted, from_csv)
+        for group in (every if from_csv is None else from_csv)
+    }
+    carry_out(storage, plans, lambda group: _resets(plans[group]), execute=execute, as_json=as_json, export=export)
 
 
 def _resets(planned: Iterable[PlannedReset]) -> dict[TopicPartition, CommittedOffset]:
@@ -131,11 +131,9 @@ def planned_resets(
     committed = {each: found.offset for each, found in storage.offsets(group).items()}
     if from_csv is not None:
         reset = Reset(reset.kind, offsets=from_csv[group])
-        of_file: dict[str, set[int] | None] = {}
+        of_file: dict[str, set[int]] = {}
         for topic, number in from_csv[group]:
-            numbers = of_file.setdefault(topic, set())
-            if numbers is not None:
-                numbers.add(number)
+            of_file.setdefault(topic, set()).add(number)
         partitions = existing_partitions(places.admin, of_file)
     elif topics:
         partitions = existing_partitions(places.admin, topics)
@@ -254,7 +252,7 @@ def _warn_of_refusals(storage: OffsetStorage, plans: Mapping[str, Sequence[Plann
         if count:
             members = "1 live member" if count == 1 else f"{count} live members"
             warn(f"group {group} has {members}: --execute will be refused until its consumers are stopped")
-    said("nothing was changed: this was a dry run, --execute does it")
+    said_dry_run()
 
 
 def count_of_offsets(count: int) -> str:
@@ -274,11 +272,7 @@ def copy_offsets(
     topics: tuple[str, ...],
     dry_run: bool,
     execute: bool,
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
 ) -> None:
     """Give one group the offsets of another. Shows what it would do; --execute does it.
@@ -290,29 +284,28 @@ def copy_offsets(
     if group == to_group:
         raise click.UsageError(f"--group and --to-group are the same, {group!r}")
     wanted = parse_topics(topics)
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        storage = places.storage
-        source, target = storage.offsets(group), storage.offsets(to_group)
-        if not source:
-            raise (
-                no_such_group(group, storage.name)
-                if not storage.exists(group)
-                else GroupIdNotFound(f"group {group!r} has no offsets in {storage.name} to copy")
-            )
-        chosen = list(source)
-        if wanted:
-            named = set(existing_partitions(places.admin, wanted))
-            chosen = [each for each in source if each in named]
-        chosen = still_there(places, group, chosen)
-        planned = [
-            PlannedReset(each, target[each].offset if each in target else None, source[each].offset) for each in chosen
-        ]
-        if not planned:
-            raise GroupIdNotFound(f"group {group!r} has no offsets of {', '.join(wanted)} to copy")
-        carry_out(
-            storage,
-            {to_group: planned},
-            lambda _: {each: source[each] for each in chosen},
-            execute=execute,
-            as_json=as_json,
+    storage = places.storage
+    source, target = storage.offsets(group), storage.offsets(to_group)
+    if not source:
+        raise (
+            no_such_group(group, storage.name)
+            if not storage.exists(group)
+            else GroupIdNotFound(f"group {group!r} has no offsets in {storage.name} to copy")
         )
+    chosen = list(source)
+    if wanted:
+        named = set(existing_partitions(places.admin, wanted))
+        chosen = [each for each in source if each in named]
+    chosen = still_there(places, group, chosen)
+    planned = [
+        PlannedReset(each, target[each].offset if each in target else None, source[each].offset) for each in chosen
+    ]
+    if not planned:
+        raise GroupIdNotFound(f"group {group!r} has no offsets of {', '.join(wanted)} to copy")
+    carry_out(
+        storage,
+        {to_group: planned},
+        lambda _: {each: source[each] for each in chosen},
+        execute=execute,
+        as_json=as_json,
+    )

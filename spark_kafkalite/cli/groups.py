@@ -8,13 +8,14 @@ from __future__ import annotations
 import click
 
 from spark_kafkalite.cli.group_options import (
+    Places,
     all_groups_option,
+    all_topics_option,
     chosen_groups,
+    chosen_topics,
     existing_partitions,
     group_option,
     no_such_group,
-    open_places,
-    parse_topics,
     place_options,
     topic_option,
 )
@@ -29,10 +30,10 @@ from spark_kafkalite.cli.group_views import (
     view_group,
     warn_of_groups,
 )
+from spark_kafkalite.cli.offset_stores import offsets_of
 from spark_kafkalite.cli.options import ActionGroup
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import TopicPartition
 
 _EPILOG = """\b
 Examples:
@@ -75,22 +76,17 @@ command.add_command(copy_offsets)
 def list_groups(
     states: str | None,
     verbose: bool,
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
 ) -> None:
     """List the groups, one a line."""
     wanted = _parse_states(states) if states else None
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        if zookeeper is not None:
-            registry = places.registry
-            found = [(name, "Stable" if registry.members(name) else "Empty", "registry") for name in registry.groups()]
-            found = [each for each in found if wanted is None or each[1] in wanted]
-        else:
-            found = [(each.group_id, each.state, each.protocol_type) for each in places.admin.list_groups(wanted)]
+    if places.zookeeper is not None:
+        registry = places.registry
+        found = [(name, "Stable" if registry.members(name) else "Empty", "registry") for name in registry.groups()]
+        found = [each for each in found if wanted is None or each[1] in wanted]
+    else:
+        found = [(each.group_id, each.state, each.protocol_type) for each in places.admin.list_groups(wanted)]
     if as_json:
         print_json([{"group": name, "state": state, "protocol_type": kind} for name, state, kind in found])
     elif verbose:
@@ -124,11 +120,7 @@ def describe(
     all_groups: bool,
     show: str,
     verbose: bool,
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
 ) -> None:
     """Show groups: offsets and lag, members, or state.
@@ -137,11 +129,10 @@ def describe(
     group is in time.
     """
     names = chosen_groups(groups, all_groups)
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        with_offsets = show == "offsets"
-        found: list[GroupView] = []
-        for name in places.storage.groups() if names is None else names:
-            found.append(view_group(places, name, with_offsets=with_offsets))
+    with_offsets = show == "offsets"
+    found: list[GroupView] = []
+    for name in places.storage.groups() if names is None else names:
+        found.append(view_group(places, name, with_offsets=with_offsets))
     if as_json:
         print_json([group_as_json(each, with_offsets=with_offsets) for each in found])
         return
@@ -164,28 +155,23 @@ def describe(
 def delete(
     groups: tuple[str, ...],
     all_groups: bool,
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
 ) -> None:
     """Delete groups without members, with their offsets. There is no way back."""
     names = chosen_groups(groups, all_groups)
     deleted: list[str] = []
     failed: list[KafkaliteError] = []
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        storage = places.storage
-        for name in storage.groups() if names is None else names:
-            try:
-                storage.delete(name)
-            except KafkaliteError as error:
-                failed.append(error)
-            else:
-                deleted.append(name)
-                if not as_json:
-                    click.echo(f"Deleted group {name}.")
+    storage = places.storage
+    for name in storage.groups() if names is None else names:
+        try:
+            storage.delete(name)
+        except KafkaliteError as error:
+            failed.append(error)
+        else:
+            deleted.append(name)
+            if not as_json:
+                click.echo(f"Deleted group {name}.")
     if as_json:
         print_json({"deleted": deleted})
     elif not deleted and not failed:
@@ -197,33 +183,25 @@ def delete(
 @command.command("delete-offsets")
 @click.option("--group", required=True, metavar="NAME", help="The group.")
 @topic_option
-@click.option("--all-topics", is_flag=True, help="Every partition that the group has an offset for.")
+@all_topics_option
 @place_options
 def delete_offsets(
     group: str,
     topics: tuple[str, ...],
     all_topics: bool,
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
 ) -> None:
     """Delete a group's offsets, and print what they were. Refused for topics that its members read."""
-    if bool(topics) == all_topics:
-        raise click.UsageError("name topics with --topic NAME[:N,N], or give --all-topics")
-    wanted = parse_topics(topics)
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        storage = places.storage
-        offsets = storage.offsets(group)
-        if not offsets and not storage.exists(group):
-            raise no_such_group(group, storage.name)
-        chosen = {each: old for each, old in offsets.items() if all_topics or _is_named(each, wanted)}
-        unknown = set(wanted) - {each.topic for each in chosen}
-        if unknown and storage.name == KAFKA:
-            existing_partitions(places.admin, {topic: wanted[topic] for topic in unknown})
-        storage.delete_offsets(group, chosen)
+    wanted = chosen_topics(topics, all_topics)
+    storage = places.storage
+    chosen = offsets_of(storage, group, wanted)
+    if not chosen and not storage.exists(group):
+        raise no_such_group(group, storage.name)
+    unknown = set(wanted) - {each.topic for each in chosen}
+    if unknown and storage.name == KAFKA:
+        existing_partitions(places.admin, {topic: wanted[topic] for topic in unknown})
+    storage.delete_offsets(group, chosen)
     if as_json:
         print_json(
             [{"group": group, "topic": each.topic, "partition": each.partition, "offset": old.offset}
@@ -234,11 +212,3 @@ def delete_offsets(
     else:
         rows = [(group, each.topic, each.partition, old.offset) for each, old in chosen.items()]
         print_table(("GROUP", "TOPIC", "PARTITION", "DELETED-OFFSET"), rows)
-
-
-def _is_named(topic_partition: TopicPartition, wanted: dict[str, set[int] | None]) -> bool:
-    topic, partition = topic_partition
-    if topic not in wanted:
-        return False
-    numbers = wanted[topic]
-    return numbers is None or partition in numbers

@@ -15,9 +15,11 @@ from typing import Any
 import click
 
 from spark_kafkalite.cli.group_options import (
+    Places,
+    all_topics_option,
+    chosen_topics,
     existing_partitions,
     no_such_group,
-    open_places,
     parse_topics,
     place_options,
     topic_option,
@@ -26,12 +28,16 @@ from spark_kafkalite.cli.group_resets import count_of_offsets, plan_with_brokers
 from spark_kafkalite.cli.group_storages import KAFKA, ZOOKEEPER, OffsetStorage, refuse_if_members
 from spark_kafkalite.cli.offset_stores import offsets_of
 from spark_kafkalite.cli.output import print_json, print_table, said
-from spark_kafkalite.cli.reset_scenarios import check_execute, chosen_reset, execute_options, scenario_options
+from spark_kafkalite.cli.reset_scenarios import (
+    check_execute,
+    chosen_reset,
+    execute_options,
+    said_dry_run,
+    scenario_options,
+)
 from spark_kafkalite.client.offset_resets import listed, only_backwards
 from spark_kafkalite.errors import GroupIdNotFound, KafkaliteError
 from spark_kafkalite.model import CommittedOffset
-
-_DRY_RUN = "nothing was changed: this was a dry run, --execute does it"
 
 
 class NotVerified(KafkaliteError):
@@ -60,11 +66,7 @@ def migrate(
     topics: tuple[str, ...],
     dry_run: bool,
     execute: bool,
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
 ) -> None:
     """Copy a stopped group's offsets from the registry to its coordinator, or back. Needs --zookeeper.
@@ -76,46 +78,45 @@ def migrate(
     if from_storage == to_storage:
         raise click.UsageError(f"--from {from_storage} --to {to_storage}: there is nothing to move")
     wanted = parse_topics(topics)
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        # Both, before anything is shown: an address that is wrong is told at once.
-        storages: dict[str, OffsetStorage] = {ZOOKEEPER: places.registry, KAFKA: places.kafka}
-        target = storages.pop(to_storage)
-        (source,) = storages.values()
-        old, found = target.offsets(group), offsets_of(source, group, wanted)
-        if not found:
-            if not source.exists(group):
-                raise no_such_group(group, source.name)
-            raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets in {source.name} to move")
-        there = still_there(places, group, found)
-        ahead = [each for each in there if each in old and old[each].offset > found[each].offset]
-        new = {each: found[each] for each in there if each not in ahead}
-        if not as_json:
-            print_table(
+    # Both, before anything is shown: an address that is wrong is told at once.
+    storages: dict[str, OffsetStorage] = {ZOOKEEPER: places.registry, KAFKA: places.kafka}
+    target = storages.pop(to_storage)
+    (source,) = storages.values()
+    old, found = target.offsets(group), offsets_of(source, group, wanted)
+    if not found:
+        if not source.exists(group):
+            raise no_such_group(group, source.name)
+        raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets in {source.name} to move")
+    there = still_there(places, group, found)
+    ahead = [each for each in there if each in old and old[each].offset > found[each].offset]
+    new = {each: found[each] for each in there if each not in ahead}
+    if not as_json:
+        print_table(
+            (
+                *("GROUP", "TOPIC", "PARTITION", f"{source.name.upper()}-OFFSET", f"{target.name.upper()}-OFFSET"),
+                *("NEW-OFFSET", "NOTE"),
+            ),
+            [
                 (
-                    *("GROUP", "TOPIC", "PARTITION", f"{source.name.upper()}-OFFSET", f"{target.name.upper()}-OFFSET"),
-                    *("NEW-OFFSET", "NOTE"),
-                ),
-                [
-                    (
-                        *(group, each.topic, each.partition, found[each].offset),
-                        old[each].offset if each in old else "-",
-                        max(found[each].offset, old[each].offset) if each in old else found[each].offset,
-                        f"{target.name} is ahead and stays" if each in ahead else "",
-                    )
-                    for each in there
-                ],
-            )
-        for storage in (source, target):
-            refuse_if_members(storage, group, "its offsets cannot be migrated")
-        if execute:
-            target.alter(group, new)
-            _verify(target, group, new)
-            said(
-                f"{count_of_offsets(len(new))} of group {group} copied from {source.name} to {target.name} and read "
-                f"again; start its consumers with offsets.storage={target.name}"
-            )
-        else:
-            said(_DRY_RUN)
+                    *(group, each.topic, each.partition, found[each].offset),
+                    old[each].offset if each in old else "-",
+                    max(found[each].offset, old[each].offset) if each in old else found[each].offset,
+                    f"{target.name} is ahead and stays" if each in ahead else "",
+                )
+                for each in there
+            ],
+        )
+    for storage in (source, target):
+        refuse_if_members(storage, group, "its offsets cannot be migrated")
+    if execute:
+        target.alter(group, new)
+        _verify(target, group, new)
+        said(
+            f"{count_of_offsets(len(new))} of group {group} copied from {source.name} to {target.name} and read "
+            f"again; start its consumers with offsets.storage={target.name}"
+        )
+    else:
+        said_dry_run()
     if as_json:
         print_json(
             {
@@ -149,7 +150,7 @@ def _verify(storage: OffsetStorage, group: str, written: dict[Any, CommittedOffs
 @click.command("rewind")
 @click.option("--group", required=True, metavar="NAME", help="The group.")
 @topic_option
-@click.option("--all-topics", is_flag=True, help="Every partition that the group has an offset for.")
+@all_topics_option
 @scenario_options
 @execute_options
 @place_options
@@ -159,11 +160,7 @@ def rewind(
     all_topics: bool,
     dry_run: bool,
     execute: bool,
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
     **scenario: Any,
 ) -> None:
@@ -174,62 +171,57 @@ def rewind(
     """
     reset = chosen_reset(**scenario)
     check_execute(dry_run, execute)
-    if bool(topics) == all_topics:
-        raise click.UsageError("name topics with --topic NAME[:N,N], or give --all-topics")
-    wanted = parse_topics(topics)
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        storages: list[OffsetStorage] = [places.kafka] if zookeeper is None else [places.registry, places.kafka]
-        if wanted:
-            existing_partitions(places.admin, wanted)
-        found = {each.name: offsets_of(each, group, wanted) for each in storages}
-        if not any(found.values()):
-            if not any(each.exists(group) for each in storages):
-                raise no_such_group(group, KAFKA)
-            raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets to take back")
-        # Consumers start from the larger, so that is where the group is.
-        larger = {
-            each: max(offsets[each].offset for offsets in found.values() if each in offsets)
-            for each in sorted({each for offsets in found.values() for each in offsets})
-        }
-        planned = only_backwards(plan_with_brokers(places, reset, still_there(places, group, larger), larger))
-        if not as_json:
-            print_table(
+    wanted = chosen_topics(topics, all_topics)
+    storages: list[OffsetStorage] = [places.kafka] if places.zookeeper is None else [places.registry, places.kafka]
+    if wanted:
+        existing_partitions(places.admin, wanted)
+    found = {each.name: offsets_of(each, group, wanted) for each in storages}
+    if not any(found.values()):
+        if not any(each.exists(group) for each in storages):
+            raise no_such_group(group, KAFKA)
+        raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets to take back")
+    # Consumers start from the larger, so that is where the group is.
+    larger = {
+        each: max(offsets[each].offset for offsets in found.values() if each in offsets)
+        for each in sorted({each for offsets in found.values() for each in offsets})
+    }
+    planned = only_backwards(plan_with_brokers(places, reset, still_there(places, group, larger), larger))
+    if not as_json:
+        print_table(
+            (
+                *("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"),
+                *(f"{name.upper()}-OFFSET" for name in found),
+                *("CHANGE", "NOTE"),
+            ),
+            [
                 (
-                    *("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"),
-                    *(f"{name.upper()}-OFFSET" for name in found),
-                    *("CHANGE", "NOTE"),
-                ),
-                [
-                    (
-                        *(group, each.topic_partition.topic, each.topic_partition.partition, each.new),
-                        *(
-                            offsets[each.topic_partition].offset if each.topic_partition in offsets else "-"
-                            for offsets in found.values()
-                        ),
-                        f"{each.change:+d}",
-                        each.note,
-                    )
-                    for each in planned
-                ],
-            )
-        left = len(larger) - len(planned)
-        if left:
-            said(f"{count_of_offsets(left)} of group {group} would not go back: left alone")
+                    *(group, each.topic_partition.topic, each.topic_partition.partition, each.new),
+                    *(
+                        offsets[each.topic_partition].offset if each.topic_partition in offsets else "-"
+                        for offsets in found.values()
+                    ),
+                    f"{each.change:+d}",
+                    each.note,
+                )
+                for each in planned
+            ],
+        )
+    left = len(larger) - len(planned)
+    if left:
+        said(f"{count_of_offsets(left)} of group {group} would not go back: left alone")
+    for storage in storages:
+        refuse_if_members(storage, group, "its offsets cannot be moved")
+    new = {each.topic_partition: CommittedOffset(each.new) for each in planned}
+    if execute:
         for storage in storages:
-            refuse_if_members(storage, group, "its offsets cannot be moved")
-        new = {each.topic_partition: CommittedOffset(each.new) for each in planned}
-        if execute:
-            for storage in storages:
-                stored = found[storage.name]
-                writes = {
-                    each: offset
-                    for each, offset in new.items()
-                    if each in stored and stored[each].offset > offset.offset
-                }
-                storage.alter(group, writes)
-                said(f"{count_of_offsets(len(writes))} of group {group} taken back in {storage.name}")
-        else:
-            said(_DRY_RUN)
+            stored = found[storage.name]
+            writes = {
+                each: offset for each, offset in new.items() if each in stored and stored[each].offset > offset.offset
+            }
+            storage.alter(group, writes)
+            said(f"{count_of_offsets(len(writes))} of group {group} taken back in {storage.name}")
+    else:
+        said_dry_run()
     if as_json:
         print_json(
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from spark_kafkalite.cli.group_options import no_such_group, open_places, parse_topics, place_options, topic_option
+from spark_kafkalite.cli.group_options import Places, no_such_group, parse_topics, place_options, topic_option
 from spark_kafkalite.cli.group_storages import KAFKA, ZOOKEEPER, OffsetStorage
 from spark_kafkalite.cli.output import print_json, print_table
 from spark_kafkalite.model import CommittedOffset, TopicPartition
@@ -33,11 +33,7 @@ def _cell(offsets: Offsets, topic_partition: TopicPartition) -> int | None:
 def show(
     group: str,
     topics: tuple[str, ...],
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
 ) -> None:
     """Show a group's offsets: at its coordinator, and in the registry too with --zookeeper.
@@ -45,13 +41,12 @@ def show(
     While offsets are committed to both (dual.commit.enabled), consumers start from the larger of the two.
     """
     wanted = parse_topics(topics)
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        storages: list[OffsetStorage] = [places.kafka] if zookeeper is None else [places.kafka, places.registry]
-        found = {each.name: offsets_of(each, group, wanted) for each in storages}
-        partitions = sorted({each for offsets in found.values() for each in offsets})
-        if not partitions and not any(each.exists(group) for each in storages):
-            raise no_such_group(group, KAFKA)
-        lags = places.admin.lag_behind(dict.fromkeys(partitions)) if partitions else {}
+    storages: list[OffsetStorage] = [places.kafka] if places.zookeeper is None else [places.kafka, places.registry]
+    found = {each.name: offsets_of(each, group, wanted) for each in storages}
+    partitions = sorted({each for offsets in found.values() for each in offsets})
+    if not partitions and not any(each.exists(group) for each in storages):
+        raise no_such_group(group, KAFKA)
+    lags = places.admin.lag_behind(dict.fromkeys(partitions)) if partitions else {}
     if as_json:
         print_json(
             [
@@ -93,11 +88,7 @@ def diff(
     group: str,
     with_group: str | None,
     topics: tuple[str, ...],
-    zookeeper: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
-    timeout_ms: int | None,
+    places: Places,
     as_json: bool,
 ) -> int:
     """Show where offsets differ: a group's in the registry from those at its coordinator, or two groups'.
@@ -105,21 +96,20 @@ def diff(
     The exit code is 1 when something differs, as that of diff.
     """
     wanted = parse_topics(topics)
-    if with_group is None and zookeeper is None:
+    if with_group is None and places.zookeeper is None:
         raise click.UsageError("name what to compare with: --zookeeper HOST:PORT, or --with-group NAME")
-    with open_places(bootstrap_server, command_config, command_properties, zookeeper, timeout_ms) as places:
-        sides: dict[str, tuple[OffsetStorage, str]]
-        if with_group is None:
-            sides = {KAFKA: (places.kafka, group), ZOOKEEPER: (places.registry, group)}
-        else:
-            sides = {group: (places.storage, group), with_group: (places.storage, with_group)}
-        found: dict[str, Offsets] = {}
-        for name, (storage, of_group) in sides.items():
-            found[name] = offsets_of(storage, of_group, wanted)
-            if not found[name] and not storage.exists(of_group) and with_group is not None:
-                raise no_such_group(of_group, storage.name)
-        if with_group is None and not any(storage.exists(group) for storage, _ in sides.values()):
-            raise no_such_group(group, KAFKA)
+    sides: dict[str, tuple[OffsetStorage, str]]
+    if with_group is None:
+        sides = {KAFKA: (places.kafka, group), ZOOKEEPER: (places.registry, group)}
+    else:
+        sides = {group: (places.storage, group), with_group: (places.storage, with_group)}
+    found: dict[str, Offsets] = {}
+    for name, (storage, of_group) in sides.items():
+        found[name] = offsets_of(storage, of_group, wanted)
+        if not found[name] and not storage.exists(of_group) and with_group is not None:
+            raise no_such_group(of_group, storage.name)
+    if with_group is None and not any(storage.exists(group) for storage, _ in sides.values()):
+        raise no_such_group(group, KAFKA)
     (first, of_first), (second, of_second) = found.items()
     rows = [
         (each, _cell(of_first, each), _cell(of_second, each))

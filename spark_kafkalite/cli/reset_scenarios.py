@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from spark_kafkalite.cli.output import said
 from spark_kafkalite.client.offset_resets import Reset, ResetKind, parse_datetime_ms, parse_duration_ms
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import ConfigError
@@ -84,3 +85,8 @@ def check_execute(dry_run: bool, execute: bool) -> None:
     """Raise UsageError when both are given."""
     if dry_run and execute:
         raise click.UsageError("--dry-run and --execute exclude each other")
+
+
+def said_dry_run() -> None:
+    """Say that nothing has been done."""
+    said("nothing was changed: this was a dry run, --execute does it")
