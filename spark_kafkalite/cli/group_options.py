@@ -118,6 +118,7 @@ class Places:
             if self.zookeeper is None:
                 raise click.UsageError("this needs --zookeeper HOST:PORT, the registry that the group's offsets lie in")
             from spark_kafkalite.cli.registry_storage import ZooKeeperStorage
+            from spark_kafkalite.registry.store import ConnectionLoss
             from spark_kafkalite.registry.zookeeper import open_zookeeper
 
             if not _CONNECT.fullmatch(self.zookeeper):
@@ -128,7 +129,7 @@ class Places:
             log.setLevel(logging.CRITICAL)
             try:
                 store = open_zookeeper(self.zookeeper, connect_timeout_s=_ZOOKEEPER_WITHIN_S, make_chroot=False)
-            except RegistryError as error:
+            except ConnectionLoss as error:
                 raise RegistryError(
                     f"--zookeeper {self.zookeeper}: nothing there answers in ZooKeeper's protocol within "
                     f"{_ZOOKEEPER_WITHIN_S:g} s; give the address of the ensemble, of 'kafkalite registry', or of a "

@@ -122,6 +122,13 @@ def test_a_group_is_stopped_moved_and_started_again(
     assert group not in kafkalite("groups", "list")[0].split()
 
 
+def test_a_chroot_that_is_not_there_is_told_from_a_registry_that_is_not(
+    broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["groups", "list", "--zookeeper", f"{broker.registry_connect}/mistyped"]) == 1
+    assert "has no node /mistyped" in capsys.readouterr().err
+
+
 def test_a_group_is_migrated_and_goes_on_where_it_was(
     broker: BrokerProcess, group: str, topic: str, kafkalite: Callable[..., tuple[str, str]]
 ) -> None:
