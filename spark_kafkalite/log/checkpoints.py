@@ -7,7 +7,7 @@ owner looks at its errors (``finish``). Recovery points go first: they are the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.checkpoint import CLEANER_OFFSET_FILE, HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE
@@ -63,7 +63,6 @@ class Checkpoints:
         self,
         fs: Fs,
         directories: LogDirectories,
-        log_dirs: Iterable[str],
         logs: Mapping[TopicPartition, PartitionLog],
         log_starts: LogStarts,
     ) -> None:
@@ -71,7 +70,6 @@ class Checkpoints:
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._fs = fs
         self._directories = directories
-        self._log_dirs = list(log_dirs)
         self._logs = logs
         self._log_starts = log_starts
         # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
@@ -82,8 +80,8 @@ class Checkpoints:
 
     def _files(self, name: str, *, leaves_out_zero: bool = False) -> dict[str, OffsetCheckpoint]:
         return {
-            log_dir: OffsetCheckpoint(self._fs, f"{log_dir}/{name}", leaves_out_zero=leaves_out_zero)
-            for log_dir in self._log_dirs
+            disk.path: OffsetCheckpoint(self._fs, f"{disk.path}/{name}", leaves_out_zero=leaves_out_zero)
+            for disk in self._directories
         }
 
     def name_removed(self, topic_partition: TopicPartition) -> bool:
@@ -154,7 +152,7 @@ class Checkpoints:
 
     def logs_by_directory(self) -> dict[str, dict[TopicPartition, PartitionLog]]:
         """Return the logs of each log directory, none where there are none."""
-        by_directory: dict[str, dict[TopicPartition, PartitionLog]] = {path: {} for path in self._log_dirs}
+        by_directory: dict[str, dict[TopicPartition, PartitionLog]] = {disk.path: {} for disk in self._directories}
         for key, log in self._logs.items():
             by_directory[log.disk.path][key] = log
         return by_directory

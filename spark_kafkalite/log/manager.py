@@ -97,7 +97,7 @@ class LogManager:
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
         self.log_starts = LogStarts(fs, self.log_dirs)
-        self.checkpoints = Checkpoints(fs, self.directories, self.log_dirs, self.logs, self.log_starts)
+        self.checkpoints = Checkpoints(fs, self.directories, self.logs, self.log_starts)
         self._closed = False
 
     # Start ----------------------------------------------------------------------------------------------------------
