@@ -134,28 +134,45 @@ class CooperativeConfluent(Confluent):
         self.owned = self.owned - {one.partition for one in partitions}
 
 
+def _settings(member: GroupMember) -> dict[str, Any]:
+    """The settings of kafka-python, whose names aiokafka has too."""
+    return {
+        "bootstrap_servers": member.bootstrap,
+        "group_id": member.group,
+        "group_instance_id": member.instance,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": SESSION_MS,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+        "fetch_max_wait_ms": 50,
+    }
+
+
+class _Told:
+    """Passes on to a member what its library tells a listener."""
+
+    def __init__(self, member: GroupMember) -> None:
+        self._member = member
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self._member.assigned(assigned)
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        self._member.revoked(revoked)
+
+
+class _KafkaPythonListener(_Told, kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    pass
+
+
+class _AiokafkaListener(_Told, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    pass
+
+
 class KafkaPython(GroupMember):
     def consume(self) -> None:
-        member = self
-
-        class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
-            def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                member.assigned(assigned)
-
-            def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                member.revoked(revoked)
-
-        consumer = kafka.KafkaConsumer(
-            bootstrap_servers=self.bootstrap,
-            group_id=self.group,
-            group_instance_id=self.instance,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            fetch_max_wait_ms=50,
-        )
-        consumer.subscribe([self.topic], listener=Listener())
+        consumer = kafka.KafkaConsumer(**_settings(self))
+        consumer.subscribe([self.topic], listener=_KafkaPythonListener(self))
         try:
             while not self.leaving:
                 for records in consumer.poll(timeout_ms=int(_KAFKA_PYTHON_POLL_S * 1000)).values():
@@ -171,26 +188,8 @@ class Aiokafka(GroupMember):
         asyncio.run(self._consume())
 
     async def _consume(self) -> None:
-        member = self
-
-        class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
-            def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                member.assigned(assigned)
-
-            def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                member.revoked(revoked)
-
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self.bootstrap,
-            group_id=self.group,
-            group_instance_id=self.instance,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            fetch_max_wait_ms=50,
-        )
-        consumer.subscribe([self.topic], listener=Listener())
+        consumer = aiokafka.AIOKafkaConsumer(**_settings(self))
+        consumer.subscribe([self.topic], listener=_AiokafkaListener(self))
         await consumer.start()
         try:
             while not self.leaving:
