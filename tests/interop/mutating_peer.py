@@ -141,14 +141,24 @@ DAMAGES: tuple[Callable[[random.Random, bytearray], None], ...] = (
 )  # fmt: skip
 
 
+def _batch_bounds(frame: Frame) -> tuple[int, int]:
+    """Return where the only batch of a produce request begins and ends: its length must lead to the request's end.
+
+    Zeros and a 2 in their places alone are not enough: timestamps, CRCs and compressed bytes have such runs, too.
+    """
+    for start in range(len(frame) - 61, -1, -1):
+        end = start + 12 + struct.unpack_from(">i", frame, start + 8)[0]
+        # After the batch stand at most the three empty tag sections of the partition, the topic and the request.
+        if frame[start + 16] == 2 and frame[start : start + 8] == bytes(8) and 0 <= len(frame) - end <= 3:
+            return start, end
+    raise AssertionError(f"no batch in {frame.hex()}")
+
+
 def damaged(rng: random.Random, frame: Frame) -> bytearray:
     """Return a damaged copy; of the resealed topic's batches the inside, with length and CRC made right again."""
     changed = bytearray(frame)
     if struct.unpack_from(">h", frame)[0] == _PRODUCE and RESEALED_TOPIC.encode() in frame:
-        start = len(frame) - 61
-        while frame[start + 16 : start + 17] != b"\x02" or struct.unpack_from(">q", frame, start)[0] != 0:
-            start -= 1
-        end = start + 12 + struct.unpack_from(">i", frame, start + 8)[0]
+        start, end = _batch_bounds(frame)
         # From the attributes on: what the CRC covers. The length stays, so the damage must keep it.
         inside = bytearray(frame[start + 21 : end])
         for _ in range(rng.choice((1, 1, 2, 4))):
