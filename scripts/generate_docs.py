@@ -128,6 +128,8 @@ def _row(setting: Setting) -> str:
 def _allowed(setting: Setting) -> str:
     if setting.choices is not None:
         return ", ".join(f"`{choice}`" for choice in setting.choices)
+    if setting.form is not None:
+        return setting.form[1]
     if setting.minimum is not None and setting.maximum is not None:
         return f"{setting.minimum} to {setting.maximum}"
     if setting.minimum is not None:

@@ -33,7 +33,8 @@ class Setting:
     """One setting.
 
     ``default`` is the parsed value (a tuple for a list); None means "not set". ``minimum`` and ``maximum`` are
-    inclusive. ``choices`` bounds a string, or each item of a list. ``unit`` is for the reader ("ms", "bytes").
+    inclusive. ``choices`` bounds a string, or each item of a list, which then holds each once. ``form`` is a regular
+    expression for the whole text, and how to say it to the reader. ``unit`` is for the reader ("ms", "bytes").
     ``synonyms`` are further names under which a user may give it; given under several names, the main name's value
     counts, else that of the synonym given last. ``dynamic`` says that a running broker takes changes of it.
     """
@@ -46,6 +47,7 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] | None = None
+    form: tuple[str, str] | None = None
     synonyms: tuple[str, ...] = ()
     dynamic: bool = False
 
@@ -82,7 +84,8 @@ class Setting:
             return value
         if self.kind == "list":
             items = raw.split(",") if isinstance(raw, str) else list(raw)  # type: ignore[call-overload]
-            return tuple(str(item).strip() for item in items if str(item).strip())
+            kept = [str(item).strip() for item in items if str(item).strip()]
+            return tuple(kept if self.choices is None else dict.fromkeys(kept))
         text = ("true" if raw else "false") if isinstance(raw, bool) else str(raw)
         return text.strip() if self.kind == "string" else text
 
@@ -99,6 +102,11 @@ class Setting:
             for item in value if self.kind == "list" else (value,):
                 if item not in self.choices:
                     raise ConfigError(f"{self.name}={item}: must be one of {', '.join(self.choices)}")
+        if self.form is not None:
+            pattern, said = self.form
+            text = self.text(value) or ""
+            if re.fullmatch(pattern, text) is None:
+                raise ConfigError(f"{self.name}={text}: must be {said}")
 
     def text(self, value: Any) -> str | None:
         """Return ``value`` as Kafka writes it in files and answers (booleans lower-case, lists with commas)."""

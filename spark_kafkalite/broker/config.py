@@ -169,7 +169,7 @@ BROKER_SETTINGS = SettingGroup(
             "int",
             2**31 - 1,
             "Connections that may be open; a further one is closed.",
-            minimum=0,
+            minimum=1,
             dynamic=True,
         ),
         Setting(
@@ -177,7 +177,7 @@ BROKER_SETTINGS = SettingGroup(
             "int",
             2**31 - 1,
             "Connections from one address that may be open; a further one is closed.",
-            minimum=0,
+            minimum=1,
             dynamic=True,
         ),
         Setting(

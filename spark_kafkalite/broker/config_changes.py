@@ -229,7 +229,7 @@ def _apply(
     present = _items(setting, settings[name] if name in settings else defaults[name])
     given = _items(setting, value)
     if operation.operation == Operation.APPEND:
-        present += [item for item in given if item not in present]
+        present += [item for item in dict.fromkeys(given) if item not in present]
     else:
         present = [item for item in present if item not in given]
     settings[name] = ",".join(present)

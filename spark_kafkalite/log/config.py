@@ -24,6 +24,9 @@ _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 _DAY_MS = 24 * _HOUR_MS
 
+_GZIP_LEVELS = (r"-1|[1-9]", "-1 or 1 to 9")
+_THROTTLED_REPLICAS = (r"\*|([0-9]+:[0-9]+(,[0-9]+:[0-9]+)*)?", "* or PARTITION:BROKER with commas")
+
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 TOPIC_SETTINGS = SettingGroup(
@@ -39,7 +42,7 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "compression.gzip.level", "int", -1, "Level at which the broker compresses with gzip; -1 is the library's.",
-            minimum=-1, maximum=9,
+            form=_GZIP_LEVELS,
         ),
         Setting(
             "compression.lz4.level", "int", 9,
@@ -84,6 +87,7 @@ TOPIC_SETTINGS = SettingGroup(
         Setting(
             "follower.replication.throttled.replicas", "list", (),
             "Replicas (partition:broker, or *) whose copying from the leader is throttled.",
+            form=_THROTTLED_REPLICAS,
         ),
         Setting(
             "index.interval.bytes", "int", 4096, "How many bytes of log lie between two index entries.",
@@ -92,6 +96,7 @@ TOPIC_SETTINGS = SettingGroup(
         Setting(
             "leader.replication.throttled.replicas", "list", (),
             "Replicas (partition:broker, or *) whose reading by followers is throttled.",
+            form=_THROTTLED_REPLICAS,
         ),
         Setting(
             "local.retention.bytes", "long", -2,
@@ -261,6 +266,7 @@ def _broker_setting(topic_setting: Setting, synonym: Synonym, first: bool) -> Se
         else topic_setting.minimum,
         maximum=None if scaled else topic_setting.maximum,
         choices=topic_setting.choices,
+        form=topic_setting.form,
         # As in Kafka: what has a finer synonym is read at the start only.
         dynamic=first,
     )

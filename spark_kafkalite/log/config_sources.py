@@ -122,8 +122,8 @@ def describe_broker(
             for source, synonym, value in _found(_FAMILY.get(setting.name, (Synonym(setting.name),)), layers)
         ]
         default = _DEFAULTS.get(setting.name, setting.default)
-        synonyms.append(ConfigSynonym(setting.name, setting.text(default), SOURCE_DEFAULT))
-        described.append(
-            DescribedSetting(setting, setting.text(values[setting.name]), synonyms[0].source, tuple(synonyms))
-        )
+        if default is not None:
+            synonyms.append(ConfigSynonym(setting.name, setting.text(default), SOURCE_DEFAULT))
+        source = synonyms[0].source if synonyms else SOURCE_DEFAULT
+        described.append(DescribedSetting(setting, setting.text(values[setting.name]), source, tuple(synonyms)))
     return described

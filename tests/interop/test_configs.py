@@ -31,6 +31,7 @@ from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.alter_configs import AlterableConfig as LegacyConfig
 from spark_kafkalite.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
+from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from spark_kafkalite.wire.messages.incremental_alter_configs import AlterableConfig, IncrementalAlterConfigsRequest
 from spark_kafkalite.wire.messages.incremental_alter_configs import AlterConfigsResource as Resource
 from tests.interop.raw_client import RawClient
@@ -120,6 +121,13 @@ def test_the_four_operations(admin: Admin) -> None:
         ((TOPIC, "refusing"), [("retention.ms", SET, "soon")], 40, "retention.ms='soon': not a valid long"),
         ((TOPIC, "refusing"), [("segment.bytes", SET, "3")], 40, "segment.bytes=3: must be at least 14"),
         ((TOPIC, "refusing"), [("cleanup.policy", APPEND, "burn")], 40, "cleanup.policy=burn: must be one of"),
+        ((TOPIC, "refusing"), [("compression.gzip.level", SET, "0")], 40, "compression.gzip.level=0: must be -1 or 1"),
+        (
+            (TOPIC, "refusing"),
+            [("leader.replication.throttled.replicas", SET, "*,0:1")],
+            40,
+            "must be * or PARTITION:BROKER with commas",
+        ),
         (
             (TOPIC, "refusing"),
             [("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8")],
@@ -133,6 +141,7 @@ def test_the_four_operations(admin: Admin) -> None:
         ((BROKER, "1"), [("log.dirs", SET, "/x")], 42, "log.dirs is read-only: it cannot be updated dynamically"),
         ((BROKER, ""), [("log.retention.hours", SET, "1")], 42, "change log.retention.ms instead"),
         ((BROKER, ""), [("log.retenton.ms", SET, "1")], 42, "did you mean 'log.retention.ms'"),
+        ((BROKER, ""), [("max.connections", SET, "0")], 42, "max.connections=0: must be at least 1"),
         ((BROKER, "1"), [("log.retention.ms", SET, "-7")], 42, "log.retention.ms=-7: must be at least -1"),
         ((BROKER, "1"), [("log.cleaner.max.compaction.lag.ms", SET, "1"),
                          ("log.cleaner.min.compaction.lag.ms", SET, "2")], 42, "must not be above"),
@@ -155,6 +164,17 @@ def test_refusals(
     if name == "refusing":
         assert [each for each in admin.describe_configs(topic=name).values() if each.source == "topic"] == []
     assert admin.describe_configs(all_brokers=True) == {}
+
+
+def test_a_policy_is_kept_once_and_no_keys_ask_for_all(broker: BrokerProcess, admin: Admin) -> None:
+    topic = made(admin, "once", cleanup_policy="compact,delete,compact")
+    admin.incremental_alter_configs([ConfigChange("cleanup.policy", "append", "delete,delete")], topic=topic)
+    asked = DescribeConfigsResource(resource_type=TOPIC, resource_name=topic, configuration_keys=[])
+    with RawClient(broker.bootstrap) as client:
+        for version in range(1, 5):
+            (result,) = client.call(DescribeConfigsRequest(resources=[asked]), version).results
+            found = {entry.name: entry.value for entry in result.configs}
+            assert (found["cleanup.policy"], "segment.bytes" in found) == ("compact,delete", True)
 
 
 def test_each_resource_has_its_own_outcome(broker: BrokerProcess, admin: Admin) -> None:

@@ -54,7 +54,7 @@ async def handle(context: BrokerContext, request: Request, message: DescribeConf
         try:
             entries = _entries(context, resource)
             wanted = resource.configuration_keys
-            result.configs = [entry for entry in entries if wanted is None or entry.name in wanted]
+            result.configs = [entry for entry in entries if not wanted or entry.name in wanted]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
         for entry in result.configs:

@@ -103,4 +103,5 @@ def test_a_brokers_setting_is_shown_as_it_is_in_force() -> None:
         ("num.partitions", "3", SOURCE_STATIC_BROKER),
         ("num.partitions", "1", SOURCE_DEFAULT),
     ]
-    assert described["broker.rack"].value is None
+    # What has no default names none.
+    assert described["broker.rack"] == (BROKER_SETTINGS["broker.rack"], None, SOURCE_DEFAULT, ())
