@@ -10,7 +10,9 @@ are answered; connections close; threads end; the controller's role and the regi
 flushed and closed and the clean-shutdown marker is written; the registry closes last. Exit code 0.
 
 If the registry is lost (its disk failed) the broker stops with exit code 1: it may not lead what it cannot prove to
-lead.
+lead. So it does when its last log directory fails, as Kafka halts then: alive it could only refuse, and its clients
+would go on asking it. Nothing is written to failed directories, so their next start is one after a crash. Whatever
+hangs on such a disk is not waited for: the process ends after some seconds.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -46,7 +50,7 @@ from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import ConfigError, RegistryError
+from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
 from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.expiry import OffsetExpiry
 from spark_kafkalite.groups.members import GroupLimits
@@ -71,6 +75,8 @@ logger = logging.getLogger(__name__)
 _DRAIN_S = 1.0
 # How long the first elections may take; afterwards the broker serves what it has.
 _FIRST_LEADERS_S = 30.0
+# How long a stop may take that no log directory is left for; a thread may hang in a call to a dead disk.
+_STOP_WITHOUT_DISKS_S = 3.0
 
 
 class Broker:
@@ -84,8 +90,12 @@ class Broker:
         self._exit_code = 0
         # Where other processes reach the embedded registry, None when nowhere.
         self.registry_address: str | None = None
+        # Ends the process when a stop without disks takes too long.
+        self._halt = threading.Timer(_STOP_WITHOUT_DISKS_S, os._exit, (1,))
+        self._halt.daemon = True
         # Undone in reverse order, also when the start fails half-way.
         self._undo = contextlib.AsyncExitStack()
+        self._undo.callback(self._halt.cancel)
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Start, serve until told to stop, stop; return the exit code. ``on_ready`` gets the ready line or lines.
@@ -102,10 +112,8 @@ class Broker:
             except LoadInterrupted as error:
                 logger.info("broker %d stops: %s; the next start recovers its logs again", self.config.broker_id, error)
                 return self._exit_code
-            ready = f"kafkalite broker {self.config.broker_id} ready on {self.address}"
-            if self.registry_address is not None:
-                ready += f"\nkafkalite broker {self.config.broker_id} registry ready on {self.registry_address}"
-            on_ready(ready)
+            if not self._stop_wanted.is_set():
+                on_ready(self._ready_text())
             # What exists by now lives as long as the broker: the collector need not look at it again.
             gc.collect()
             gc.freeze()
@@ -113,6 +121,12 @@ class Broker:
             await self._stop_wanted.wait()
             logger.info("broker %d stops", self.config.broker_id)
         return self._exit_code
+
+    def _ready_text(self) -> str:
+        ready = f"kafkalite broker {self.config.broker_id} ready on {self.address}"
+        if self.registry_address is not None:
+            ready += f"\nkafkalite broker {self.config.broker_id} registry ready on {self.registry_address}"
+        return ready
 
     def stop(self, exit_code: int = 0) -> None:
         """Have :meth:`run` end. May be called from a signal handler of the loop."""
@@ -170,13 +184,14 @@ class Broker:
         self._replicas = replicas
         # Before the replicas, which ask for their topics' settings.
         watcher.add_listener(settings.cluster_changed)
-        logs.on_offline = replicas.directory_failed
         watcher.add_listener(replicas.cluster_changed)
         await watcher.start(cluster_id)
         self._undo.callback(watcher.close)
 
         await self._load(loop, logs)
         loaded = True
+        # Only now: loading runs in a thread, and raises by itself when no directory is left.
+        logs.on_offline = partial(self._log_directory_failed, logs)
         # Settings may have changed while the logs were loaded.
         logs.update_configs()
         replicas.set_strays_aside()
@@ -346,6 +361,16 @@ class Broker:
 
     def _storage_failed(self, partition: Partition, error: BaseException) -> None:
         self._replicas.storage_failed(partition, error)
+
+    def _log_directory_failed(self, logs: LogManager, path: str) -> None:
+        """Go on without the directory; without any, stop. Source: LogManager.handleLogDirFailure."""
+        self._replicas.directory_failed(path)
+        try:
+            logs.directories.check_any_online()
+        except KafkaStorageError as error:
+            logger.critical("broker %d stops: %s", self.config.broker_id, error)
+            self.stop(1)
+            self._halt.start()
 
     def _registry_lost(self) -> None:
         if not self._stop_wanted.is_set():

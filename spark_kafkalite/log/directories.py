@@ -42,7 +42,8 @@ class LogDirectories:
         if not self.online:
             reasons = "; ".join(f"{directory.path}: {directory.offline}" for directory in self)
             raise KafkaStorageError(
-                f"no log directory can be used: {reasons}; repair the disks, or name other directories in log.dirs"
+                f"no log directory can be used: {reasons}; repair or replace the disks, or name other directories in "
+                "log.dirs, and start the broker again"
             )
 
     def open(self) -> None:

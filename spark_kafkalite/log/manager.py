@@ -16,7 +16,8 @@ The clean-shutdown marker counts only if it is read: it is deleted before the fi
 loading is seen as a crash (KAFKA-10471). At a stop it is written after every log and checkpoint is on the disk.
 
 A directory whose disk fails is offline: its logs fail with it, and loading, checkpoints and the stop pass it by. The
-others go on. What a full disk means for each of these steps is said where they are; ``disk`` has the whole.
+others go on; the broker ends with the last one. What a full disk means for each of these steps is said where they are;
+``disk`` has the whole.
 
 ``open`` (locks, identity) and ``load`` (the work) are separate, and ``load`` touches nothing but its own logs, so that
 a broker can run it in a thread and listen meanwhile. Afterwards one thread owns the manager and its logs.

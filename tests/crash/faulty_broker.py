@@ -42,6 +42,17 @@ class _TemporaryFileWithoutSync(OsFile):
             super().sync()
 
 
+class _HangingSync(OsFile):
+    """As on a disk that does not answer any more."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        if self.path.endswith("/hangs-0/00000000000000000000.log"):
+            threading.Event().wait()
+        super().sync()
+
+
 class _FilesOf(OsFs):
     """Opens files of another class."""
 
@@ -89,6 +100,9 @@ BUGS: dict[str, Callable[[], OsFs]] = {
     "forget-log-starts": _forget_log_starts,
 }
 
+# No bugs of ours, and nothing that strace can do.
+BAD_DISKS: dict[str, Callable[[], OsFs]] = {"hang": lambda: _FilesOf(_HangingSync)}
+
 # Where ext4 does more than it promises, a bug hides: it allocates a renamed file's blocks by itself unless told not to,
 # and writes data before the sizes that cover it.
 SHOWS_ON = {
@@ -104,7 +118,7 @@ def command_prefix(bug: str | None) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     bug, *command = arguments
-    fs = BUGS[bug]()
+    fs = (BUGS | BAD_DISKS)[bug]()
     given = tuple(value for name, value in itertools.pairwise(command) if name == "--override")
     config = BrokerConfig.load(None, parse_overrides(given))
     configure_logging(config["logging.level"])

@@ -29,7 +29,7 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import (
 )
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.crash import loop_disk
+from tests.crash import faulty_broker, loop_disk
 from tests.crash.small_disk import (
     SmallDisk,
     cpu_seconds,
@@ -310,6 +310,54 @@ def test_directory_whose_disk_fails_is_offline_alone(tmp_path: Path, call: str, 
             # What was refused may have reached the file before its fsync failed; its producer repeats it, once.
             producers[number].send_all(1)
             producers[number].check()
+
+
+@pytest.mark.parametrize(("call", "count"), [("fdatasync", 1), ("pwrite64", 2)])
+def test_broker_ends_when_its_last_directory_fails(tmp_path: Path, call: str, count: int) -> None:
+    directories = [tmp_path / name for name in "ab"[:count]]
+    overrides = {**OVERRIDES, "log.dirs": ",".join(map(str, directories)), "registry.dir": tmp_path / "registry"}
+    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker:
+        create(broker, "t", count, flush_before_ack="true" if call == "fdatasync" else "false")
+        producers = [Idempotent(broker, "t", number, value_bytes=1000) for number in range(count)]
+        for number, producer in enumerate(producers):
+            producer.send_all(5)
+            assert broker.running
+            (log,) = tmp_path.glob(f"?/t-{number}/{0:020d}.log")
+            with failing(broker, call, "EIO", log):
+                assert producer.send() == STORAGE_ERROR
+                if number == count - 1:
+                    wait_for(lambda: not broker.running, "the broker's end", 5)
+        assert broker.stop() == 1
+        (line,) = log_lines(broker, "CRITICAL broker 1 stops: no log directory can be used")
+        for number, directory in enumerate(directories):
+            assert f"{directory}: cannot " in line and f"t-{number}" in line
+            assert not (directory / ".kafka_cleanshutdown").exists()
+        assert line.count("Input/output error") == count and "repair or replace the disks" in line
+        broker.start()
+        for producer in producers:
+            # What was refused is not in the log, or its producer's repetition is recognised.
+            producer.send_all(1)
+            producer.check()
+
+
+def test_broker_without_a_directory_ends_although_a_thread_hangs_on_the_disk(tmp_path: Path) -> None:
+    prefix = faulty_broker.command_prefix("hang")
+    with BrokerProcess(tmp_path / "data", overrides=OVERRIDES, command_prefix=prefix) as broker:
+        create(broker, "hangs", flush_before_ack="true")
+        create(broker, "t")
+        producer = Idempotent(broker, "t", value_bytes=1000)
+        producer.send_all(1)
+        with RawClient(broker.bootstrap) as waiting:
+            waiting.send_produce([("hangs", [(0, make_batch([b"x"], timestamp_ms=time.time_ns() // 1_000_000))])])
+            log = tmp_path / "data" / "hangs-0" / f"{0:020d}.log"
+            wait_for(lambda: log.stat().st_size, "the write")
+            with failing(broker, "pwrite64", "EIO", tmp_path / "data" / "t-0" / log.name):
+                assert producer.send() == STORAGE_ERROR
+                wait_for(lambda: not broker.running, "the broker's end")
+        assert broker.stop() == 1
+    with BrokerProcess(tmp_path / "data", overrides=OVERRIDES) as producer.broker:
+        producer.send_all(1)
+        producer.check()
 
 
 def test_directory_that_is_missing_at_the_start_is_offline_and_its_partitions_are_not_made_anew(
