@@ -144,9 +144,9 @@ def command(
     start = Start(offset_text)
     # A number that the log does not hold is an error; otherwise go on with the oldest that is left.
     settings["auto.offset.reset"] = "none" if start.offset is not None and start.offset >= 0 else "earliest"
-    with reachable_admin(settings) as admin:
+    with reachable_admin(settings, shared=True) as admin:
         infos = admin.describe_topics([topic])[topic].partitions
-    wanted = parse_partitions(partitions) if partitions else {info.partition for info in infos}
+    wanted = parse_partitions(partitions, "--partition") if partitions else {info.partition for info in infos}
     missing = wanted - {info.partition for info in infos}
     if missing:
         raise UnknownTopicOrPartition(f"topic {topic} has no partition {min(missing)}; it has 0 to {len(infos) - 1}")
@@ -188,7 +188,7 @@ def _consume_in_group(
 
     if (topic is None) == (pattern is None):
         raise click.UsageError("name what to read: --topic NAME, or --include REGEX")
-    with reachable_admin(settings) as admin:
+    with reachable_admin(settings, shared=True) as admin:
         if topic is not None:
             admin.describe_topics([topic])
     count = 0
@@ -255,7 +255,7 @@ class Start:
         if text in ("earliest", "latest"):
             self.place = text
         elif text.startswith("@"):
-            self.timestamp_ms = parse_time(text[1:], "--offset")
+            self.timestamp_ms = parse_time(text[1:], "--offset @TIME:")
         else:
             try:
                 self.offset = int(text)

@@ -52,7 +52,7 @@ def delete_records(
     with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
         if topic is not None:
             there = {each.partition for each in admin.describe_topics([topic])[topic].partitions}
-            numbers = parse_partitions(partitions) if partitions else there
+            numbers = parse_partitions(partitions, "--partition") if partitions else there
             if not numbers <= there:
                 raise UnknownTopicOrPartition(f"topic {topic} has no partition {min(numbers - there)}")
             wanted = {TopicPartition(topic, number): offset for number in sorted(numbers)}

@@ -177,7 +177,7 @@ def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
         if problem := topic_name_problem(topic):
             raise click.UsageError(f"--topic {text}: {problem}")
         try:
-            partitions = parse_partitions(numbers) if colon else None
+            partitions = parse_partitions(numbers, "--topic") if colon else None
         except click.UsageError:
             raise click.UsageError(f"--topic {text}: not of the form TOPIC:0,2 or TOPIC:0-3") from None
         known = wanted.get(topic, set())

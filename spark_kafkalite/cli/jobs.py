@@ -29,7 +29,7 @@ Examples:
 def command() -> None:
     """List, locate and run the Spark jobs.
 
-    A job is a script for spark-submit; 'kafkalite jobs run NAME --help' shows its options.
+    A job is a script for spark-submit; 'kafkalite jobs run JOB --help' shows its options.
     """
 
 
@@ -50,12 +50,19 @@ def path(name: str) -> None:
     click.echo(script_path(name))
 
 
-# The job's own options, --help included, are the job's.
-@command.command("run", context_settings={"ignore_unknown_options": True, "help_option_names": []})
-@click.argument("name", type=click.Choice(list(JOBS)))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+# Everything behind the job's name is the job's, --help included; before it --help is this command's.
+@command.command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    short_help="Run a job in this process, on a local Spark.",
+)
+@click.argument("name", metavar="JOB", type=click.Choice(list(JOBS)))
+@click.argument("arguments", metavar="[JOB_OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
 def run(name: str, arguments: tuple[str, ...]) -> int:
-    """Run a job in this process, on a local Spark unless the environment names another."""
+    """Run a job in this process, on a local Spark unless the environment names another.
+
+    JOB is hadoop_load, replay or stream; 'kafkalite jobs run JOB --help' shows its options.
+    """
     if importlib.util.find_spec("pyspark") is None:
         raise click.ClickException("the Spark jobs need PySpark: pip install 'spark-kafkalite[spark]'")
     job: click.Command = importlib.import_module(f"spark_kafkalite.spark.jobs.{name}").main

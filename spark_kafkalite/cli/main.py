@@ -121,6 +121,7 @@ def kafkalite() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
+    _open_missing_streams()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -144,8 +145,23 @@ def run(arguments: Sequence[str]) -> int:
     except KafkaliteError as error:
         return _fail(str(error) or type(error).__name__, 1)
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
     return result if isinstance(result, int) else 0
+
+
+def _open_missing_streams() -> None:
+    """Open nothing in the place of standard streams that were closed before the start (``kafkalite ... >&-``).
+
+    Otherwise the first files and sockets opened would get the descriptors 0 to 2, and whatever writes to stderr would
+    write into them: a broker's log, in the worst case.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 def _fail(message: str, code: int) -> int:

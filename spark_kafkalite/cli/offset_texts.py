@@ -44,15 +44,15 @@ def parse_time(text: str, option: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def parse_partitions(text: str) -> set[int]:
-    """Return the numbers of '0,2,5-7'. Raises UsageError."""
+def parse_partitions(text: str, option: str) -> set[int]:
+    """Return the numbers of '0,2,5-7'. Raises UsageError, which names ``option``."""
     found: set[int] = set()
     try:
         for part in text.split(","):
             first, dash, last = part.strip().partition("-")
             found.update(_inclusive(int(first), int(last) if dash else int(first)))
     except ValueError:
-        raise click.UsageError(f"--partitions {text}: not of the form 0,2 or 0-3") from None
+        raise click.UsageError(f"{option} {text}: not of the form 0,2 or 0-3") from None
     return found
 
 

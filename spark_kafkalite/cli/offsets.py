@@ -68,7 +68,7 @@ def get(
     With a time after the last record the offset is empty: there is no record to begin with yet.
     """
     timestamp = parse_time(time_text, "--time")
-    wanted_partitions = parse_partitions(partitions) if partitions else None
+    wanted_partitions = parse_partitions(partitions, "--partitions") if partitions else None
     names = [name.strip() for text in topics for name in text.split(",") if name.strip()]
     with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
         infos = admin.describe_topics(names or None)
@@ -80,7 +80,14 @@ def get(
             if wanted_partitions is None or each.partition in wanted_partitions
         ]
         if wanted_partitions is not None and not wanted:
-            raise UnknownTopicOrPartition(f"none of the topics has a partition of --partitions {partitions}")
+            which = (
+                f"topic {names[0]} has"
+                if len(names) == 1
+                else "no topic has"
+                if not names
+                else "none of these topics has"
+            )
+            raise UnknownTopicOrPartition(f"--partitions {partitions}: {which} such a partition")
         found = admin.list_offsets(dict.fromkeys(wanted, timestamp))
     if as_json:
         print_json(

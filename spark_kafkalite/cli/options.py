@@ -68,17 +68,24 @@ def client_settings(
     return settings
 
 
-def reachable_admin(settings: Mapping[str, object]) -> Admin:
+def reachable_admin(settings: Mapping[str, object], *, shared: bool = False) -> Admin:
     """Return an administrator whose cluster has answered. Raises BrokerUnreachable after a few seconds.
+
+    It warns of settings that no client knows, unless they are ``shared`` with a producer or consumer, which does.
 
     Clients are patient: a program should outlive the restart of a broker. A person at a terminal who has mistyped the
     address should not wait for that.
     """
     from spark_kafkalite.client.admin import Admin
-    from spark_kafkalite.client.config import ADMIN_SETTINGS
+    from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
 
-    # The same settings serve a producer or consumer; those that are not an administrator's are not its to warn about.
-    admin = Admin({name: value for name, value in settings.items() if name in ADMIN_SETTINGS})
+    # One file of settings serves all commands: what is a producer's or consumer's is nothing to warn about here.
+    left_out = {
+        name
+        for name in ADMIN_SETTINGS.unknown(settings)
+        if shared or name in PRODUCER_SETTINGS or name in CONSUMER_SETTINGS
+    }
+    admin = Admin({name: value for name, value in settings.items() if name not in left_out})
     try:
         admin.describe_cluster(timeout_ms=_REACHABLE_WITHIN_MS)
     except BrokerUnreachable as error:
@@ -150,3 +157,11 @@ class ActionGroup(click.Group):
                 rest.remove(found[0])
                 args = [found[0][2:], *rest]
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands:
+            names = ", ".join(self.list_commands(ctx))
+            raise click.UsageError(f"{ctx.info_name} has no action {args[0]!r}; the actions are {names}", ctx)
+        return super().resolve_command(ctx, args)

@@ -122,7 +122,7 @@ def command(
         settings.setdefault("enable.idempotence", "false")
     with contextlib.ExitStack() as stack:
         lines, size = _opened(stack, file_name)
-        admin = stack.enter_context(reachable_admin(settings))
+        admin = stack.enter_context(reachable_admin(settings, shared=True))
         from spark_kafkalite.cli.retention import RetentionWatch
         from spark_kafkalite.client.producer import Producer
 
@@ -249,13 +249,13 @@ class LineParser:
             if found:
                 headers, line = self._headers(head), rest
             elif not self._ignore_errors:
-                raise BadRecordText(f"no headers.delimiter {self._headers_delimiter!r} in it")
+                raise BadRecordText(f"no headers.delimiter {_shown(self._headers_delimiter)} in it")
         if self._parse_key:
             head, found, rest = line.partition(self._key_separator)
             if found:
                 key, line = self._cell(head), rest
             elif not self._ignore_errors:
-                raise BadRecordText(f"no key.separator {self._key_separator!r} in it")
+                raise BadRecordText(f"no key.separator {_shown(self._key_separator)} in it")
         return ParsedRecord(self._cell(line), key, headers)
 
     def _cell(self, data: bytes) -> bytes | None:
@@ -268,12 +268,19 @@ class LineParser:
         for pair in head.split(self._headers_separator):
             name, found, value = pair.partition(self._header_key_separator)
             if not found and not self._ignore_errors:
-                raise BadRecordText(f"no headers.key.separator {self._header_key_separator!r} in header {pair!r}")
+                raise BadRecordText(
+                    f"no headers.key.separator {_shown(self._header_key_separator)} in header {_shown(pair)}"
+                )
             try:
                 headers.append((name.decode("utf-8"), self._cell(value) if found else None))
             except UnicodeDecodeError:
-                raise BadRecordText(f"header name {name!r} is not UTF-8") from None
+                raise BadRecordText(f"header name {_shown(name)} is not UTF-8") from None
         return headers
+
+
+def _shown(data: bytes) -> str:
+    """Return bytes as they were typed, quoted."""
+    return repr(data.decode("utf-8", "backslashreplace"))
 
 
 def _opened(stack: contextlib.ExitStack, file_name: str) -> tuple[Iterator[bytes], int | None]:

@@ -79,6 +79,8 @@ def record_from_json(line: bytes) -> ParsedRecord:
     """Return the record of one line of JSON. Raises BadRecordText."""
     try:
         fields = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise BadRecordText(f"not JSON: {error.msg[0].lower()}{error.msg[1:]} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:
         raise BadRecordText(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
@@ -137,7 +139,9 @@ def _take(fields: dict[str, Any], name: str) -> bytes | None:
 
 def _header(header: Any) -> tuple[str, bytes | None]:
     if not isinstance(header, dict) or not isinstance(header.get("key"), str):
-        raise BadRecordText(f"header {header!r} is not an object with a text key")
+        raise BadRecordText(
+            f'header {json.dumps(header, ensure_ascii=False)} is not of the form {{"key": "NAME", "value": "TEXT"}}'
+        )
     return header["key"], _take(header, "value")
 
 

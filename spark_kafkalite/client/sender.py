@@ -58,6 +58,7 @@ _LOG = logging.getLogger("spark_kafkalite.client")
 
 # The longest time the thread sleeps: a bound on the damage of anything forgotten, not something that is relied on.
 _MAX_SLEEP_S: Final = 1.0
+_ATTEMPTS_IN_SILENCE: Final = 5
 _LOST_SEQUENCE: Final = frozenset({OutOfOrderSequenceNumber.code, UnknownProducerId.code})
 _TOO_LARGE: Final = frozenset({MessageTooLarge.code, RecordListTooLarge.code})
 
@@ -92,6 +93,7 @@ class Sender(threading.Thread):
         )
         self._settled: list[ProducerBatch] = []
         self._last_problem: KafkaliteError | None = None
+        self._refusing: set[tuple[str, int]] = set()  # Partitions that were warned of.
         cluster.add_listener(lambda snapshot: self._after(self._take_leaders))
 
     # From other threads ---------------------------------------------------------------------------------------------
@@ -346,6 +348,8 @@ class Sender(threading.Thread):
                 self._retry(queue, batch, BrokerUnreachable("the broker's answer leaves the partition out"), now_s)
             elif outcome.error_code in (0, DuplicateSequenceNumber.code):
                 base_offset = -1 if outcome.error_code else outcome.base_offset
+                if self._refusing:
+                    self._refusing.discard((batch.topic, batch.partition))
                 self._settle(queue, batch, base_offset, outcome.log_append_time_ms, None)
             else:
                 self._refused(queue, batch, outcome, now_s)
@@ -364,9 +368,17 @@ class Sender(threading.Thread):
         elif is_retriable(error):
             if needs_refresh(error):
                 self._cluster.request_refresh()
+            self._tell_of_retries(batch, error)
             self._retry(queue, batch, error, now_s)
         else:
             self._settle(queue, batch, -1, -1, error)
+
+    def _tell_of_retries(self, batch: ProducerBatch, error: KafkaliteError) -> None:
+        """Warn, once until the partition takes records again, when a batch is refused for longer than leaders move."""
+        name = (batch.topic, batch.partition)
+        if batch.attempts >= _ATTEMPTS_IN_SILENCE and name not in self._refusing:
+            self._refusing.add(name)
+            _LOG.warning("producer: %s; trying on for delivery.timeout.ms=%d", error, self._config.delivery_timeout_ms)
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError) -> None:
         assert batch.encoded is not None

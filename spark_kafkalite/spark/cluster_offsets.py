@@ -31,6 +31,7 @@ from spark_kafkalite.spark.conditions import (
     TIMESTAMPS_DO_NOT_MATCH_ASSIGNED,
     TOPIC_NOT_FOUND,
     SparkConditionError,
+    listed,
     option_error,
 )
 from spark_kafkalite.spark.connections import cluster_for, reading_config
@@ -108,7 +109,7 @@ class ClusterOffsets:
             missing = [str(tp) for tp in subscription.partitions if tp not in partitions]
             if missing and not self._warned_assign:
                 self._warned_assign = True
-                _LOG.warning("assign names partitions that do not exist and are not read: %s", ", ".join(missing))
+                _LOG.warning("assign names partitions that do not exist and are not read: %s", listed(missing))
             partitions &= set(subscription.partitions)
         return Assigned(tuple(sorted(partitions)), {info.name: info.topic_id for info in topics})
 
@@ -278,13 +279,13 @@ def _check_names(
         return
     said = []
     if missing:
-        said.append(f"it lacks {', '.join(map(str, missing))}")
+        said.append(f"it lacks {listed(missing)}")
     if extra:
-        said.append(f"it names {', '.join(map(str, extra))}, which are not read")
+        said.append(f"it names {listed(extra)}, which are not read")
+    hint = " (offset -2 is earliest, -1 latest)" if spec.offsets is not None else ""
     raise option_error(
         condition,
         spec.option,
         spec.text,
-        f"must name exactly the partitions that are read: {' and '.join(said)}; mend the JSON "
-        "(offset -2 is earliest, -1 latest)",
+        f"must name exactly the partitions that are read: {' and '.join(said)}; mend the JSON{hint}",
     )

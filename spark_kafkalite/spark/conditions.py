@@ -9,6 +9,7 @@ is used, so that what people know how to search for still works.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from spark_kafkalite.errors import KafkaliteError
@@ -42,6 +43,7 @@ _SECRET_NAME = re.compile(
 # Secrets inside a value that is not one as a whole, such as a JAAS line given under a misspelt name.
 _SECRET_IN_VALUE = re.compile(r"password|secret|-----BEGIN|tokenauth|hmac", re.IGNORECASE)
 _LONGEST_VALUE: Final = 300
+_LONGEST_LIST: Final = 10
 
 
 class SparkConditionError(KafkaliteError):
@@ -74,3 +76,9 @@ def shown_value(name: str, value: str) -> str:
         return "*********(redacted)"
     value = one_line(value)
     return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}... ({len(value)} characters)"
+
+
+def listed(items: Sequence[object]) -> str:
+    """Return the items with commas; of many the first ten, since a topic may have thousands of partitions."""
+    more = len(items) - _LONGEST_LIST
+    return ", ".join(map(str, items[:_LONGEST_LIST])) + (f" and {more} more" if more > 0 else "")

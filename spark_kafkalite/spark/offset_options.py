@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import TopicPartition, topic_name_problem
 from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
@@ -73,6 +73,8 @@ def subscription_of(given: Mapping[str, Any]) -> Subscription:
     if name == "subscribe":
         if not value:
             raise option_error(INVALID_OPTION, name, "", "names no topic; give topic names with commas between them")
+        for topic in value:
+            _check_topic(name, _as_text(value), topic)
         return Subscription("subscribe", topics=tuple(dict.fromkeys(value)))
     if name == "subscribePattern":
         if not value:
@@ -89,10 +91,16 @@ def _as_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def _check_topic(option: str, value: str, topic: str) -> None:
+    if problem := topic_name_problem(topic):
+        raise option_error(INVALID_OPTION, option, value, f"{problem}; mend the name")
+
+
 def _assigned(text: str) -> tuple[TopicPartition, ...]:
     parsed = _json_object("assign", text, '{"topic":[0,1]}')
     partitions: list[TopicPartition] = []
     for topic, numbers in parsed.items():
+        _check_topic("assign", text, topic)
         if not isinstance(numbers, list) or not all(_is_int(number) and number >= 0 for number in numbers):
             raise option_error(
                 INVALID_OPTION, "assign", text, f'{topic} needs a list of partition numbers, as in {{"{topic}":[0,1]}}'
@@ -161,13 +169,21 @@ def _per_partition(option: str, text: str, minimum: int) -> dict[TopicPartition,
     return found
 
 
+_WORDS: Final = {
+    "startingOffsets": "neither earliest, latest nor committed, and ",
+    "endingOffsets": "not latest, and ",
+}
+
+
 def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        raise option_error(INVALID_OPTION, option, text, f"not a JSON object; write it as in {example}")
+        raise option_error(
+            INVALID_OPTION, option, text, f"{_WORDS.get(option, '')}not a JSON object; write it as in {example}"
+        )
     return parsed
 
 

@@ -33,6 +33,7 @@ from spark_kafkalite.spark.conditions import (
     INVALID_OPTION,
     LOSS_OFFSET_CHANGED,
     SparkConditionError,
+    listed,
     option_error,
 )
 from spark_kafkalite.spark.offset_ranges import DataLoss, Offsets
@@ -48,7 +49,6 @@ _FAILING_TIMEOUT_MS: Final = 1_000
 _RETRY_S: Final = 10.0
 _COMMIT_ALL_S: Final = 3_600.0
 _WARN_AGAIN_S: Final = 60.0
-_LONGEST_LIST: Final = 10
 # How the listener signs. It repeats what a source may have committed, or its next start may commit at the same time.
 _LISTENER: Final = " (listener)"
 
@@ -144,7 +144,7 @@ class _Follower:
         self._seen.update(back)
         if back:
             moves = [f"{tp} from {stored[tp].offset} to {each.offset}" for tp, each in back.items()]
-            _LOG.warning("%s goes back to where this new query was told to start: %s", self.store, _listed(moves))
+            _LOG.warning("%s goes back to where this new query was told to start: %s", self.store, listed(moves))
 
     def follow(self, done: Offsets, topic_ids: Mapping[str, bytes], *, last: bool) -> None:
         wanted = self._wanted(done, topic_ids)
@@ -210,7 +210,7 @@ class _Follower:
                 "%s: somebody else commits there: %s. Two queries, or a query and a consumer, on one group and "
                 "partition overwrite each other's offsets; give each a groupId of its own",
                 self.store,
-                _listed(others),
+                listed(others),
             )
         if ahead:
             self._warn(
@@ -218,7 +218,7 @@ class _Follower:
                 "%s is ahead of this query and is not taken back: %s. It is committed again from there on; to take it "
                 "back, reset the group's offsets by hand",
                 self.store,
-                _listed(ahead),
+                listed(ahead),
             )
         return allowed
 
@@ -280,7 +280,7 @@ def committed_start(options: ReaderOptions, lookup: ClusterOffsets, assigned: As
                 made_again.add(tp)
             found[tp] = max(each.offset, found.get(tp, 0))
     if made_again:
-        names = _listed([f"{tp} (committed {found[tp]})" for tp in sorted(made_again)])
+        names = listed([f"{tp} (committed {found[tp]})" for tp in sorted(made_again)])
         loss = DataLoss(
             LOSS_OFFSET_CHANGED, f"topics were deleted and created again since offsets were committed: {names}"
         )
@@ -294,7 +294,7 @@ def committed_start(options: ReaderOptions, lookup: ClusterOffsets, assigned: As
             INVALID_OPTION,
             "startingOffsets",
             "committed",
-            f"{' and '.join(map(str, stores))} has no offset of {_listed([str(tp) for tp in missing])}; commit one, or "
+            f"{' and '.join(map(str, stores))} has no offset of {listed([str(tp) for tp in missing])}; commit one, or "
             "set committedFallback=earliest or committedFallback=latest for such partitions",
         )
     found.update(lookup.earliest(missing) if commit.fallback == "earliest" else lookup.latest(missing))
@@ -313,8 +313,3 @@ def _cannot_read(options: ReaderOptions, store: OffsetStore, error: KafkaliteErr
     return option_error(
         CONNECTION_FAILED, "groupId", options.commit.group_id, f"cannot read the offsets of {store}: {error}; mend that"
     )
-
-
-def _listed(items: Sequence[str]) -> str:
-    more = len(items) - _LONGEST_LIST
-    return ", ".join(items[:_LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")

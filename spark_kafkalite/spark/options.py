@@ -321,6 +321,10 @@ def _advice(setting: Setting) -> str:
 
 
 def _unknown(name: str, value: str, ours: SettingGroup, others: SettingGroup) -> SparkConditionError:
+    if name.lower() == "path":
+        topics = "the option subscribe" if ours is READER_OPTIONS else "the option topic or the column topic"
+        wrong = f'format("kafkalite") has no path; leave it out and name topics with {topics}'
+        return option_error(UNKNOWN_OPTION, name, value, wrong)
     names = [setting.name for setting in (*ours, *others)]
     names += [real for real, _ in (*_UNSUPPORTED.values(), *_WITHOUT_EFFECT.values())]
     names.append("kafka.bootstrap.servers")

@@ -56,6 +56,7 @@ class Commands:
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.bootstrap = broker.bootstrap
+        self.at = ("--bootstrap-server", broker.bootstrap)
 
     def __call__(self, *arguments: str, given: bytes = b"", code: int = 0) -> subprocess.CompletedProcess[str]:
         done = kafkalite(*arguments, "--bootstrap-server", self.bootstrap, given=given)
@@ -255,6 +256,28 @@ def test_a_reader_that_goes_away_is_no_error(run: Commands, topic: str) -> None:
         process.stdout.close()
         assert process.wait(TIMEOUT_S) == 0
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(run: Commands, topic: str, closed: str) -> None:
+    command = (sys.executable, "-m", "spark_kafkalite.cli", "produce", "--bootstrap-server", run.bootstrap)
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", *command, "--topic", topic], input=b"", capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_full_disk_behind_the_output_is_one_line(run: Commands) -> None:
+    with Path("/dev/full").open("wb") as full, started("topics", "list", *run.at, stdout=full.fileno()) as process:
+        assert process.stderr is not None
+        assert process.wait(TIMEOUT_S) == 1
+        assert process.stderr.read() == b"kafkalite: No space left on device\n"
+
+
+def test_settings_that_no_client_has_are_warned_of_once(run: Commands, topic: str) -> None:
+    given = ("--command-property", "lingr.ms=5", "--command-property", "linger.ms=5")
+    assert run("topics", "create", "--topic", topic, *given).stderr == "unknown admin setting 'lingr.ms' is ignored\n"
+    assert run("produce", "--topic", topic, *given).stderr.count("lingr.ms") == 1
 
 
 def test_no_broker_is_one_clear_line_within_seconds() -> None:

@@ -231,6 +231,24 @@ def test_records_that_are_never_acknowledged_expire(tmp_path: Path) -> None:
     assert [type(error) for error in errors] == [DeliveryTimeout]
 
 
+def test_a_broker_that_goes_on_refusing_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"retry.backoff.max.ms": 100, "request.timeout.ms": 400, "delivery.timeout.ms": 1500}
+    with BrokerProcess(tmp_path / "data") as broker:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topic("t")
+        broker.stop()
+        broker.overrides["log.dir.min.free.bytes"] = 2**60
+        broker.start()
+        with Producer(settings, bootstrap_servers=broker.bootstrap, linger_ms=0) as producer:
+            for value in (b"0", b"1"):
+                with pytest.raises(DeliveryTimeout, match=r"log\.dir\.min\.free\.bytes"):
+                    producer.send("t", value).result(20)
+    (warning,) = [record.getMessage() for record in caplog.records if "trying on for" in record.getMessage()]
+    assert warning.startswith("producer: t-0: the broker refused a batch of 1 records")
+    assert "log.dir.min.free.bytes" in warning
+    assert warning.endswith("(KAFKA_STORAGE_ERROR, code 56); trying on for delivery.timeout.ms=1500")
+
+
 def test_full_memory_fails_after_max_block(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         producer = Producer(

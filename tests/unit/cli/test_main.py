@@ -30,7 +30,7 @@ def test_the_list_of_commands_says_what_the_commands_say() -> None:
     [
         (["brokr"], 2, "did you mean 'broker'?"),
         (["xyz"], 2, "the commands are broker, registry"),
-        (["topics", "creat"], 2, "creat"),
+        (["topics", "creat"], 2, "topics has no action 'creat'; the actions are alter, create,"),
         (["topics", "create"], 2, "--topic"),
         (["consume", "--topic", "t", "--from-beginning", "--offset", "1"], 2, "exclude each other"),
         (["consume", "--topic", "t", "--formatter-property", "print.epoch=true"], 2, "print.epoch: not known"),
@@ -40,6 +40,7 @@ def test_the_list_of_commands_says_what_the_commands_say() -> None:
         (["broker", "--config", "/nonexistent/file"], 2, "/nonexistent/file"),
         (["dump-log", "/nonexistent"], 1, "no such file or directory"),
         (["jobs", "path", "nope"], 2, "nope"),
+        (["jobs", "run", "nope"], 2, "nope"),
     ],
 )
 def test_wrong_usage_is_said_and_has_its_code(
@@ -50,6 +51,13 @@ def test_wrong_usage_is_said_and_has_its_code(
     assert said in captured.err
     assert captured.out == ""
     assert "Traceback" not in captured.err
+
+
+def test_the_help_of_jobs_run_and_that_of_a_job_are_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["jobs", "run", "--help"]) == 0
+    assert "jobs run [OPTIONS] JOB [JOB_OPTIONS]..." in capsys.readouterr().out
+    assert run(["jobs", "run", "replay", "--help"]) == 0
+    assert "--from-timestamp" in capsys.readouterr().out
 
 
 def test_bad_broker_settings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def test_no_timestamp_is_now() -> None:
         (b'{"topic":5}', "topic is 5"),
         (b'{"headers":{}}', None),
         (b'{"headers":{"a":1}}', "headers is not a list"),
-        (b'{"headers":[{"value":"x"}]}', "not an object with a text key"),
+        (b'{"headers":[{"value":"x"}]}', 'not of the form {"key"'),
     ],
 )
 def test_what_is_no_record_says_why(line: bytes, reason: str | None) -> None:

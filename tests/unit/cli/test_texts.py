@@ -1,5 +1,7 @@
 """The small languages of the options: times, partitions, assignments, line formats, Kafka's flag spelling."""
 
+import re
+
 import click
 import pytest
 
@@ -41,10 +43,10 @@ def test_bad_times_name_the_option(text: str) -> None:
 
 
 def test_partitions() -> None:
-    assert parse_partitions("0,2, 5-7") == {0, 2, 5, 6, 7}
+    assert parse_partitions("0,2, 5-7", "--partition") == {0, 2, 5, 6, 7}
     for bad in ("", "a", "3-1", "-1", "0-999999999", "99999999999"):
-        with pytest.raises(click.UsageError, match="--partitions"):
-            parse_partitions(bad)
+        with pytest.raises(click.UsageError, match=f"^--partition {re.escape(bad)}: "):
+            parse_partitions(bad, "--partition")
 
 
 def test_assignments() -> None:
@@ -95,7 +97,7 @@ def test_keys_headers_and_null() -> None:
 
 
 def test_what_is_missing_in_a_line_is_said_or_ignored() -> None:
-    with pytest.raises(BadRecordText, match=r"no key\.separator b'\\t'"):
+    with pytest.raises(BadRecordText, match=r"no key\.separator '\\t'"):
         parser(parse_key="true")(b"no key")
     with pytest.raises(BadRecordText, match=r"no headers\.delimiter"):
         parser(parse_headers="true")(b"no headers")

@@ -79,7 +79,7 @@ def test_the_group_is_the_default_with_a_group_id(given, to_group, to_zookeeper)
         ),
         (
             {"groupId": "g", "endingOffsets": "committed"},
-            "[KAFKALITE_INVALID_OPTION] endingOffsets=committed: not a JSON object; write it as in "
+            "[KAFKALITE_INVALID_OPTION] endingOffsets=committed: not latest, and not a JSON object; write it as in "
             '{"topic":{"0":23,"1":-2}}',
         ),
     ],

@@ -115,6 +115,23 @@ def test_a_secret_under_a_misspelt_name_is_redacted():
     assert "hunter2" not in refusal(read, subscibe='Plain required password="hunter2";')
 
 
+@pytest.mark.parametrize("given", [{"subscribe": "t,bad name"}, {"assign": '{"bad name":[0]}'}])
+def test_a_topic_name_that_cannot_be_is_refused_before_a_broker_is_asked(given):
+    text = refusal(reader_options, {**SERVERS, **given})
+    assert text.startswith(f"[KAFKALITE_INVALID_OPTION] {next(iter(given))}={next(iter(given.values()))}: topic name")
+    assert text.endswith("mend the name")
+
+
+def test_a_path_is_answered_with_how_topics_are_named():
+    assert refusal(read, path="events").endswith("leave it out and name topics with the option subscribe")
+    assert "or the column topic" in refusal(writer_options, {**SERVERS, "path": "events"})
+
+
+def test_a_misspelt_place_to_start_is_told_the_words_that_there_are():
+    text = refusal(read, startingOffsets="earlist")
+    assert "startingOffsets=earlist: neither earliest, latest nor committed, and not a JSON object" in text
+
+
 def test_a_value_with_line_breaks_stays_on_the_last_line():
     assert refusal(read, startingOffsets="{\n\n}x").endswith("{}x: not a JSON object; write it as in") is False
     assert "\n" not in refusal(read, nope="a\nb")
