@@ -7,7 +7,6 @@ writing the group's metadata.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +19,8 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 NO_MEMBER_ID: Final = ""
 NO_GENERATION: Final = -1
 
-# What an instance id may look like, as Kafka's JoinGroupRequest.validateGroupInstanceId has it: a topic's name.
-_INSTANCE_ID: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+# Characters of an instance id. It stands twice in each of the group's records, where a string ends at 32,767 bytes.
+MOST_INSTANCE_ID_CHARS: Final = 1_000
 # Names in one group's subscriptions that are looked at: reading this many takes about 20 ms.
 _MOST_TOPICS: Final = 50_000
 # What a member costs in memory beside its bytes, about.
@@ -222,8 +221,11 @@ Effect = JoinAnswer | SyncAnswer | Persist
 
 
 def is_instance_id(text: str) -> bool:
-    """Say whether this may be a ``group.instance.id``."""
-    return _INSTANCE_ID.fullmatch(text) is not None and text not in (".", "..")
+    """Say whether this may be a ``group.instance.id``: any text, as for Apache Kafka's brokers, if it is not too long.
+
+    Java's client insists on characters of a topic's name; librdkafka does not, and has members named ``host:port``.
+    """
+    return 0 < len(text) <= MOST_INSTANCE_ID_CHARS
 
 
 def topics_of(subscriptions: Iterable[bytes]) -> frozenset[str] | None:

@@ -51,6 +51,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.groups.members import (
     CONSUMER_PROTOCOL_TYPE,
+    MOST_INSTANCE_ID_CHARS,
     NO_MEMBER_ID,
     Effect,
     GroupLimits,
@@ -303,7 +304,10 @@ class Group(Rebalances):
                 f"group {self.group_id}: a member with {len(request.protocols)} protocols; at most {MOST_PROTOCOLS}"
             )
         if request.group_instance_id is not None and not is_instance_id(request.group_instance_id):
-            raise InvalidRequest(f"group {self.group_id}: {request.group_instance_id!r} is no group.instance.id")
+            raise InvalidRequest(
+                f"group {self.group_id}: a group.instance.id of {len(request.group_instance_id)} characters; allowed "
+                f"are 1 to {MOST_INSTANCE_ID_CHARS}"
+            )
 
     def _check_room(self, request: JoinRequest, former: Member | None, now_ms: int) -> None:
         """Raise GroupMaxSizeReached. While members rejoin, the first ones get the places."""

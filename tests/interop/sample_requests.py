@@ -169,7 +169,11 @@ def _group_requests(name: str, version: int) -> list[ApiMessage]:
         return requests
     if name == "SyncGroup":
         assignments = [sync_group.SyncGroupRequestAssignment(member_id="m", assignment=b"a")]
-        return [sync_group.SyncGroupRequest(assignments=assignments, protocol_type="consumer", **member)]
+        return [
+            sync_group.SyncGroupRequest(
+                assignments=assignments, protocol_type="consumer", protocol_name="range", **member
+            )
+        ]
     if name == "Heartbeat":
         return [heartbeat.HeartbeatRequest(**member)]
     if name == "LeaveGroup":

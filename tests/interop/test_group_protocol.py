@@ -17,6 +17,7 @@ from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from spark_kafkalite.wire.messages.list_groups import ListGroupsRequest
+from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest
 from tests.interop.good_client import forget_peak, peak_bytes
 from tests.interop.group_peer import MEMBER_ID_REQUIRED, GroupPeer, find_coordinator
 from tests.interop.raw_client import RawClient
@@ -282,7 +283,7 @@ def test_bad_joins_are_refused(broker: BrokerProcess, group: str) -> None:
         assert peer.join(protocols=()).error_code == INCONSISTENT_GROUP_PROTOCOL
         assert peer.join(protocols=tuple((f"p{n}", b"") for n in range(101))).error_code == INVALID_REQUEST
         assert peer.join(protocols=(("range", bytes(17_000_000)),)).error_code == GROUP_MAX_SIZE_REACHED
-        peer.instance = "../etc"
+        peer.instance = "x" * 1001
         assert peer.join().error_code == INVALID_REQUEST
         peer.instance, peer.member_id = None, "made-up"
         assert peer.join().error_code == UNKNOWN_MEMBER_ID
@@ -303,6 +304,21 @@ def test_an_assignment_too_large_for_a_record_is_refused_and_the_group_goes_on(
         assert peer.sync({peer.member_id: bytes(2_000_000)}).error_code == INVALID_COMMIT_OFFSET_SIZE
         assert peer.join().error_code == 0
         assert peer.sync({peer.member_id: b"small"}).assignment == b"small"
+
+
+def test_a_sync_that_names_no_protocol_is_refused_from_version_5_on(broker: BrokerProcess, group: str) -> None:
+    with GroupPeer(broker.bootstrap, group) as peer:
+        assert peer.join().error_code == 0
+        for protocol_type, protocol_name in ((None, "range"), ("consumer", None)):
+            request = SyncGroupRequest(
+                group_id=group,
+                generation_id=peer.generation,
+                member_id=peer.member_id,
+                protocol_type=protocol_type,
+                protocol_name=protocol_name,
+            )
+            assert peer.call(request, 5).error_code == INCONSISTENT_GROUP_PROTOCOL
+        assert peer.sync({peer.member_id: b"mine"}, 4).assignment == b"mine"
 
 
 def test_many_members_in_one_request_do_not_stop_the_broker(broker: BrokerProcess, group: str) -> None:

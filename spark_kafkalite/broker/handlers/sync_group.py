@@ -6,20 +6,26 @@ v1  throttle time
 v2  same as v1
 v3  static members
 v4  flexible
-v5  protocol type and protocol, checked against the group's
+v5  protocol type and protocol, mandatory and checked against the group's
 """
 
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.errors import InconsistentGroupProtocol
 from spark_kafkalite.groups.members import SyncRequest
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+_FIRST_VERSION_WITH_PROTOCOL = 5
 
 
 @handles(14, 0, 5)
 async def handle(context: BrokerContext, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
     """The leader hands in who reads what, and every member gets its share."""
+    named = message.protocol_type is not None and message.protocol_name is not None
+    if request.api_version >= _FIRST_VERSION_WITH_PROTOCOL and not named:
+        return SyncGroupResponse(error_code=InconsistentGroupProtocol.code)
     waiting = context.groups.sync(
         message.group_id,
         SyncRequest(
