@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _MAX_COLUMN_ROWS = 65_536
 # poll() decodes more rows than it returns and keeps the rest as columns.
 _DECODED_ROWS = 16_384
+# How long an iteration waits in one piece.
+_ITERATION_WAIT_MS = 1_000
 # How long close() may take to commit and to leave the group.
 _CLOSE_MS = 5_000
 
@@ -115,6 +117,7 @@ class Consumer:
         """Leave the group at once, or give up the partitions that were assigned by hand."""
         self._check_open()
         with self._using:
+            self._rows.settle()
             if self._group is not None:
                 self._group.unsubscribe("the consumer has unsubscribed", self._deadline(None))
             self._ahead.assign(())
@@ -127,6 +130,7 @@ class Consumer:
         self._check_open()
         wanted = [TopicPartition(*each) for each in partitions]
         with self._using:
+            self._rows.settle()
             if self._group is not None:
                 if self._group.is_subscribed:
                     raise ConfigError("assign(): this consumer has subscribed to topics; call unsubscribe() first")
@@ -190,6 +194,7 @@ class Consumer:
     def position(self, partition: TopicPartition | tuple[str, int], timeout_ms: int | None = None) -> int:
         """Return the offset of the next record that poll() will return, waiting until it is known."""
         deadline = self._deadline(timeout_ms)
+        self._rows.settle()
         with self._ahead.lock:
             while True:
                 self._check_open()
@@ -256,7 +261,10 @@ class Consumer:
         self._check_open()
         group = self._require_group("commit()")
         with self._using:
-            group.commit(_as_committed(offsets), self._deadline(timeout_ms))
+            wanted = _as_committed(offsets)
+            self._rows.settle()
+            group.commit(wanted, self._deadline(timeout_ms))
+            self._rows.processed(wanted)
 
     def commit_async(
         self,
@@ -270,7 +278,10 @@ class Consumer:
         self._check_open()
         group = self._require_group("commit_async()")
         with self._using:
-            group.commit_async(_as_committed(offsets), callback)
+            wanted = _as_committed(offsets)
+            self._rows.settle()
+            group.commit_async(wanted, callback)
+            self._rows.processed(wanted)
 
     def committed(
         self, partitions: Partitions, timeout_ms: int | None = None
@@ -328,6 +339,7 @@ class Consumer:
             raise ConfigError(f"max_records={wanted}: must be at least 1")
         deadline = Deadline.after_ms(timeout_ms, self._clock)
         with self._using:
+            self._rows.begin_poll()
             records: list[Record] = []
             while len(records) < wanted:
                 decoded = self._next_rows(deadline if not records else None, max(wanted, _DECODED_ROWS))
@@ -352,6 +364,7 @@ class Consumer:
         from spark_kafkalite.client.arrow import record_batch
 
         with self._using:
+            self._rows.begin_poll()
             decoded = self._next_rows(Deadline.after_ms(timeout_ms, self._clock), max_rows)
             if decoded is None:
                 return None
@@ -364,12 +377,19 @@ class Consumer:
             return batch
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield records for ever, until the consumer is closed."""
+        """Yield records for ever, until the consumer is closed.
+
+        Each counts as processed when the next one is asked for; positions are behind the last one yielded.
+        """
         while not self._closed:
             try:
-                yield from self.poll(timeout_ms=1_000)
+                with self._using:
+                    self._rows.begin_poll()
+                    decoded = self._next_rows(Deadline.after_ms(_ITERATION_WAIT_MS, self._clock), _DECODED_ROWS)
             except ClosedError:
                 return
+            if decoded is not None:
+                yield from self._rows.one_by_one(decoded, self.config.max_poll_records, self._clock)
 
     def _next_rows(self, deadline: Deadline | None, max_rows: int) -> DecodedRows | None:
         """Return rows that may be returned now, None when there are none until the deadline, or a wake-up."""
@@ -394,10 +414,14 @@ class Consumer:
     def close(self, timeout_ms: int = _CLOSE_MS) -> None:
         """Commit if that is automatic, leave the group, stop fetching and close all connections.
 
-        Committing and leaving take ``timeout_ms`` at most; ``on_revoked`` is called, which may commit, and what it
-        raises is raised when everything is closed. A static member does not leave. May be called more than once, and
-        from any thread.
+        After an exception in a ``with`` block, what the last poll returned is not committed and comes again. Committing
+        and leaving take ``timeout_ms`` at most; ``on_revoked`` is called, which may commit, and what it raises is
+        raised when everything is closed. A static member does not leave. May be called more than once, and from any
+        thread.
         """
+        self._close(timeout_ms, take_back=False)
+
+    def _close(self, timeout_ms: int, *, take_back: bool) -> None:
         first, self._closing = not self._closing, True
         self._rows.close()
         deadline = Deadline.after_ms(timeout_ms, self._clock)
@@ -406,6 +430,9 @@ class Consumer:
             if first and self._group is not None and self._using.acquire(timeout=deadline.left_s()):
                 self._closing_in = threading.get_ident()
                 try:
+                    self._rows.settle()
+                    if take_back:
+                        self._rows.take_back()
                     self._group.close(deadline)
                 finally:
                     self._closing_in = None
@@ -433,7 +460,8 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # After an exception nobody knows whether what the last poll returned was processed.
+        self._close(_CLOSE_MS, take_back=error is not None)
 
 
 def _as_committed(

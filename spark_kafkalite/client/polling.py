@@ -1,38 +1,43 @@
 """From fetched pieces to rows: what poll() waits for, decodes and has at hand.
 
-Owns the rows that were decoded and not returned yet, the partitions' turns, and the wait for something to decode.
+Owns the rows that were decoded and not returned yet, the partitions' turns, the wait for something to decode, and the
+knowledge of what the user has in hand: what the last poll returned, and nothing says yet that it was processed.
 Decoding is done outside of the read-ahead's lock; a partition that was moved, revoked or paused meanwhile loses its
 rows (its ``generation`` tells). One thread polls at a time; who may wake it is written at each method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from spark_kafkalite.client.fetched import FetchedBatches
 from spark_kafkalite.client.partition_state import PartitionState
 from spark_kafkalite.client.read_ahead import ReadAhead
 from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError
+from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
 from spark_kafkalite.records.columns import ColumnBuilder, Columns
 
 # Bytes of keys, values and headers that one decoding takes at most.
 _MAX_DECODED_BYTES = 16 << 20
 # Who waits in a group looks after it at least this often.
 _GROUP_WAIT_S = 1.0
+# Who yields rows one by one, and takes long over each, looks after the group as often.
+_ONE_BY_ONE_S = 0.1
 
 
 class DecodedRows:
-    """Rows that were decoded and not all returned yet."""
+    """Rows that were decoded and not all returned yet; ``settled_row`` is the one that the position was moved to."""
 
-    __slots__ = ("columns", "generation", "next_offset", "row", "state")
+    __slots__ = ("columns", "generation", "next_offset", "row", "settled_row", "state")
 
     def __init__(self, state: PartitionState, columns: Columns, next_offset: int) -> None:
         self.state = state
         self.generation = state.generation
         self.columns = columns
         self.next_offset = next_offset
-        self.row = 0
+        self.row = self.settled_row = 0
 
 
 class RowSource:
@@ -41,6 +46,10 @@ class RowSource:
     def __init__(self, ahead: ReadAhead) -> None:
         self._ahead = ahead
         self._decoded: DecodedRows | None = None
+        # Where partitions stood, and their generations, before the rows that the user has in hand.
+        self._in_hand: dict[TopicPartition, tuple[int, int]] = {}
+        # Rows that are yielded one by one: moving the position each time would cost more than the record.
+        self._iterated: DecodedRows | None = None
         # The partitions' turns.
         self._turn = 0
         self._woken = False
@@ -147,14 +156,69 @@ class RowSource:
 
     def return_until(self, decoded: DecodedRows, until: int) -> None:
         """Move the position behind the rows that are being returned."""
-        state, columns = decoded.state, decoded.columns
+        state = decoded.state
+        if state.position is not None:
+            self._in_hand.setdefault(state.topic_partition, (decoded.generation, state.position))
         decoded.row = until
-        position = decoded.next_offset if until == columns.count else columns.offset_at(until)
+        self._settle(decoded)
+
+    def one_by_one(self, decoded: DecodedRows, most: int, clock: Clock) -> Iterator[Record]:
+        """Yield up to ``most`` of these rows; fewer when they are not the next ones any more, or time passes."""
+        self._iterated = decoded
+        state, generation, row = decoded.state, decoded.generation, decoded.row
+        until_s = clock.monotonic_s() + _ONE_BY_ONE_S
+        for record in decoded.columns.records(*state.topic_partition, row, min(decoded.columns.count, row + most)):
+            # In between the user may have moved or paused the partition, polled, or closed the consumer.
+            if decoded.row != row or state.generation != generation or state.paused or self._closed:
+                return
+            decoded.row = row = row + 1
+            yield record
+            if clock.monotonic_s() >= until_s:
+                return
+
+    def settle(self) -> None:
+        """Move the position behind what an iteration has yielded."""
+        decoded = self._iterated
+        if decoded is not None and decoded.row != decoded.settled_row:
+            in_hand = (decoded.generation, decoded.columns.offset_at(decoded.row - 1))
+            self._in_hand = {decoded.state.topic_partition: in_hand}
+            self._settle(decoded)
+
+    def _settle(self, decoded: DecodedRows) -> None:
+        state, columns, row = decoded.state, decoded.columns, decoded.row
+        decoded.settled_row = row
+        position = decoded.next_offset if row == columns.count else columns.offset_at(row)
         with self._ahead.lock:
             if state.generation == decoded.generation:
                 state.position = position
-        if until == columns.count:
+        if row == columns.count and self._decoded is decoded:
             self._decoded = None
+
+    def begin_poll(self) -> None:
+        """Take what the user has in hand for processed, because it asks for more."""
+        self.settle()
+        self._iterated = None
+        self._in_hand.clear()
+
+    def processed(self, offsets: Mapping[TopicPartition, CommittedOffset] | None = None) -> None:
+        """Take what the user has in hand for processed, because it was committed: all of it, or up to these offsets."""
+        self.settle()
+        if offsets is None:
+            self._in_hand.clear()
+            return
+        for each, committed in offsets.items():
+            if each in self._in_hand:
+                self._in_hand[each] = (self._in_hand[each][0], committed.offset)
+
+    def take_back(self) -> None:
+        """Move the positions before what the user has in hand; nothing more may be returned afterwards."""
+        self.settle()
+        with self._ahead.lock:
+            for each, (generation, position) in self._in_hand.items():
+                state = self._ahead.states.get(each)
+                if state is not None and state.generation == generation:
+                    state.position = position
+        self._in_hand.clear()
 
     def wakeup(self) -> None:
         """Have the wait that goes on, or else the next one, end at once. From any thread."""
