@@ -185,8 +185,10 @@ def read_meta(fs: Fs, path: str) -> dict[str, str] | None:
         name, separator, value = line.strip().partition("=")
         if separator and not name.startswith("#"):
             properties[name.strip()] = value.strip()
-    if properties.get("version") not in ("0", "1"):
-        raise CheckpointError(f"{path}: version {properties.get('version')} is not known, only 0 and 1 are")
+    if "version" not in properties:
+        raise CheckpointError(f"{path}: damaged, no version in it; restore it, or remove it to have it written anew")
+    if properties["version"] not in ("0", "1"):
+        raise CheckpointError(f"{path}: version {properties['version']} is not known, only 0 and 1 are")
     return properties
 
 

@@ -1,8 +1,8 @@
 """The log directories of one broker: made, locked, claimed, and which of them can be used.
 
 A directory that cannot be made, locked or read is offline, and the broker works with the others; when none is left it
-cannot start. One that another process holds, or that belongs to another broker or cluster, is a mistake in the settings
-and always an error.
+cannot start. One that another process holds, or that belongs to another broker or cluster, or to Apache Kafka with its
+own metadata (KRaft), is a mistake in the settings and always an error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LogDirectories:
             )
 
     def open(self) -> None:
-        """Make and lock the directories. ConfigError when one is in use, or none can be used."""
+        """Make and lock the directories. ConfigError when one is in use or Apache Kafka's, or none can be used."""
         for directory in self:
             try:
                 self._make(directory.path)
@@ -63,10 +63,25 @@ class LogDirectories:
                     "stop that one, or name another directory in log.dirs"
                 )
             self._locks.append(lock)
+            if self._is_of_kraft(directory.path):
+                self.release_locks()
+                raise ConfigError(
+                    f"log directory {directory.path} belongs to a node of Apache Kafka ({META_FILE} of version 1): its "
+                    "topics are in that cluster's metadata, and none of its logs can be served here; name another "
+                    "directory in log.dirs"
+                )
         try:
             self.check_any_online()
         except KafkaStorageError as error:
             raise ConfigError(str(error)) from error
+
+    def _is_of_kraft(self, directory: str) -> bool:
+        """Return whether an Apache Kafka node that keeps its own metadata wrote here; nothing has been changed yet."""
+        try:
+            meta = read_meta(self._fs, f"{directory}/{META_FILE}")
+        except (CheckpointError, OSError):
+            return False  # ``claim`` says what is wrong with it
+        return meta is not None and meta["version"] == "1"
 
     def _make(self, directory: str) -> None:
         """Make a log directory whose name, and those of the parents it needed, survive a power loss."""
@@ -100,7 +115,7 @@ class LogDirectories:
         if meta is None:
             directory.persist(lambda: write_meta(self._fs, path, broker_id, cluster_id))
             return
-        found = meta.get("broker.id", meta.get("node.id", str(broker_id)))
+        found = meta.get("broker.id", str(broker_id))
         if found != str(broker_id):
             raise ConfigError(
                 f"log directory {directory.path} belongs to broker {found}, this is broker {broker_id}: "

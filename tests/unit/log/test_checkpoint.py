@@ -74,6 +74,9 @@ def test_meta_properties(fs: MemoryFs) -> None:
     replace_file(fs, "/data/m", b"#comment\nversion=7\n")
     with pytest.raises(CheckpointError, match="version 7"):
         checkpoint.read_meta(fs, "/data/m")
+    replace_file(fs, "/data/m", bytes(40))
+    with pytest.raises(CheckpointError, match="/data/m: damaged, no version in it; restore it, or remove it"):
+        checkpoint.read_meta(fs, "/data/m")
 
 
 def test_every_cut_of_a_checkpoint_is_noticed(fs: MemoryFs) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,25 @@ def test_replacement_survives_a_power_loss(fs: MemoryFs) -> None:
     fs.sync_directory("/")
     replace_file(fs, "/data/a", b"new")
     assert read_whole(fs.crash(CrashMode.POWER), "/data/a") == b"new"
+
+
+def test_a_lock_excludes_programs_in_java_too(tmp_path: Path) -> None:
+    """Apache Kafka locks its directories as Java does, which flock() does not see."""
+    path = tmp_path / ".lock"
+    take = "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    hold = f"{take}; print('held', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert OsFs().lock(str(path)) is None
+        holder.communicate("\n")
+    lock = OsFs().lock(str(path))
+    assert lock is not None
+    assert subprocess.run([sys.executable, "-c", take, path], capture_output=True).returncode == 1
+    lock.release()
+    assert subprocess.run([sys.executable, "-c", take, path], capture_output=True).returncode == 0
 
 
 def test_a_read_without_waiting_says_what_is_not_in_memory(tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ def test_directory_of_another_broker_or_cluster_is_refused(start: Starter, fs: M
         other.claim(1, "another")
 
 
+def test_directory_of_apache_kafka_is_refused_and_left_as_it_is(start: Starter, fs: MemoryFs) -> None:
+    fs.make_directories("/data/t-0")
+    replace_file(fs, "/data/meta.properties", b"#\n#Sat Nov 21\ncluster.id=abc\nnode.id=1\nversion=1\n")
+    with pytest.raises(ConfigError, match="/data belongs to a node of Apache Kafka"):
+        start()
+    assert sorted(entry.name for entry in fs.entries("/data")) == [".lock", "meta.properties", "t-0"]
+    assert fs.lock("/data/.lock") is not None
+
+
 def test_directory_that_cannot_be_made_is_an_error(fs: MemoryFs, clock: ManualClock) -> None:
     fs.open("/file", create=True)
     manager = LogManager(fs, ["/file/logs"], clock, config_of=lambda topic: TopicConfig.from_properties())
