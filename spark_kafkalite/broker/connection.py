@@ -2,8 +2,8 @@
 
 Reading. All connections read into one scratch buffer that the owner lends; complete requests are served where they lie.
 Only the cut-off last request of a read is copied, into a buffer of its own that takes memory as bytes arrive, and the
-next read fills that buffer and the scratch in one call. An idle connection therefore owns no buffer. A request's memory
-is valid only until its handler returns; whoever keeps it longer copies it.
+next read fills that buffer and a little of the scratch in one call. An idle connection therefore owns no buffer. A
+request's memory is valid only until its handler returns; whoever keeps it longer copies it.
 
 Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
 (:meth:`Connection.defer`). What the responses of one read add up to is sent in one call where possible.
@@ -28,7 +28,7 @@ from spark_kafkalite.broker.channel import Channel
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.outbox import FileEndedError, Outbox, Response
-from spark_kafkalite.broker.request_memory import RequestMemory, new_frame_buffer
+from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.errors import FrameError
 
 _quiet = QuietLog(logging.getLogger(__name__))
@@ -36,6 +36,8 @@ _quiet = QuietLog(logging.getLogger(__name__))
 _SIZE = struct.Struct(">i")
 # Room in front of the scratch for the first bytes of a size field that was cut off.
 _HEAD_BYTES = 4
+# What is read beyond the end of a cut-off request: if that is the next one's beginning, it has to be copied.
+_BESIDE_A_FRAME = 64 * 1024
 _READ_RATE_BYTES_PER_S = 64 * 1024
 
 
@@ -180,7 +182,7 @@ class Connection:
             if frame is None:
                 received = self._channel.recv_into(scratch[_HEAD_BYTES:])
             else:
-                received = self._channel.recv_into_two(frame[self._filled :], scratch[_HEAD_BYTES:])
+                received = self._channel.recv_into_two(frame[self._filled :], scratch[_HEAD_BYTES:_BESIDE_A_FRAME])
         except OSError as error:
             self.close(f"connection lost: {error.strerror}")
             return
@@ -206,6 +208,7 @@ class Connection:
                     return
             finally:
                 owner.memory.give_back(filled)
+                owner.memory.buffers.take_back(frame)
         elif self._head:
             start -= len(self._head)
             scratch[start:_HEAD_BYTES] = self._head
@@ -267,7 +270,7 @@ class Connection:
             return
         size_bytes = _SIZE.unpack_from(data, position)[0]
         try:
-            frame = new_frame_buffer(size_bytes)
+            frame = self._owner.memory.buffers.lend(size_bytes)
         except (MemoryError, OSError):
             self._out_of_memory(f"a request of {size_bytes} bytes")
             return
@@ -434,8 +437,9 @@ class Connection:
         memory = self._owner.memory
         memory.forget(self)
         if self._frame is not None:
-            self._frame = None
+            frame, self._frame = self._frame, None
             memory.give_back(self._filled)
+            memory.buffers.take_back(frame)
         if self._backlog is not None:
             backlog, self._backlog = self._backlog, None
             memory.give_back(len(backlog))

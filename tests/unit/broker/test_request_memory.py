@@ -1,4 +1,4 @@
-from spark_kafkalite.broker.request_memory import RequestMemory, new_frame_buffer
+from spark_kafkalite.broker.request_memory import FrameBuffers, RequestMemory
 
 
 class Reader:
@@ -49,7 +49,32 @@ def test_a_closed_connection_is_not_woken() -> None:
 
 
 def test_buffers_are_writable_and_of_the_asked_size() -> None:
-    for size_bytes in (1, 40_000, 5_000_000):
-        buffer = new_frame_buffer(size_bytes)
+    buffers = FrameBuffers()
+    for size_bytes in (1, 40_000, 1_048_700, 5_000_000):
+        buffer = buffers.lend(size_bytes)
         buffer[-1] = 7
         assert (len(buffer), buffer[-1], buffer.readonly) == (size_bytes, 7, False)
+
+
+def test_the_memory_of_a_request_is_used_again_but_never_by_two_at_once() -> None:
+    buffers = FrameBuffers()
+    first, second = buffers.lend(1_000_000), buffers.lend(40_000)
+    first[:] = b"1" * len(first)
+    second[:] = b"2" * len(second)
+    assert bytes(first[:2]) == b"11"
+    memory = first.obj
+    buffers.take_back(first)
+    assert buffers.lend(500_000).obj is memory
+    assert buffers.lend(500_000).obj not in (memory, second.obj)
+
+
+def test_only_a_few_buffers_of_common_sizes_are_kept() -> None:
+    buffers = FrameBuffers()
+    many = [buffers.lend(1_000_000) for _ in range(20)]
+    for buffer in many:
+        buffers.take_back(buffer)
+    again = [buffers.lend(1_000_000) for _ in range(20)]
+    assert len({id(buffer.obj) for buffer in many} & {id(buffer.obj) for buffer in again}) == 4
+    large = buffers.lend(50_000_000)
+    buffers.take_back(large)
+    assert buffers.lend(50_000_000).obj is not large.obj
