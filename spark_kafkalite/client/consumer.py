@@ -176,7 +176,7 @@ class Consumer:
         with self._using, self._ahead.lock:
             for state in self._states(partitions):
                 state.move_to(position, reset_to)
-            self._ahead.changed.notify_all()
+            self._ahead.notify_moved()
 
     def _states(self, partitions: Partitions | None) -> list[PartitionState]:
         if partitions is None:

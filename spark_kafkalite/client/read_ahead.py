@@ -62,7 +62,10 @@ class ReadAhead:
         self._clock = clock
         self._start = StartPositions(config, cluster, clock, fetch_committed)
         self.lock = threading.Lock()
+        # Told of all that readers and fetching threads may wait for. The keeper is told apart: what it deals with is
+        # rare, and waking it for every answer would take the interpreter from the reader that the answer is for.
         self.changed = threading.Condition(self.lock)
+        self._keeper_wanted = threading.Condition(self.lock)
         self.states: dict[TopicPartition, PartitionState] = {}
         self._auto_create = False
         self._requested_bytes = 0
@@ -103,13 +106,18 @@ class ReadAhead:
                         )
             self._auto_create = auto_create and self._config.allow_auto_create
             self._start_keeper()
-            self.changed.notify_all()
+            self.notify_moved()
         self._cluster.watch_topics({each.topic for each in wanted}, auto_create=self._auto_create)
 
     def notify(self) -> None:
         """Wake who waits for something to change."""
         with self.lock:
-            self.changed.notify_all()
+            self.notify_moved()
+
+    def notify_moved(self) -> None:
+        """Wake who waits, after positions or leaders have changed; the lock is held."""
+        self.changed.notify_all()
+        self._keeper_wanted.notify_all()
 
     def _start_keeper(self) -> None:
         if self._keeper is None and self.states:
@@ -122,7 +130,7 @@ class ReadAhead:
             self.closed = True
             connections = list(self._connections.values())
             threads = [*self._threads.values(), *([self._keeper] if self._keeper else [])]
-            self.changed.notify_all()
+            self.notify_moved()
         for connection in connections:
             connection.close()
         for thread in threads:
@@ -146,7 +154,7 @@ class ReadAhead:
                     if state.position is None and state.reset_to is not None and not state.error
                 }
                 if not lookups and not self._start_fetchers():
-                    self.changed.wait(_IDLE_S)
+                    self._keeper_wanted.wait(_IDLE_S)
                     continue
             try:
                 if lookups:
@@ -261,7 +269,7 @@ class ReadAhead:
                 self._threads.pop(node, None)
                 self._connections.pop(node, None)
                 # Partitions that came to this leader meanwhile need a new thread.
-                self.changed.notify_all()
+                self.notify_moved()
 
     def _wait_for_room(self, node: int) -> tuple[list[tuple[PartitionState, int, FetchFrom]], int, int] | None:
         """Wait for something to fetch from a broker; returns it with the wait and byte limits, None to end."""
@@ -413,3 +421,4 @@ class ReadAhead:
         policy = self._config.offset_reset
         _LOG.warning("%s: offset %d is not in the log: going to the %s", state.topic_partition, offset, policy)
         state.move_to(None, place)
+        self._keeper_wanted.notify_all()
