@@ -139,7 +139,7 @@ class Roster:
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self._static[member.group_instance_id] = member.member_id
-        self._supporters.update(name for name, _ in member.protocols)
+        self._supporters.update(_names(member))
         self._member_bytes += member.size_bytes
 
     def _insert_stored(self, metadata: MemberMetadata, protocol: str | None) -> None:
@@ -164,7 +164,7 @@ class Roster:
         self._unsynced.discard(member.member_id)
         if member.group_instance_id is not None:
             del self._static[member.group_instance_id]
-        self._supporters.subtract(name for name, _ in member.protocols)
+        self._supporters.subtract(_names(member))
         self._supporters += Counter()  # without those that nobody has any more
         self._member_bytes -= member.size_bytes
         if self.leader == member.member_id:
@@ -187,12 +187,12 @@ class Roster:
     def _update(self, member: Member, request: JoinRequest) -> None:
         """Take over what a member says of itself now."""
         self._member_bytes -= member.size_bytes
-        self._supporters.subtract(name for name, _ in member.protocols)
+        self._supporters.subtract(_names(member))
         member.protocols = request.protocols
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.client_id, member.client_host = request.client_id, request.client_host
-        self._supporters.update(name for name, _ in member.protocols)
+        self._supporters.update(_names(member))
         self._supporters += Counter()
         self._member_bytes += member.size_bytes
 
@@ -263,3 +263,8 @@ class Roster:
     def _take(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
+
+
+def _names(member: Member) -> set[str]:
+    """Return the protocols that a member has, each once, however often it named it."""
+    return {name for name, _ in member.protocols}

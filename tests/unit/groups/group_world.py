@@ -231,7 +231,7 @@ class World:
         assert not group.pending.keys() & group.members.keys()
         assert len(group.pending) <= min(MOST_PENDING, group.limits.max_size)
         assert group._member_bytes == sum(one.size_bytes for one in members)
-        counted = [name for member in members for name, _ in member.protocols]
+        counted = [name for member in members for name in {name for name, _ in member.protocols}]
         assert dict(group._supporters) == {name: counted.count(name) for name in set(counted)}
         if group.state is not GroupState.DEAD:
             earliest = group._next_wake_ms()

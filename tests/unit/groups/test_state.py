@@ -247,6 +247,14 @@ def test_a_lone_member_may_replace_its_protocols() -> None:
     assert (answer.error, answer.protocol) == (None, "sticky")
 
 
+def test_a_protocol_that_is_named_twice_counts_once() -> None:
+    world = World()
+    leader = world.settled(1, protocols=(RANGE, RANGE))[0]
+    assert world.group.protocol == RANGE[0]
+    assert join_answer(world, world.join(leader, protocols=(RANGE, STICKY, RANGE))).error is None
+    assert world.join(protocols=(STICKY,)) not in world.answers, "refused, instead of waiting for the leader"
+
+
 def test_the_protocol_most_members_like_best_is_chosen() -> None:
     world = World()
     world.settled(1, protocols=(RANGE, STICKY))
