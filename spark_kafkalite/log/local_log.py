@@ -29,6 +29,7 @@ from spark_kafkalite.log.reader import Reader
 from spark_kafkalite.log.segment import LogSlice, Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.model import Offset, TopicPartition
+from spark_kafkalite.records.layout import MAX_INT32
 
 if TYPE_CHECKING:
     from spark_kafkalite.log.clean_job import CleanedGroup
@@ -121,7 +122,8 @@ class LocalLog:
         config = self.config
         self._append_position = -1
         if active.must_roll(len(batch), last_offset, max_timestamp, config, self._clock):
-            self.roll(base_offset)
+            # A gap that the leader's compaction has made stays within a segment, where a recovery takes it for one.
+            self.roll(base_offset if last_offset - self.log_end_offset > MAX_INT32 else None)
             active = self.segments.active
         self._append_position = position = active.size_bytes
         try:

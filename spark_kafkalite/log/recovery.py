@@ -10,6 +10,9 @@ after a hole was never acknowledged as flushed, and must not be read. Batches of
 lie below it are walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then all is
 synced, and the recovery point is the end.
 
+A power cut may take whole batches from the end of a segment and leave the next segment's name, or more of it. Such a
+gap ends the log too, in a compacted topic as well: the cleaner makes gaps only in what was flushed, and says how far.
+
 A segment whose indexes are missing or torn is scanned after a clean stop too, with all that follow it.
 
 Source: org.apache.kafka.storage.internals.log.LogLoader. Epoch 0 is an epoch like any other (KAFKA-10432).
@@ -132,6 +135,7 @@ class _Loader:
         self._log_start_offset = log_start_offset
         self._now_ms = now_ms
         self._gaps_until_offset = EVERYWHERE if config.is_compacted else cleaned_until_offset
+        self._cleaned_until_offset = cleaned_until_offset
         self._sync = sync
         self._on_bytes = on_bytes
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
@@ -288,7 +292,8 @@ class _Loader:
         reason: str | None = None
         for base in bases:
             segment = ActiveSegment(self._files, self._directory, base, self._found.logs[base], self._now_ms)
-            if reason is None and not scan.may_follow(base):
+            end = scan.next_offset
+            if reason is None and not self._may_follow(scan, base):
                 reason = f"the next segment begins at {base}"
                 self._report_end(scan, recovered[-1], reason)
             if reason is not None:
@@ -301,10 +306,32 @@ class _Loader:
                 if snapshot is not None:
                     self._new_snapshots.append(snapshot)
             reason = scan.recover(segment)
+            if base > end and not segment.size_bytes and not self._known_until_offset:
+                # Nothing but its name says that offsets up to it were given, and no reader would ever come so far.
+                reason = reason or f"the next segment, {base}, is empty"
+                scan.next_offset = end
+                segment.remove()
+                self._report_end(scan, recovered[-1], reason)
+                continue
             recovered.append(segment)
             if reason is not None:
                 self._report_end(scan, segment, reason)
         return recovered
+
+    @property
+    def _known_until_offset(self) -> int:
+        """Up to where checkpoints say that records were on the disk, or cleaned since; 0 when none knows the log."""
+        return max(self._cleaned_until_offset, self._recovery_point)
+
+    def _may_follow(self, scan: Scan, base: int) -> bool:
+        """Return whether a segment may come next: behind a gap only where the cleaner may have made it.
+
+        Elsewhere a gap is what a power cut leaves of whole batches at the end of a segment that were not flushed, when
+        the name of the next segment was. Without any checkpoint nobody knows which it is, and what there is stays.
+        """
+        if base == scan.next_offset or not scan.may_follow(base):
+            return base == scan.next_offset
+        return not self._known_until_offset or base <= self._known_until_offset
 
     def _report_end(self, scan: Scan, segment: Segment, reason: str) -> None:
         end = scan.next_offset

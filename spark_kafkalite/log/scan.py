@@ -11,7 +11,7 @@ file.
 
 Only compaction makes gaps between batches, so elsewhere a gap is the mark of a foreign batch. Gaps are allowed where
 the topic is compacted now, and below the offset up to which the cleaner says that it has been, whatever the topic's
-settings are today.
+settings are today. Of gaps between segments the checkpoints know more; see ``recovery``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ what a crash of the chosen kind forgets, and a new manager loads what is left (s
 Then:
 
 * every record below the flushed offset is there, and after a mere crash of the process every acknowledged one;
-* every record that is there is the one that was appended at that offset; offsets have no gap;
+* every record that is there is the one that was appended at that offset; a reader comes to the log's end, without a
+  gap, but for what was not flushed of a compacted topic's log that no checkpoint knows;
 * leader epochs are right for every offset; a repeated batch of a producer is recognised; the topic id is right;
 * look-ups by time find what walking over all records finds;
 * the log start is neither below what its checkpoint said nor above what was asked for;
@@ -18,6 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from spark_kafkalite.log.checkpoint import RECOVERY_POINT_FILE, read_offsets
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -28,10 +30,15 @@ from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
-CONFIGS = [
-    TopicConfig.from_properties({"segment.bytes": size, "index.interval.bytes": interval, "segment.ms": ms})
-    for size, interval, ms in [(900, 150, 10**9), (400, 100, 10**9), (2000, 10, 10**9), (900, 150, 300)]
-]
+CONFIGS = {
+    policy: [
+        TopicConfig.from_properties(
+            {"segment.bytes": size, "index.interval.bytes": interval, "segment.ms": ms, "cleanup.policy": policy}
+        )
+        for size, interval, ms in [(900, 150, 10**9), (400, 100, 10**9), (2000, 10, 10**9), (900, 150, 300)]
+    ]
+    for policy in ("delete", "compact")
+}
 
 
 class Model:
@@ -63,14 +70,15 @@ class Model:
 
 
 class Run:
-    """Random work on a manager, and the model of it."""
+    """Random work on a manager, and the model of it. Nothing is compacted, whatever the topics' policy says."""
 
-    def __init__(self, seed: int, fs: MemoryFs) -> None:
+    def __init__(self, seed: int, fs: MemoryFs, policy: str = "delete") -> None:
         self.chance = random.Random(seed)
         self.fs = fs
         self.clock = ManualClock()
         self.models: dict[TopicPartition, Model] = {}
-        self.config = CONFIGS[0]
+        self.configs = CONFIGS[policy]
+        self.config = self.configs[0]
         self.epoch = 0
         self.serial = 0
         self.manager = start_manager(fs, self.clock, self.config)
@@ -178,7 +186,7 @@ class Run:
         assert log.log_start_offset == model.start
 
     def change_config(self, key: TopicPartition) -> None:
-        self.config = self.chance.choice(CONFIGS)
+        self.config = self.chance.choice(self.configs)
         for log in self.manager.logs.values():
             log.update_config(self.config)
 
@@ -253,7 +261,13 @@ def start_manager(fs: MemoryFs, clock: ManualClock, config: TopicConfig) -> LogM
 
 
 def crash_and_check(
-    seed: int, stop_at: int | None, mode: CrashMode, *, steps: int = 40, stop_recovery_too: bool = False
+    seed: int,
+    stop_at: int | None,
+    mode: CrashMode,
+    *,
+    steps: int = 40,
+    stop_recovery_too: bool = False,
+    policy: str = "delete",
 ) -> bool:
     """Do a run that stops at an operation, and check what is left; returns whether it stopped at all."""
     fs = MemoryFs()
@@ -262,12 +276,12 @@ def crash_and_check(
     run = None
     stopped = False
     try:
-        run = Run(seed, fs)
+        run = Run(seed, fs, policy)
         run.work(steps)
     except SimulatedCrash:
         stopped = True
     chance = random.Random(seed)
-    config = run.config if run else CONFIGS[0]
+    config = run.config if run else CONFIGS[policy][0]
     after = fs.crash(mode, chance)
     if stop_recovery_too:
         after.stop_at(chance.randrange(1, 30))
@@ -276,6 +290,7 @@ def crash_and_check(
         except SimulatedCrash:
             pass
         after = after.crash(mode, chance)
+    known = {key for key, offset in recovery_points(after).items() if offset}
     manager = start_manager(after, run.clock if run else ManualClock(), config)
     models = run.models if run else {}
     for key, model in models.items():
@@ -283,7 +298,7 @@ def crash_and_check(
         if log is None:
             assert not model.flushed, f"{key} is gone, {model.flushed} records were flushed"
         else:
-            check(log, model, mode)
+            check(log, model, mode, was_known=key in known)
     ends = {key: log.log_end_offset for key, log in manager.logs.items()}
     again = start_manager(after.crash(CrashMode.POWER), ManualClock(), config)
     for key, end in ends.items():
@@ -295,7 +310,12 @@ def crash_and_check(
     return stopped
 
 
-def check(log: PartitionLog, model: Model, mode: CrashMode) -> None:
+def recovery_points(fs: MemoryFs) -> dict[TopicPartition, int]:
+    """Return what the checkpoint says; nothing when it was never written."""
+    return read_offsets(fs, f"/data/{RECOVERY_POINT_FILE}")
+
+
+def check(log: PartitionLog, model: Model, mode: CrashMode, *, was_known: bool) -> None:
     end, start = log.log_end_offset, log.log_start_offset
     assert end >= model.flushed, f"flushed records are lost: {log}, {model.flushed} were flushed"
     if mode is CrashMode.PROCESS:
@@ -309,7 +329,14 @@ def check(log: PartitionLog, model: Model, mode: CrashMode) -> None:
     while (piece := log.read(offset, 500, end)) is not None:
         found += [record for record in values_of(piece.read()) if record[0] >= offset]
         offset = found[-1][0] + 1
-    assert [each for each, _ in found] == list(range(start, end)), "offsets have a gap"
+    assert offset == end, f"a reader comes to {offset} only, and the log ends at {end}"
+    offsets = [each for each, _ in found]
+    if log.config.is_compacted and not was_known:
+        assert offsets == sorted(set(offsets)), "offsets go back"
+        flushed = range(start, model.flushed)
+        assert offsets[: len(flushed)] == list(flushed), "flushed offsets have a gap"
+    else:
+        assert offsets == list(range(start, end)), "offsets have a gap"
     for each, value in found:
         allowed = model.allowed(each)
         assert value in [each_value for each_value, _ in allowed], f"offset {each} holds {value!r}, not {allowed!r}"

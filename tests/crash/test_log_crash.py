@@ -1,6 +1,6 @@
 """Random work on logs is stopped in a random operation of the disk, and what is left must be right (see ``log_model``).
 
-Eight thousand runs, in each way that a crash can leave a disk; ``test_log_crash_steps`` stops the same work in
+Some eight thousand runs, in each way that a crash can leave a disk; ``test_log_crash_steps`` stops the same work in
 every single operation. Every failure names its seed. ``KAFKALITE_CRASH_RUNS`` sets the number of runs for each way.
 """
 
@@ -18,10 +18,10 @@ RUNS = int(os.environ.get("KAFKALITE_CRASH_RUNS", "2000"))
 _BLOCKS = 6
 
 
-def run(seed: int, mode: CrashMode, *, stop_recovery_too: bool = False) -> None:
+def run(seed: int, mode: CrashMode, *, stop_recovery_too: bool = False, policy: str = "delete") -> None:
     stop_at = random.Random(seed).randrange(1, 400)
     try:
-        crash_and_check(seed, stop_at, mode, stop_recovery_too=stop_recovery_too)
+        crash_and_check(seed, stop_at, mode, stop_recovery_too=stop_recovery_too, policy=policy)
     except Exception as error:
         raise AssertionError(f"seed {seed}, stopped at {stop_at}, {mode}: {error}") from error
 
@@ -37,3 +37,9 @@ def test_random_runs(mode: CrashMode, block: int) -> None:
 def test_random_runs_that_are_stopped_in_recovery_too(mode: CrashMode) -> None:
     for seed in range(100_000, 100_000 + RUNS // 3):
         run(seed, mode, stop_recovery_too=True)
+
+
+@pytest.mark.parametrize("mode", CrashMode)
+def test_random_runs_of_compacted_topics(mode: CrashMode) -> None:
+    for seed in range(200_000, 200_000 + RUNS // 10):
+        run(seed, mode, stop_recovery_too=seed % 3 == 0, policy="compact")

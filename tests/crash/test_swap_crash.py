@@ -85,15 +85,17 @@ def fill(log: PartitionLog, clock: ManualClock, chance: random.Random, batches: 
     log.flush()
 
 
-def run_cleaning(fs: MemoryFs, log: PartitionLog, clock: ManualClock) -> CleanResult:
-    state = compaction_state(log, log.log_end_offset, -1)
+def run_cleaning(fs: MemoryFs, log: PartitionLog, clock: ManualClock, next_horizon_ms: int = -1) -> CleanResult:
+    state = compaction_state(log, log.log_end_offset, next_horizon_ms)
     plan = plan_compaction(state, log.config, clock.wall_ms())
     assert plan is not None
     return clean(fs, clean_job(log, plan, clock.wall_ms(), 1 << 20, 1 << 20), lambda _: None)
 
 
-def compact(manager: LogManager, fs: MemoryFs, log: PartitionLog, clock: ManualClock) -> CleanResult:
-    result = run_cleaning(fs, log, clock)
+def compact(
+    manager: LogManager, fs: MemoryFs, log: PartitionLog, clock: ManualClock, next_horizon_ms: int = -1
+) -> CleanResult:
+    result = run_cleaning(fs, log, clock, next_horizon_ms)
     swap = Swap(fs, log, result.groups, result.end_offset)
     assert swap.commit()
     swap.apply()
@@ -109,8 +111,7 @@ def records_of(log: PartitionLog) -> Records:
     offset = int(log.log_start_offset)
     while offset < log.log_end_offset:
         piece = log.read(offset, 400, log.log_end_offset)
-        if piece is None:
-            break
+        assert piece is not None, f"a reader stays at {offset} for ever, the log ends at {log.log_end_offset}"
         data = piece.read()
         position = 0
         for header in kernel.scan_headers(data):
@@ -215,6 +216,32 @@ def test_a_crash_leaves_the_old_log_or_the_cleaned_one(seed: int, mode: CrashMod
         assert records_of(log) == survivors, where
         assert manager.was_clean
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+@pytest.mark.parametrize("mode", CrashMode)
+def test_reader_comes_to_the_end_of_a_log_of_which_nothing_is_left(mode: CrashMode, checkpointed: bool) -> None:
+    fs, clock = MemoryFs(), ManualClock()
+    manager = start(fs, clock)
+    log = manager.create(KEY, bytes(range(16)))
+    for value in (b"v", None):
+        batch = kernel.OpenBatch(1 << 20)
+        batch.append(clock.wall_ms(), b"key", value, [])
+        data = bytearray(batch.build())
+        log.append_as_leader(data, header_of(data), 3)
+    log.roll()
+    log.flush()
+    horizon_ms = compact(manager, fs, log, clock).next_horizon_ms
+    assert records_of(log) == {1: (b"key", None)}
+    clock.advance(ms=2000)
+    assert compact(manager, fs, log, clock, horizon_ms).records_kept == 0
+    if checkpointed:
+        manager.checkpoint()
+    assert (records_of(log), log.log_end_offset) == ({}, 2)
+    manager, log = reopened(fs.crash(mode, random.Random(1)), clock)
+    assert (records_of(log), log.log_end_offset) == ({}, 2)
+    fill(log, clock, random.Random(1), 1)
+    assert min(records_of(log)) == 2
 
 
 def test_checkpoints_that_a_crash_took_do_not_make_gaps_a_fault() -> None:

@@ -272,22 +272,6 @@ def test_log_start_survives_when_it_is_checkpointed(open_log: LogOpener) -> None
     assert again.epochs.entries == [(3, 3), (4, 4)]
 
 
-def test_gap_is_damage_unless_the_topic_is_compacted(open_log: LogOpener) -> None:
-    log = open_log()
-    log.append_as_follower(make_stored_batch(0, 0) + make_stored_batch(5, 0))
-    assert open_log(clean=False, cleanup_policy="compact").log_end_offset == 6
-    assert open_log(clean=False).log_end_offset == 1
-
-
-def test_gap_is_allowed_where_the_cleaner_has_been(open_log: LogOpener) -> None:
-    log = open_log(segment_bytes=100)
-    log.append_as_follower(make_stored_batch(0, 0) + make_stored_batch(5, 0) + make_stored_batch(7, 0))
-    assert len(log.segments) == 3
-    assert offsets(open_log(clean=False, cleaned_until_offset=8, segment_bytes=100)) == [0, 5, 7]
-    assert offsets(open_log(clean=False, cleaned_until_offset=5, segment_bytes=100)) == [0, 5]
-    assert offsets(open_log(clean=False, segment_bytes=100)) == [0]
-
-
 def test_large_batches_are_checked_in_pieces(
     open_log: LogOpener, fs: MemoryFs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
