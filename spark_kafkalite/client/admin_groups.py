@@ -19,7 +19,7 @@ from spark_kafkalite.client.connection import LIST_GROUPS
 from spark_kafkalite.client.consumer_protocol import PROTOCOL_TYPE, Assignment
 from spark_kafkalite.client.coordinator import GroupCoordinator
 from spark_kafkalite.client.group_lag import PartitionLag, partition_lags
-from spark_kafkalite.client.group_offsets import commit_offsets, fetch_offsets
+from spark_kafkalite.client.group_offsets import as_committed, commit_offsets, fetch_offsets
 from spark_kafkalite.client.metadata import Node
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.errors import (
@@ -178,11 +178,8 @@ class GroupAdmin(AdminRequests):
         Raises UnknownMemberId (25) while it has members, UnknownTopicOrPartition (3) for partitions that are not there
         (the others are committed). Nothing checks that the offsets lie in the log.
         """
-        wanted = {
-            TopicPartition(*each): offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset)
-            for each, offset in offsets.items()
-        }
-        commit_offsets(GroupCoordinator(self._cluster, group_id), wanted, deadline=self._deadline(timeout_ms))
+        coordinator = GroupCoordinator(self._cluster, group_id)
+        commit_offsets(coordinator, as_committed(offsets), deadline=self._deadline(timeout_ms))
 
     def group_lag(
         self,

@@ -45,6 +45,9 @@ from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequ
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
+# After how long without an answer from any broker it is said that there is none; it is tried on.
+_SILENCE_S = 5.0
+
 
 class ClusterClient:
     """Metadata and short requests; shared by the parts of one client."""
@@ -63,7 +66,7 @@ class ClusterClient:
         self._listeners: list[Callable[[ClusterSnapshot], None]] = []
         self._refresher: threading.Thread | None = None
         self._refresh_wanted = False
-        self._closed = False
+        self._closed = self._silence_reported = False
 
     def __repr__(self) -> str:
         snapshot = self._snapshot
@@ -272,6 +275,7 @@ class ClusterClient:
     def request_any(self, api_key: int, message: Any, deadline: Deadline) -> Any:
         """Send one request to whichever broker answers first, going round until the deadline."""
         backoff = Backoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms)
+        report_at_s = self._clock.monotonic_s() + _SILENCE_S
         while True:
             self._check_open()
             failures: list[str] = []
@@ -279,7 +283,9 @@ class ClusterClient:
                 try:
                     # One silent broker must not use up the time of the others.
                     share = deadline.earlier_of(max(1_000, deadline.left_s() * 500))
-                    return self._pooled(key, host, port).request(api_key, message, share)
+                    answer = self._pooled(key, host, port).request(api_key, message, share)
+                    self._silence_reported = False
+                    return answer
                 except BrokerUnreachable as error:
                     self._check_open()
                     failures.append(f"{label} {error}" if label else str(error))
@@ -288,6 +294,10 @@ class ClusterClient:
             pause_s = backoff.next_s()
             if deadline.left_s() <= pause_s:
                 raise BrokerUnreachable("no broker answers; tried " + "; ".join(failures))
+            if not self._silence_reported and self._clock.monotonic_s() >= report_at_s:
+                # Once for each outage: whoever polls a consumer would else wait and never read why.
+                self._silence_reported = True
+                _LOG.warning("no broker answers, trying on; tried %s", "; ".join(failures))
             self.pause(pause_s)
 
     def request_controller(self, api_key: int, message: Any, deadline: Deadline) -> Any:

@@ -29,7 +29,7 @@ from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient, Offs
 from spark_kafkalite.client.commits import CommitCallback
 from spark_kafkalite.client.config import consumer_config
 from spark_kafkalite.client.group_consumer import GroupConsumer, RebalanceCallback
-from spark_kafkalite.client.group_offsets import fetch_offsets
+from spark_kafkalite.client.group_offsets import as_committed, fetch_offsets
 from spark_kafkalite.client.metadata import TopicInfo
 from spark_kafkalite.client.partition_state import PartitionState
 from spark_kafkalite.client.polling import DecodedRows, RowSource
@@ -39,6 +39,7 @@ from spark_kafkalite.client.subscription import select_topics
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, ConfigError
 from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
+from spark_kafkalite.records.layout import MAX_INT64
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +74,7 @@ class Consumer:
             self._group.attach(self._ahead)
         self._rows = RowSource(self._ahead)
         self._using = threading.RLock()
-        self._closing = self._closed = False
+        self._has_left = self._closed = False
         # The thread that is closing, while on_revoked may still commit.
         self._closing_in: int | None = None
 
@@ -107,6 +108,9 @@ class Consumer:
         if topics == [] and pattern is None:
             self.unsubscribe()
             return
+        for callback in (on_assigned, on_revoked, on_lost):
+            if callback is not None and not callable(callback):
+                raise ConfigError(f"subscribe(): {callback!r} is not a callback: it cannot be called")
         selection = select_topics(topics, pattern, exclude_internal=group.config.exclude_internal_topics)
         with self._using:
             if not group.is_subscribed and self._ahead.states:
@@ -153,8 +157,10 @@ class Consumer:
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
         """Go on from an offset; the next poll returns the record there, or the first one after it."""
-        if offset < 0:
-            raise ConfigError(f"seek to offset {offset}: it must be at least 0; for the ends use seek_to_beginning/end")
+        if not 0 <= offset <= MAX_INT64:
+            raise ConfigError(
+                f"seek to offset {offset}: it must be 0 to 2^63 - 1; for the ends use seek_to_beginning/end"
+            )
         self._move([partition], offset, None)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
@@ -261,7 +267,7 @@ class Consumer:
         self._check_open()
         group = self._require_group("commit()")
         with self._using:
-            wanted = _as_committed(offsets)
+            wanted = None if offsets is None else as_committed(offsets)
             self._rows.settle()
             group.commit(wanted, self._deadline(timeout_ms))
             self._rows.processed(wanted)
@@ -278,7 +284,7 @@ class Consumer:
         self._check_open()
         group = self._require_group("commit_async()")
         with self._using:
-            wanted = _as_committed(offsets)
+            wanted = None if offsets is None else as_committed(offsets)
             self._rows.settle()
             group.commit_async(wanted, callback)
             self._rows.processed(wanted)
@@ -422,20 +428,20 @@ class Consumer:
         self._close(timeout_ms, take_back=False)
 
     def _close(self, timeout_ms: int, *, take_back: bool) -> None:
-        first, self._closing = not self._closing, True
         self._rows.close()
+        if self._closing_in == threading.get_ident():
+            # A callback closes the consumer that calls it because it is being closed.
+            return
         deadline = Deadline.after_ms(timeout_ms, self._clock)
         try:
-            # Whoever polls gets ClosedError and lets go; a callback that does not return is not waited for.
-            if first and self._group is not None and self._using.acquire(timeout=deadline.left_s()):
-                self._closing_in = threading.get_ident()
+            # Whoever polls gets ClosedError and lets go, and whoever closes already is waited for; a callback that does
+            # not return is not.
+            if self._group is not None and self._using.acquire(timeout=deadline.left_s()):
                 try:
-                    self._rows.settle()
-                    if take_back:
-                        self._rows.take_back()
-                    self._group.close(deadline)
+                    if not self._has_left:
+                        self._has_left = True
+                        self._leave_group(self._group, deadline, take_back=take_back)
                 finally:
-                    self._closing_in = None
                     self._using.release()
         finally:
             # Only now: on_revoked may still commit.
@@ -444,6 +450,16 @@ class Consumer:
             self._cluster.close()
             if self._group is not None:
                 self._group.wait_closed()
+
+    def _leave_group(self, group: GroupConsumer, deadline: Deadline, *, take_back: bool) -> None:
+        self._closing_in = threading.get_ident()
+        try:
+            self._rows.settle()
+            if take_back:
+                self._rows.take_back()
+            group.close(deadline)
+        finally:
+            self._closing_in = None
 
     def _check_open(self) -> None:
         if self._closed and threading.get_ident() != self._closing_in:
@@ -462,14 +478,3 @@ class Consumer:
     ) -> None:
         # After an exception nobody knows whether what the last poll returned was processed.
         self._close(_CLOSE_MS, take_back=error is not None)
-
-
-def _as_committed(
-    offsets: Mapping[TopicPartition, CommittedOffset | int] | None,
-) -> dict[TopicPartition, CommittedOffset] | None:
-    if offsets is None:
-        return None
-    return {
-        TopicPartition(*each): CommittedOffset(offset) if isinstance(offset, int) else offset
-        for each, offset in offsets.items()
-    }

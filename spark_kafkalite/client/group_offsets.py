@@ -10,6 +10,7 @@ transaction may still change are waited for (KIP-447).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -59,6 +61,28 @@ class GroupMember(NamedTuple):
 NO_MEMBER: Final = GroupMember()
 
 
+def as_committed(
+    offsets: Mapping[TopicPartition, CommittedOffset | int],
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return offsets as users give them in one form. Raises ConfigError."""
+    if not isinstance(offsets, Mapping):
+        raise ConfigError(f"offsets to commit: {offsets!r} is no mapping from partitions to offsets")
+    committed = {}
+    for each, offset in offsets.items():
+        if isinstance(each, str) or len(each) != 2:
+            raise ConfigError(f"offsets to commit: {each!r} is no partition; give TopicPartition(topic, number)")
+        topic_partition = TopicPartition(*each)
+        if isinstance(offset, CommittedOffset):
+            committed[topic_partition] = offset
+            continue
+        try:
+            # NumPy's integers too.
+            committed[topic_partition] = CommittedOffset(operator.index(offset))
+        except TypeError:
+            raise ConfigError(f"offsets to commit: {offset!r} is no offset, for {topic_partition}") from None
+    return committed
+
+
 def commit_offsets(
     coordinator: GroupCoordinator,
     offsets: Mapping[TopicPartition, CommittedOffset],
@@ -75,9 +99,10 @@ def commit_offsets(
     if not offsets:
         return
     for topic_partition, committed in offsets.items():
-        if committed.offset < 0:
+        if not 0 <= committed.offset <= MAX_INT64:
             raise ConfigError(
-                f"{topic_partition}: offset {committed.offset} cannot be committed: it must be at least 0"
+                f"{topic_partition}: offset {committed.offset} cannot be committed: it must be at least 0, and fit "
+                "into 64 bits"
             )
     who = member or NO_MEMBER
     answer = coordinator.call(commit_request(coordinator.group_id, offsets, who), deadline)

@@ -55,6 +55,8 @@ def select_topics(
         raise ConfigError(f"subscribe({topics!r}): give a list of topics, or pattern=...")
     names = frozenset(topics or ())
     for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(f"subscribe(): {name!r} is no topic's name")
         if (problem := topic_name_problem(name)) is not None:
             raise ConfigError(f"subscribe(): {problem}")
     return TopicSelection(names)

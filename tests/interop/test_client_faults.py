@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
+from spark_kafkalite.client import cluster as cluster_module
 from spark_kafkalite.client import connection as connection_module
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ClientConfig
@@ -361,3 +362,19 @@ def test_all_addresses_are_named_with_their_reasons() -> None:
     assert "127.0.0.1:1: connection refused" in str(raised.value)
     assert "no-such-host.invalid:9092: the host name cannot be resolved" in str(raised.value)
     cluster.close()
+
+
+@pytest.mark.parametrize("group_id", [None, "nobody-there"])
+def test_a_consumer_that_no_broker_answers_says_so_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, group_id: str | None
+) -> None:
+    monkeypatch.setattr(cluster_module, "_SILENCE_S", 0.1)
+    settings = {} if group_id is None else {"group_id": group_id}
+    with Consumer(bootstrap_servers=f"127.0.0.1:{free_ports(1)[0]}", **settings) as consumer:
+        if group_id is None:
+            consumer.assign([("t", 0)])
+        else:
+            consumer.subscribe(["t"])
+        assert consumer.poll(1_000) == []
+    (said,) = [each.getMessage() for each in caplog.records if "no broker answers" in each.getMessage()]
+    assert "connection refused" in said

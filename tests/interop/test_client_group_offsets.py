@@ -100,6 +100,8 @@ def test_refused_partitions_are_named_and_the_others_stored(coordinator: GroupCo
         commit_offsets(coordinator, {good: CommittedOffset(10, "x" * 5_000)}, deadline=soon())
     with pytest.raises(ConfigError, match="offset -1 cannot be committed"):
         commit_offsets(coordinator, {good: CommittedOffset(-1)}, deadline=soon())
+    with pytest.raises(ConfigError, match="fit into 64 bits"):
+        commit_offsets(coordinator, {good: CommittedOffset(2**63)}, deadline=soon())
 
 
 def test_the_coordinator_is_asked_for_once_and_again_when_it_is_forgotten(coordinator: GroupCoordinator) -> None:

@@ -536,6 +536,28 @@ def test_members_outlive_a_crash_of_their_coordinator(tmp_path: Path) -> None:
         group.close()
 
 
+def test_a_second_close_lets_the_first_one_leave_the_group(admin: Admin, group: Group, filled: str) -> None:
+    consumer = group.member().consumer
+    entered, go_on = threading.Event(), threading.Event()
+
+    def on_revoked(_: list[TopicPartition]) -> None:
+        consumer.close()  # by the callback of a close: nothing more to do
+        entered.set()
+        assert go_on.wait(10)
+
+    consumer.subscribe([filled], on_revoked=on_revoked)
+    until(consumer.assignment, group.members)
+    closers = [threading.Thread(target=consumer.close), threading.Thread(target=consumer.close)]
+    closers[0].start()
+    assert entered.wait(10)
+    closers[1].start()
+    closers[1].join(0.2)
+    go_on.set()
+    for closer in closers:
+        closer.join(10)
+    assert admin.describe_groups([group.name])[group.name].state == "Empty"
+
+
 def test_on_revoked_commits_while_the_consumer_closes(admin: Admin, group: Group, filled: str) -> None:
     consumer = group.member(enable_auto_commit=False).consumer
     consumer.subscribe([filled], on_revoked=lambda gone: consumer.commit(dict.fromkeys(gone, 7)))
