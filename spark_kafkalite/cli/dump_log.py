@@ -27,6 +27,7 @@ from spark_kafkalite.cli.log_check import (
 from spark_kafkalite.cli.output import print_json, progress
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, LOCK_FILE
 from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.log.loading import topic_partition_of
 from spark_kafkalite.log.repair import Cut, plan_repair
 from spark_kafkalite.log.repair import repair as repair_log
 
@@ -34,7 +35,7 @@ _EPILOG = """\b
 Examples:
   kafkalite dump-log kafkalite-data/events-0
   kafkalite dump-log --print-data-log kafkalite-data/events-0/00000000000000000000.log
-  kafkalite dump-log --check kafkalite-data/*-*
+  kafkalite dump-log --check kafkalite-data
   kafkalite dump-log --repair kafkalite-data/events-0
 """
 
@@ -62,8 +63,8 @@ def command(
 ) -> int:
     """Show and check the files of a log: segments, indexes, snapshots, checkpoints.
 
-    A directory stands for all such files in it. Nothing is changed, but by --repair, and exit code 1 says that
-    something is damaged.
+    A directory stands for all such files in it, a broker's log directory for its checkpoints and all logs in it.
+    Nothing is changed, but by --repair, and exit code 1 says that something is damaged.
 
     --repair finds the first damaged batch of each log and says what a cut would take: a torn tail, or sound batches as
     well. What is cut is kept in a .torn file beside the segment. It refuses while a broker uses the directory.
@@ -92,13 +93,16 @@ def command(
 
 
 def log_files(named: Iterable[Path]) -> Iterator[Path]:
-    """Give the files to look at: those named, and in directories those that belong to a log, segments first."""
+    """Give the files to look at: those named, and in directories those that belong to a log, segments first; in a
+    broker's log directory those of all its logs."""
     for path in named:
         if path.is_dir():
             wanted = (*SEGMENT_SUFFIXES, UNKNOWN_SUFFIX)
             inside = [each for each in path.iterdir() if each.suffix in wanted or each.name in SMALL_FILES]
             # By base offset, and there the segment before its indexes.
             yield from sorted(inside, key=lambda each: (each.stem, each.suffix != ".log", each.name))
+            logs = {key: each for each in path.iterdir() if (key := topic_partition_of(each.name)) and each.is_dir()}
+            yield from log_files(logs[key] for key in sorted(logs))
         elif path.exists():
             yield path
         else:

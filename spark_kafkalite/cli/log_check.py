@@ -132,7 +132,7 @@ def check_file(
         else:
             raise click.UsageError(f"{path}: not a file of a log; those end in {', '.join(SEGMENT_SUFFIXES)}")
     except KafkaliteError as error:
-        report.damage.append(str(error))
+        report.damage.append(str(error).removeprefix(f"{path}: "))
     advance(path.stat().st_size)
     return report
 

@@ -390,6 +390,8 @@ def test_every_place_in_a_log_by_its_number(client: RawClient, name: str) -> Non
     assert [offset(client, name, -5, 8)[0], offset(client, name, -4, 7)[0], offset(client, name, -3, 6)[0]] == [
         UNSUPPORTED
     ] * 3
+    # As in Kafka, before it is known whether there is such a partition.
+    assert offset(client, "not-there", -6)[0] == UNSUPPORTED
     assert [offset(client, name, -4, 8), offset(client, name, -3, 7)] == [(0, 1, -1), largest]
 
 

@@ -66,10 +66,10 @@ def _look_up(
     asked: ListOffsetsPartition,
     isolation_level: int,
 ) -> ListOffsetsPartitionResponse:
-    partition = context.replicas.get(topic_partition)
-    partition.check_leader(asked.current_leader_epoch)
     if asked.timestamp < 0 and request.api_version < _FIRST_VERSIONS.get(asked.timestamp, request.api_version + 1):
         raise UnsupportedVersion(f"timestamp {asked.timestamp} is not known in version {request.api_version}")
+    partition = context.replicas.get(topic_partition)
+    partition.check_leader(asked.current_leader_epoch)
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     if asked.timestamp == LATEST:
         answer.offset = partition.last_stable_offset if isolation_level else partition.visible_end_offset

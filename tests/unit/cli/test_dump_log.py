@@ -51,6 +51,31 @@ def test_a_whole_log_is_shown_and_found_good(log: Path, capsys: pytest.CaptureFi
     assert "payload" not in out
 
 
+def test_a_brokers_directory_stands_for_all_its_logs(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (log.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nevents 7 4\n")
+    (log.parent / "events-10").mkdir()
+    (log.parent / "events-10" / "00000000000000000000.log").write_bytes(b"torn")
+    (log.parent / "events-10" / "leader-epoch-checkpoint").write_text("x")
+    (log.parent / "events-7.0f-delete").mkdir()
+    (log.parent / "events-7.0f-delete" / "00000000000000000000.log").write_bytes(b"torn")
+    code, out = dump(capsys, "--check", log.parent)
+    assert code == 1
+    # Each file once, with its path once.
+    assert [
+        line.removeprefix(f"{log.parent}/") for line in out.replace("OK ", "").replace("DAMAGED ", "").split("\n")
+    ] == [
+        "recovery-point-offset-checkpoint: 1 entries",
+        "events-7/00000000000000000000.log: 3 batches, 4 records",
+        "events-7/00000000000000000000.index: 1 entries",
+        "events-7/00000000000000000000.timeindex: 1 entries",
+        "events-7/leader-epoch-checkpoint: 1 entries",
+        "events-10/00000000000000000000.log: position 0: record batch at position 0: its header takes 61 bytes, 4 are "
+        "left; 4 bytes are not readable",
+        "events-10/leader-epoch-checkpoint: the first two lines are not a version and a number of entries",
+        "",
+    ]
+
+
 def test_records_are_shown_when_asked_for(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = dump(capsys, "--print-data-log", "--files", log / "00000000000000000000.log")
     assert code == 0
