@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 
 from spark_kafkalite.client.connection import Buffer
 from spark_kafkalite.client.delivery import ProducerBatch
-from spark_kafkalite.wire.hot import pack_produce_request, parse_produce_response
+from spark_kafkalite.wire.hot import ProducedPartition, pack_produce_request, parse_produce_response
 
 
 class ProduceOutcome(NamedTuple):
@@ -41,11 +41,17 @@ def read_produce_answer(frame: memoryview, version: int) -> dict[tuple[str, int]
     outcomes: dict[tuple[str, int], ProduceOutcome] = {}
     for topic, partitions in parse_produce_response(frame, version).topics:
         for item in partitions:
-            message = item.error_message
-            if item.record_errors:
-                index, text = item.record_errors[0]
-                message = f"{message + ': ' if message else ''}record {index}: {text or 'refused'}"
             outcomes[topic, item.partition] = ProduceOutcome(
-                item.error_code, item.base_offset, item.log_append_time_ms, message
+                item.error_code, item.base_offset, item.log_append_time_ms, _said(item)
             )
     return outcomes
+
+
+def _said(item: ProducedPartition) -> str | None:
+    """Return the broker's words: on the batch, and on the first record that is wrong where they say something else."""
+    if not item.record_errors:
+        return item.error_message
+    index, text = item.record_errors[0]
+    if text is not None and text == item.error_message:
+        return item.error_message
+    return f"{item.error_message + ': ' if item.error_message else ''}record {index}: {text or 'refused'}"

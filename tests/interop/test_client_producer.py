@@ -243,8 +243,9 @@ def test_what_the_broker_refuses_fails_alone(bootstrap: str, topic: str, admin: 
     admin.create_topic(strict, 1, 1, {"message.timestamp.before.max.ms": "1000"})
     with Producer(bootstrap_servers=bootstrap, linger_ms=0) as producer:
         old = producer.send(strict, b"x", timestamp_ms=1)
-        with pytest.raises(InvalidTimestamp):
+        with pytest.raises(InvalidTimestamp) as refused:
             old.result(30)
+        assert str(refused.value).count("record 0:") == 1
         assert producer.send(strict, b"y").result(30).offset == 0
 
 
