@@ -51,6 +51,7 @@ class KafkaliteBatchReader(DataSourceReader):
         else:
             start = lookup.resolved(self._starting, assigned.partitions, starting=True)
         end = lookup.resolved(self._ending, assigned.partitions, starting=False)
+        end = lookup.within_log(self._ending, end)
         check_resolved(start, end)
         tasks = planned_tasks(self._options, ranges_between(start, end))
         # With no task at all Spark would call read() with a partition of its own making.

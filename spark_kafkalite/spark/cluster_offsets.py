@@ -48,6 +48,9 @@ CHECK_TIMEOUT_MS: Final = 10_000
 _ATTEMPT_MS: Final = 10_000
 # A topic that was there may be unknown to a broker that has just started.
 _UNKNOWN_TOPIC_GRACE_S: Final = 10.0
+# How long an end beyond the log is asked for again, and how often: followers of a live cluster take milliseconds.
+_END_GRACE_S: Final = 1.0
+_END_PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,34 @@ class ClusterOffsets:
         else:
             timestamps = dict.fromkeys(partitions, spec.timestamp_ms or 0)
         return self._by_time(spec, timestamps, starting)
+
+    def within_log(self, spec: OffsetSpec, end: Offsets) -> Offsets:
+        """Return the ends of a batch, cut to what the logs hold where ``failOnDataLoss=false`` allows that.
+
+        A task would wait for records that nobody may ever send. Raises SparkConditionError for an end that was given as
+        a number and is not reached by the log: at once but for a short time, since a leader's end that consumers see
+        follows an acknowledged record with acks=1 only when its followers have it.
+        """
+        asked = {tp: offset for tp, offset in (spec.offsets or {}).items() if offset >= 0}
+        deadline_s = time.monotonic() + _END_GRACE_S
+        while True:
+            found = self._ends(asked, LATEST_TIMESTAMP, "the last offsets")
+            beyond = sorted(tp for tp, offset in asked.items() if offset > found.get(tp, 0))
+            if not beyond or time.monotonic() > deadline_s:
+                break
+            time.sleep(_END_PAUSE_S)
+        if not beyond:
+            return end
+        named = listed([f"{tp} ends at {found.get(tp, 0)}, below {asked[tp]}" for tp in beyond])
+        if self._options.fail_on_data_loss:
+            raise option_error(
+                INVALID_OPTION,
+                spec.option,
+                spec.text,
+                f"{named}; lower the offset, use -1 (latest), or set failOnDataLoss=false to read what there is",
+            )
+        _LOG.warning("%s is beyond the log and is read as far as that goes: %s", spec.option, named)
+        return {**end, **{tp: found.get(tp, 0) for tp in beyond}}
 
     def _by_time(self, spec: OffsetSpec, timestamps: Mapping[TopicPartition, int], starting: bool) -> Offsets:
         found = self._at(timestamps, f"the offsets of {spec.option}")

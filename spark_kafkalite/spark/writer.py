@@ -145,7 +145,9 @@ class _Sink:
         if isinstance(error, UnknownTopicOrPartition):
             advice = "create the topic, or mend its name"
             if "partition" in self._columns:
-                advice += "; the column partition says where rows go: leave it out to have keys decide"
+                advice = (
+                    "mend the column partition, or leave it out to have keys decide; a missing topic must be created"
+                )
             return SparkConditionError(TOPIC_NOT_FOUND, f"{where}: {error}; {advice}")
         if isinstance(error, (MessageTooLarge, SerializationError)):
             return SparkConditionError(WRITE_FAILED, f"{where}: {error}")

@@ -72,6 +72,13 @@ def test_offsets_and_sentinels(topics):
     assert topics.values(topic, startingOffsets=start, endingOffsets=end) == ["8", "9", "10", "11"]
 
 
+def test_an_end_beyond_the_log_is_the_logs_where_loss_is_allowed(topics):
+    topic = topics.new()
+    topics.fill(topic, ["a", "b"])
+    beyond = f'{{"{topic}":{{"0":1000}}}}'
+    assert topics.values(topic, startingOffsets="earliest", endingOffsets=beyond, failOnDataLoss="false") == ["a", "b"]
+
+
 def test_times(topics):
     topic = topics.new(2)
     for number in range(10):

@@ -77,6 +77,7 @@ def test_a_bad_address(spark):
         ({"startingTimestamp": "99999999999999"}, "[KAFKALITE_INVALID_OPTION] startingTimestamp=99999999999999: no record at or after"),  # noqa: E501
         ({"startingOffsets": '{"TOPIC":{"0":0,"1":0}}', "endingOffsets": '{"TOPIC":{"0":0}}'}, "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "),  # noqa: E501
         ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}', "endingOffsets": '{"TOPIC":{"0":4,"1":0}}'}, "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),  # noqa: E501
+        ({"endingOffsets": '{"TOPIC":{"0":9,"1":-1}}'}, '[KAFKALITE_INVALID_OPTION] endingOffsets={"TOPIC":{"0":9,"1":-1}}: TOPIC-0 ends at 1, below 9; lower the offset'),  # noqa: E501
         ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}'}, "[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),
     ],
 )  # fmt: skip
@@ -87,6 +88,7 @@ def test_errors_of_a_batch(topics, given, expected):
     with pytest.raises(Exception, match=r"KAFKA|OFFSET") as caught:
         frame.count()
     text = str(caught.value)
+    expected = expected.replace('"TOPIC"', f'"{topic}"').replace("TOPIC-", f"{topic}-")
     assert any(line.strip().startswith(expected) for line in text.splitlines()), text
 
 
