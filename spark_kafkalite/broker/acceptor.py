@@ -234,7 +234,11 @@ def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
     except OSError as error:
         if bound is not None:
             bound.close()
-        hint = "; is another broker running?" if error.errno == errno.EADDRINUSE else ""
+        hint = (
+            "; is another broker running? Stop it, or name another port in listeners"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
         raise ConfigError(f"cannot listen on {where}: {error.strerror}{hint}") from error
     return bound
 

@@ -7,6 +7,7 @@ own metadata (KRaft), is a mistake in the settings and always an error.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -54,7 +55,10 @@ class LogDirectories:
                 lock = self._fs.lock(f"{directory.path}/{LOCK_FILE}")
                 directory.find_reserve()
             except OSError as error:
-                directory.take_offline(error.strerror or str(error))
+                reason = error.strerror or str(error)
+                if isinstance(error, PermissionError):
+                    reason += f" (the broker runs as user id {os.geteuid()}, which must be able to write there)"
+                directory.take_offline(reason)
                 continue
             if lock is None:
                 self.release_locks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 
 import pytest
@@ -355,6 +356,10 @@ def test_directory_that_cannot_be_opened_is_offline_and_what_may_lie_there_is_no
     fs.fail("open", errno.EACCES, path_part="/b/.lock")
     again = start(fs, log_dirs=("/a", "/b"))
     assert set(again.logs) == {KEYS[0]}
+    offline = [directory.offline for directory in again.directories if directory.offline]
+    assert offline == [
+        f"Permission denied (the broker runs as user id {os.geteuid()}, which must be able to write there)"
+    ]
     with pytest.raises(KafkaStorageError, match="it may lie in /b"):
         again.check_all_online(KEYS[1])
 
