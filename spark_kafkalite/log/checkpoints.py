@@ -129,8 +129,7 @@ class Checkpoints:
 
     def write_recovery_points(self, path: str) -> None:
         """Write, now, what a truncation has lowered in one directory. OSError when the disk fails."""
-        for checkpoint in self._set_recovery_points(path, self.logs_by_directory()[path]):
-            checkpoint.write()
+        self._directories[path].persist(_writer_of(self._set_recovery_points(path, self.logs_by_directory()[path])))
 
     def _set_recovery_points(
         self, path: str, logs: Mapping[TopicPartition, PartitionLog]

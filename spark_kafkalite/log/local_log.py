@@ -360,3 +360,8 @@ class LocalLog:
         if offset < self.recovery_point:
             self.recovery_point = Offset(offset)
             self._on_recovery_point_lowered()
+
+    def sync_truncation(self) -> None:
+        """Put on the disk, in this thread, that what a truncation has removed is gone. OSError when the disk fails."""
+        self.segments.active.file.sync()
+        self._files.fs.sync_directory(self.directory)

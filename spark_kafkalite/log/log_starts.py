@@ -4,6 +4,11 @@ Segments are removed, and records hidden, only after the checkpoint that says so
 anybody has seen never goes back, whatever crashes. So a move has three steps: it is *promised*, the checkpoint is
 written (in a thread: writing syncs), and then it is put into force.
 
+A truncation, of a follower whose leader's log is another, may take a log start back, or begin the log anew beyond it.
+Then the checkpoint follows before the truncation returns: what it said of the old log would hide, or at a start remove,
+the new records. But it follows what was cut off to the disk: the other way round, a power cut would show again what it
+has hidden. A crash in between leaves an empty log that begins where the checkpoint says.
+
 Every log start above 0 is written, also where it is the name of the first segment (Kafka leaves those out): the renames
 that take older segments away may be lost in a power cut, and the checkpoint must still say that they have gone.
 
@@ -49,19 +54,29 @@ class LogStartCheckpoint(OffsetCheckpoint):
             if self._promised.get(key, 0) <= offset:
                 self._promised.pop(key, None)
 
+    def start_of(self, key: TopicPartition) -> int:
+        """Return what the next ``write`` writes of a log."""
+        return self._wanted.get(key, 0)
+
+    def begin_anew(self, key: TopicPartition, start: int) -> None:
+        """Have the next ``write`` write this start of a log that has been truncated, whatever was promised."""
+        self._promised.pop(key, None)
+        super().set({**self._wanted, key: start})
+
     def forget(self, key: TopicPartition) -> None:
         """Drop a log that has been removed."""
-        self._promised.pop(key, None)
-        self._wanted = {each: offset for each, offset in self._wanted.items() if each != key}
+        self.begin_anew(key, 0)
 
 
 class LogStartJob:
     """Log starts on their way: the checkpoints to write, and which logs move where."""
 
-    __slots__ = ("errors", "moves")
+    __slots__ = ("errors", "generations", "moves")
 
     def __init__(self, moves: Mapping[LogStartCheckpoint, Mapping[PartitionLog, int]]) -> None:
         self.moves = moves
+        # Of each log, to see whether it has been truncated meanwhile.
+        self.generations = {log: log.generation for starts in moves.values() for log in starts}
         # What could not be written, and why.
         self.errors: dict[LogStartCheckpoint, OSError] = {}
 
@@ -106,10 +121,20 @@ class LogStarts:
                         f"{log.topic_partition}: the log start offset {offset} cannot be written to "
                         f"{checkpoint.path}: {error.strerror or error}"
                     )
-                elif not log.closed and log.failure is None and offset <= log.log_end_offset:
+                elif not log.closed and log.failure is None and log.generation == job.generations[log]:
                     log.advance_log_start(offset)
-            checkpoint.settle(_by_name(starts))
+            # A truncation has taken the promise back; what is promised now is another job's.
+            same = {log: offset for log, offset in starts.items() if log.generation == job.generations[log]}
+            checkpoint.settle(_by_name(same))
         return failed
+
+    def truncated(self, log: PartitionLog) -> None:
+        """Have the checkpoint follow a truncation, in this thread; see the module. OSError when the disk fails."""
+        checkpoint = self._checkpoint(log)
+        if checkpoint.start_of(log.topic_partition) != log.log_start_offset:
+            log.sync_truncation()
+            checkpoint.begin_anew(log.topic_partition, log.log_start_offset)
+            log.disk.persist(checkpoint.write)
 
     def take_up(self, directory: str, logs: Mapping[TopicPartition, PartitionLog]) -> LogStartCheckpoint:
         """Note the starts of the logs in a directory, which the next write would drop otherwise."""

@@ -207,6 +207,7 @@ class LogManager:
                 cleaned_until_offset=found.cleaned_until_offset,
                 on_dirty=self.dirty.add,
                 on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(found.log_dir),
+                on_truncated=self.log_starts.truncated,
                 sync=sync,
                 on_bytes=self._loading.on_bytes,
                 disk=disk,
@@ -310,6 +311,7 @@ class LogManager:
                 self._clock,
                 on_dirty=self.dirty.add,
                 on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(disk.path),
+                on_truncated=self.log_starts.truncated,
                 disk=disk,
             )
 

@@ -3,7 +3,7 @@
 Offsets, and what each of them promises::
 
     log_start_offset, recovery_point <= log_end_offset
-    log_start_offset  the first offset that may be read; never goes back, but for a follower that starts anew
+    log_start_offset  the first offset that may be read; never goes back, but in a truncation to below it
     recovery_point    everything below it is on the disk (also called the flushed offset)
     log_end_offset    the next offset to be given
 
@@ -40,7 +40,7 @@ from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState, snapshot_path
 from spark_kafkalite.log.reader import TimestampOffset
-from spark_kafkalite.log.recovery import LoadedLog, load_log, rebuild_producers
+from spark_kafkalite.log.recovery import LoadedLog, forget_producers, load_log, rebuild_producers
 from spark_kafkalite.log.scan import OnBytes
 from spark_kafkalite.log.segment import DELETED_SUFFIX, LogSlice, Segment
 from spark_kafkalite.model import Offset, TimestampType, TopicPartition
@@ -72,6 +72,7 @@ class PartitionLog(LocalLog):
         loaded: LoadedLog,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
+        on_truncated: Callable[[PartitionLog], None] | None = None,
         disk: LogDirectory | None = None,
     ) -> None:
         super().__init__(
@@ -88,6 +89,7 @@ class PartitionLog(LocalLog):
             on_recovery_point_lowered if on_recovery_point_lowered is not None else _nothing,
             disk if disk is not None else LogDirectory(files.fs, directory.rpartition("/")[0]),
         )
+        self._on_truncated = on_truncated if on_truncated is not None else _ignore
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
         self.epochs = loaded.epochs
@@ -114,6 +116,7 @@ class PartitionLog(LocalLog):
         cleaned_until_offset: int = 0,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
+        on_truncated: Callable[[PartitionLog], None] | None = None,
         sync: bool = True,
         on_bytes: OnBytes | None = None,
         disk: LogDirectory | None = None,
@@ -146,6 +149,7 @@ class PartitionLog(LocalLog):
             loaded,
             on_dirty,
             on_recovery_point_lowered,
+            on_truncated,
             disk,
         )
 
@@ -160,6 +164,7 @@ class PartitionLog(LocalLog):
         clock: Clock,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
+        on_truncated: Callable[[PartitionLog], None] | None = None,
         disk: LogDirectory | None = None,
     ) -> PartitionLog:
         """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
@@ -173,6 +178,7 @@ class PartitionLog(LocalLog):
             clean=True,
             on_dirty=on_dirty,
             on_recovery_point_lowered=on_recovery_point_lowered,
+            on_truncated=on_truncated,
             disk=disk,
         )
         log._unsynced.directories += [directory, directory.rpartition("/")[0]]
@@ -422,31 +428,36 @@ class PartitionLog(LocalLog):
         try:
             self._before_truncation(offset)
             end = self.segments.truncate(offset, self._clock.wall_ms())
+            self.producers = rebuild_producers(self._files, self.directory, self.segments, end, self._clock.wall_ms())
             self._cut_state(end)
             self.epochs.truncate_from_end(end)
+            self._on_truncated(self)
         except OSError as error:
             raise self._fail("truncate", error) from error
         self._set_jitter()
 
     def truncate_fully(self, start_offset: int) -> None:
-        """Remove everything and go on at ``start_offset``."""
+        """Remove everything, producers and leader epochs too, and go on at ``start_offset``, which may lie below the
+        log start. On the disk when this returns."""
         if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
             self._make_ready()
         try:
             self._before_truncation(0)
             self.segments.start_anew(start_offset, self._clock.wall_ms())
             self.epochs.clear()
+            self.producers = forget_producers(self._files.fs, self.directory, start_offset)
             self.log_start_offset = Offset(start_offset)
             self._cut_state(start_offset)
+            self._on_truncated(self)
         except OSError as error:
             raise self._fail("truncate", error) from error
+        self._prepare_active()
 
     def _cut_state(self, end: int) -> None:
         self.log_end_offset = Offset(end)
         self.log_start_offset = Offset(min(self.log_start_offset, end))
         self.recovery_point = Offset(min(self.recovery_point, end))
         self.cleaned_until_offset = min(self.cleaned_until_offset, end)
-        self.producers = rebuild_producers(self._files, self.directory, self.segments, end, self._clock.wall_ms())
 
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
@@ -536,4 +547,8 @@ class PartitionLog(LocalLog):
 
 
 def _nothing() -> None:
+    pass
+
+
+def _ignore(log: PartitionLog) -> None:
     pass

@@ -28,6 +28,7 @@ from spark_kafkalite.log.active_segment import ActiveSegment
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.epochs import LeaderEpochs
+from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.log_files import (
     LogFiles,
     drop_segments_below,
@@ -161,10 +162,7 @@ class _Loader:
         """Make the first segment of a log without any."""
         base = max(self._log_start_offset, 0)
         active = ActiveSegment(self._files, self._directory, base, 0, self._now_ms)
-        producers = ProducerState()
-        producers.map_end_offset = base
-        for offset in self._found.snapshots:
-            self._files.fs.unlink(snapshot_path(self._directory, offset))
+        producers = forget_producers(self._files.fs, self._directory, base)
         return LoadedLog(Segments(self._files, self._directory, [], active), self._epochs, producers, base, base, base)
 
     def _load_epochs(self) -> None:
@@ -372,6 +370,15 @@ class _Loader:
             index_entries=self._found.indexes[base] // OffsetIndex.ENTRY.size,
             time_index_entries=self._found.time_indexes[base] // TimeIndex.ENTRY.size,
         )
+
+
+def forget_producers(fs: Fs, directory: str, end_offset: int) -> ProducerState:
+    """Return the state of no producers, of a log that begins at ``end_offset``; removes all snapshots."""
+    for offset in snapshot_offsets(fs, directory):
+        fs.unlink(snapshot_path(directory, offset))
+    producers = ProducerState()
+    producers.map_end_offset = end_offset
+    return producers
 
 
 def rebuild_producers(

@@ -10,7 +10,8 @@ Then:
   gap, but for what was not flushed of a compacted topic's log that no checkpoint knows;
 * leader epochs are right for every offset; a repeated batch of a producer is recognised; the topic id is right;
 * look-ups by time find what walking over all records finds;
-* the log start is neither below what its checkpoint said nor above what was asked for;
+* the log start is neither below what its checkpoint said nor above what was asked for, also after a truncation to
+  below it;
 * what was recovered survives a power loss from then on, and the log takes appends.
 """
 
@@ -39,6 +40,10 @@ CONFIGS = {
     ]
     for policy in ("delete", "compact")
 }
+
+
+# At an offset that no record ever had.
+UNREADABLE = (b"", -1)
 
 
 class Model:
@@ -72,7 +77,9 @@ class Model:
 class Run:
     """Random work on a manager, and the model of it. Nothing is compacted, whatever the topics' policy says."""
 
-    def __init__(self, seed: int, fs: MemoryFs, policy: str = "delete") -> None:
+    def __init__(self, seed: int, fs: MemoryFs, policy: str = "delete", *, below_start: bool = True) -> None:
+        """Without ``below_start`` no truncation goes below the log start: the runs of older seeds."""
+        self.below_start = below_start
         self.chance = random.Random(seed)
         self.fs = fs
         self.clock = ManualClock()
@@ -94,6 +101,7 @@ class Run:
             (2, self.checkpoint),
             (2, self.new_epoch),
             (1, self.truncate),
+            (int(self.below_start), self.truncate_fully),
             (1, self.advance_start),
             (1, self.delete),
             (1, self.stop_and_start),
@@ -215,15 +223,40 @@ class Run:
         if not model.batches:
             return
         ends = [0, *(end for end, _, _ in model.batches)]
-        target = self.chance.choice([end for end in ends if end >= model.start] or [len(model.records)])
+        # Sometimes below the log start, even below the first segment.
+        if not self.below_start or self.chance.random() < 0.7:
+            ends = [end for end in ends if end >= model.start] or [len(model.records)]
+        target = self.chance.choice(ends)
         # What is being cut may be gone already when the crash comes.
         model.flushed = min(model.flushed, target)
+        self.begin_truncation(model, target)
+        log.truncate_to(target)
+        assert log.log_start_offset == min(model.start, target)
+        self.end_truncation(model, target, log)
+
+    def truncate_fully(self, key: TopicPartition) -> None:
+        log, model = self.log(key), self.models[key]
+        target = self.chance.randrange(max(0, model.start - 10), len(model.records) + 10)
+        model.flushed = 0
+        self.begin_truncation(model, model.start)
+        log.truncate_fully(target)
+        assert log.log_start_offset == log.log_end_offset == target and not log.producers.producers
+        model.batches.clear()
+        model.records += [UNREADABLE] * (target - len(model.records))
+        self.end_truncation(model, target, log)
+
+    def begin_truncation(self, model: Model, target: int) -> None:
         for offset in range(target, len(model.records)):
             model.truncated.setdefault(offset, set()).add(model.records[offset])
         model.truncating = target
-        log.truncate_to(target)
+
+    def end_truncation(self, model: Model, target: int, log: PartitionLog) -> None:
         model.truncating = None
-        model.start = min(model.start, log.log_start_offset)
+        model.start = log.log_start_offset
+        if model.start != model.checkpointed_start:
+            model.checkpointed_start = model.start
+            # Then it is on the disk.
+            model.truncated = {each: found for each, found in model.truncated.items() if each < target}
         del model.records[target:]
         model.batches = [batch for batch in model.batches if batch[0] <= target]
         # The leader that this log now follows has another producer session.
@@ -268,6 +301,7 @@ def crash_and_check(
     steps: int = 40,
     stop_recovery_too: bool = False,
     policy: str = "delete",
+    below_start: bool = True,
 ) -> bool:
     """Do a run that stops at an operation, and check what is left; returns whether it stopped at all."""
     fs = MemoryFs()
@@ -276,7 +310,7 @@ def crash_and_check(
     run = None
     stopped = False
     try:
-        run = Run(seed, fs, policy)
+        run = Run(seed, fs, policy, below_start=below_start)
         run.work(steps)
     except SimulatedCrash:
         stopped = True
@@ -317,11 +351,14 @@ def recovery_points(fs: MemoryFs) -> dict[TopicPartition, int]:
 
 def check(log: PartitionLog, model: Model, mode: CrashMode, *, was_known: bool) -> None:
     end, start = log.log_end_offset, log.log_start_offset
+    kept = model.flushed
     assert end >= model.flushed, f"flushed records are lost: {log}, {model.flushed} were flushed"
     if mode is CrashMode.PROCESS:
         acknowledged = len(model.records) if model.truncating is None else 0
         assert end >= acknowledged, f"acknowledged records are lost: {log}, {acknowledged} were acknowledged"
-    assert start <= max(model.start, end)
+        kept = max(kept, acknowledged)
+    if kept > model.start:
+        assert start <= model.start, f"records are hidden: {log}, the log start was {model.start}"
     assert start >= min(model.checkpointed_start, end)
     if model.flushed:
         assert log.topic_id == model.topic_id

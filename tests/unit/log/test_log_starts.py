@@ -102,6 +102,49 @@ def test_logs_that_change_meanwhile_are_left_alone(open_manager: Opener, fs: Mem
     assert read_offsets(fs, FILE) == {}
 
 
+@pytest.mark.parametrize("mode", [CrashMode.PROCESS, CrashMode.POWER])
+@pytest.mark.parametrize(("fully", "to"), [(True, 2), (True, 0), (True, 9), (False, 3), (False, 1)])
+def test_truncation_to_another_start_loses_no_record_that_comes_after_it(
+    open_manager: Opener, fs: MemoryFs, fully: bool, to: int, mode: CrashMode
+) -> None:
+    manager = open_manager()
+    log, other = filled(manager, T0), filled(manager, T1)
+    job = manager.log_starts.promise({log: 4, other: 2})
+    job.run()
+    manager.log_starts.finish(job)
+    if fully:
+        log.truncate_fully(to)
+    else:
+        log.truncate_to(to)
+    assert (log.log_start_offset, log.log_end_offset) == (to, to)
+    assert read_offsets(fs.crash(CrashMode.POWER), FILE) == {T1: 2, **({T0: to} if to else {})}
+    filled(manager, T0, 8)
+    again = open_manager(fs.crash(mode)).logs
+    assert (again[T0].log_start_offset, again[T0].log_end_offset) == (to, to + 8)
+    assert (again[T1].log_start_offset, again[T1].log_end_offset) == (2, 5)
+
+
+@pytest.mark.parametrize("written", ["before", "after", "never"])
+def test_truncation_takes_a_promise_back(open_manager: Opener, fs: MemoryFs, written: str) -> None:
+    manager = open_manager()
+    log = filled(manager, T0)
+    job = manager.log_starts.promise({log: 4})
+    if written == "before":
+        job.run()
+    log.truncate_to(2)
+    if written == "after":
+        job.run()
+    filled(manager, T0, 6)
+    later = manager.log_starts.promise({log: 3})
+    manager.log_starts.finish(job)
+    assert log.log_start_offset == 0
+    later.run()
+    left = open_manager(fs.crash(CrashMode.POWER)).logs[T0]
+    assert (left.log_start_offset, left.log_end_offset) == (3, 8)
+    manager.log_starts.finish(later)
+    assert log.log_start_offset == 3
+
+
 def test_removed_segments_do_not_come_back_in_a_power_cut(open_manager: Opener, fs: MemoryFs) -> None:
     manager = open_manager()
     log = filled(manager, T0)

@@ -700,6 +700,17 @@ def test_full_truncation_goes_on_at_another_offset(open_log: LogOpener) -> None:
     assert open_log().log_start_offset == 1000
 
 
+def test_full_truncation_forgets_producers_for_good(open_log: LogOpener) -> None:
+    log = open_log(segment_bytes=100)
+    for sequence in range(4):
+        append(log, producer_id=9, producer_epoch=0, base_sequence=sequence)
+    log.truncate_fully(1000)
+    append(log)
+    log.flush()
+    for again in (log, open_log(clean=False)):
+        assert not again.producers.producers
+
+
 # The rest
 
 
