@@ -2,7 +2,7 @@
 
 Reading. All connections read into one scratch buffer that the owner lends; complete requests are served where they lie.
 Only the cut-off last request of a read is copied, into a buffer of its own that takes memory as bytes arrive, and the
-next read fills that buffer and a little of the scratch in one call. An idle connection therefore owns no buffer. A
+next read fills that buffer and some of the scratch in one call. An idle connection therefore owns no buffer. A
 request's memory is valid only until its handler returns; whoever keeps it longer copies it.
 
 Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
@@ -36,8 +36,10 @@ _quiet = QuietLog(logging.getLogger(__name__))
 _SIZE = struct.Struct(">i")
 # Room in front of the scratch for the first bytes of a size field that was cut off.
 _HEAD_BYTES = 4
-# What is read beyond the end of a cut-off request: if that is the next one's beginning, it has to be copied.
-_BESIDE_A_FRAME = 64 * 1024
+# Of a request that is this large the next one is expected to be as large, and what is read of that beyond the end of
+# the present one would have to be copied: little is.
+_LARGE_FRAME_BYTES = 256 * 1024
+_BESIDE_A_LARGE_FRAME = 64 * 1024
 _READ_RATE_BYTES_PER_S = 64 * 1024
 
 
@@ -182,7 +184,8 @@ class Connection:
             if frame is None:
                 received = self._channel.recv_into(scratch[_HEAD_BYTES:])
             else:
-                received = self._channel.recv_into_two(frame[self._filled :], scratch[_HEAD_BYTES:_BESIDE_A_FRAME])
+                beside = len(scratch) if len(frame) < _LARGE_FRAME_BYTES else _BESIDE_A_LARGE_FRAME
+                received = self._channel.recv_into_two(frame[self._filled :], scratch[_HEAD_BYTES:beside])
         except OSError as error:
             self.close(f"connection lost: {error.strerror}")
             return
