@@ -1,17 +1,10 @@
-"""The producer's background thread: it takes batches from the accumulator to their leaders and deals with the answers.
+"""The producer's background thread: it takes batches from the accumulator to their leaders and their answers back.
 
 One thread waits on all brokers' sockets at once; opening connections and asking for a producer id happen in short-lived
 threads, so that a broker that does not answer delays nobody else's records. The thread owns the pipelines and all that
 is in flight; the accumulator is touched under its lock; callbacks of users run on this thread, outside all locks.
 
-What an answer means
-- success, or DUPLICATE_SEQUENCE_NUMBER (46): the batch is in the log;
-- OUT_OF_ORDER_SEQUENCE_NUMBER (45), UNKNOWN_PRODUCER_ID (59): sent again; when no earlier batch is outstanding the
-  broker has lost the sequence (a log that lost its end, or a batch that was given up), and the partition's sequences
-  start over under the next epoch (KIP-360);
-- MESSAGE_TOO_LARGE (10) for a batch of several records: split into halves, which take its place (KIP-126);
-- another retriable error: sent again after a pause, until ``delivery.timeout.ms``;
-- anything else: the batch fails with it.
+What an answer means for its batches is :mod:`.outcomes`' matter.
 A lost connection or a request that is not answered within ``request.timeout.ms`` takes all its batches back to their
 places; an idempotent producer then repeats them under the same sequences.
 """
@@ -27,40 +20,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from spark_kafkalite.client.accumulator import NO_LEADER, Accumulator, PartitionQueue, expiry_error
+from spark_kafkalite.client.accumulator import NO_LEADER, Accumulator, PartitionQueue
 from spark_kafkalite.client.broker_link import BrokerLink, WakeUp
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ProducerConfig
 from spark_kafkalite.client.connection import BrokerConnection, Buffer
-from spark_kafkalite.client.delivery import ProducerBatch
+from spark_kafkalite.client.outcomes import Outcomes
 from spark_kafkalite.client.pipeline import InFlight, Pipeline
-from spark_kafkalite.client.produce_requests import ProduceOutcome, encode_produce, read_produce_answer
+from spark_kafkalite.client.produce_requests import encode_produce, read_produce_answer
 from spark_kafkalite.client.producer_ids import ProducerIds
-from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
-from spark_kafkalite.client.splitting import split_batch
+from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     ClosedError,
-    DuplicateSequenceNumber,
     FrameError,
     KafkaliteError,
     LeaderNotAvailable,
-    MessageTooLarge,
-    OutOfOrderSequenceNumber,
-    RecordListTooLarge,
-    UnknownProducerId,
 )
 from spark_kafkalite.records.compression import CODECS
-from spark_kafkalite.wire.error_codes import error_for
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
 # The longest time the thread sleeps: a bound on the damage of anything forgotten, not something that is relied on.
 _MAX_SLEEP_S: Final = 1.0
-_ATTEMPTS_IN_SILENCE: Final = 5
-_LOST_SEQUENCE: Final = frozenset({OutOfOrderSequenceNumber.code, UnknownProducerId.code})
-_TOO_LARGE: Final = frozenset({MessageTooLarge.code, RecordListTooLarge.code})
 
 
 class Sender(threading.Thread):
@@ -84,16 +67,13 @@ class Sender(threading.Thread):
         # When the thread will look again by itself; producers wake it only for something earlier. While it is awake,
         # always: it may have looked already.
         self.wakes_at_s = math.inf
-        self._next_expiry_s = 0.0
         self._next_check_s = 0.0
         self._aborted = False
         self._ended = False
         self._producer_ids = ProducerIds(
             cluster, clock, lambda result: self._after(lambda: self._got_producer_id(result))
         )
-        self._settled: list[ProducerBatch] = []
-        self._last_problem: KafkaliteError | None = None
-        self._refusing: set[tuple[str, int]] = set()  # Partitions that were warned of.
+        self._outcomes = Outcomes(config, cluster, accumulator)
         cluster.add_listener(lambda snapshot: self._after(self._take_leaders))
 
     # From other threads ---------------------------------------------------------------------------------------------
@@ -121,7 +101,7 @@ class Sender(threading.Thread):
                 return
             now_s = self._clock.monotonic_s()
             self._dispatch(now_s)
-            needs_thread = bool(self._settled or self._finished)
+            needs_thread = self._outcomes.has_callbacks or bool(self._finished)
         finally:
             self._turning.release()
         if needs_thread:
@@ -173,10 +153,10 @@ class Sender(threading.Thread):
         with self._turning:
             now_s = self._clock.monotonic_s()
             wake_s = now_s + _MAX_SLEEP_S
-            for deadline_s in (self._expire(now_s), self._check_timeouts(now_s), self._dispatch(now_s)):
+            for deadline_s in (self._outcomes.expire(now_s), self._check_timeouts(now_s), self._dispatch(now_s)):
                 if deadline_s is not None:
                     wake_s = min(wake_s, deadline_s)
-        self._run_callbacks()
+        self._outcomes.run_callbacks()
         # Who adds a batch after _dispatch() looked has woken us (the pipe is readable), or sees this time and decides.
         self.wakes_at_s = wake_s
         timeout_s = 0.0 if self._finished else max(0.0, wake_s - self._clock.monotonic_s())
@@ -225,7 +205,9 @@ class Sender(threading.Thread):
             return next_s if again_s is None else min(again_s, next_s or again_s)
         for node, queues in by_leader.items():
             if node == NO_LEADER or node not in self._cluster.snapshot.nodes:
-                self._last_problem = LeaderNotAvailable(f"{queues[0].topic}-{queues[0].partition} has no live leader")
+                self._outcomes.last_problem = LeaderNotAvailable(
+                    f"{queues[0].topic}-{queues[0].partition} has no live leader"
+                )
                 self._cluster.request_refresh()
                 continue
             broker = self._broker(node)
@@ -276,10 +258,10 @@ class Sender(threading.Thread):
             pipeline.send(request, pieces, answered=False)
         except BrokerUnreachable as error:
             for queue, batch in request.batches:
-                self._settle(queue, batch, -1, -1, error)
+                self._outcomes.settle(queue, batch, -1, -1, error)
             raise
         for queue, batch in request.batches:
-            self._settle(queue, batch, -1, -1, None)
+            self._outcomes.settle(queue, batch, -1, -1, None)
 
     def _broker(self, node: int) -> BrokerLink:
         broker = self._brokers.get(node)
@@ -317,7 +299,7 @@ class Sender(threading.Thread):
         if broker.reported != str(opened):
             broker.reported = str(opened)
             _LOG.warning("producer: %s; trying on", opened)
-        self._last_problem = opened
+        self._outcomes.last_problem = opened
         broker.retry_at_s = self._clock.monotonic_s() + broker.backoff.next_s()
         self._cluster.request_refresh()
 
@@ -326,125 +308,24 @@ class Sender(threading.Thread):
             with self._accumulator.lock:
                 self._accumulator.producer_id, self._accumulator.producer_epoch = result
             return
-        self._last_problem = result
+        self._outcomes.last_problem = result
         if not is_retriable(result) and not isinstance(result, ClosedError):
             # The broker will never give one: waiting for the delivery timeout would only hide the reason.
-            self._fail_all(result)
+            self._outcomes.fail_all(result)
 
     # Answers --------------------------------------------------------------------------------------------------------
 
     def _answer(self, pipeline: Pipeline, request: InFlight, frame: memoryview) -> None:
         try:
-            outcomes = read_produce_answer(frame, pipeline.version)
+            answer = read_produce_answer(frame, pipeline.version)
         except FrameError as error:
             # The request is no longer in the pipeline: put it back so that losing the connection takes its batches
             # back.
             pipeline.in_flight.appendleft(request)
             raise BrokerUnreachable(f"broker {pipeline.connection.name}: its answer cannot be read: {error}") from error
-        now_s = self._clock.monotonic_s()
-        for queue, batch in request.batches:
-            outcome = outcomes.get((batch.topic, batch.partition))
-            if outcome is None:
-                self._retry(queue, batch, BrokerUnreachable("the broker's answer leaves the partition out"), now_s)
-            elif outcome.error_code in (0, DuplicateSequenceNumber.code):
-                base_offset = -1 if outcome.error_code else outcome.base_offset
-                if self._refusing:
-                    self._refusing.discard((batch.topic, batch.partition))
-                self._settle(queue, batch, base_offset, outcome.log_append_time_ms, None)
-            else:
-                self._refused(queue, batch, outcome, now_s)
-
-    def _refused(self, queue: PartitionQueue, batch: ProducerBatch, outcome: ProduceOutcome, now_s: float) -> None:
-        detail = f": {outcome.error_message}" if outcome.error_message else ""
-        error = error_for(
-            outcome.error_code,
-            f"{batch.topic}-{batch.partition}: the broker refused a batch of {batch.record_count} records "
-            f"({batch.size_bytes} bytes){detail}",
-        )
-        if outcome.error_code in _LOST_SEQUENCE and batch.base_sequence >= 0:
-            self._retry(queue, batch, error, now_s)
-        elif outcome.error_code in _TOO_LARGE and batch.record_count > 1 and not batch.done:
-            self._split(queue, batch, error)
-        elif is_retriable(error):
-            if needs_refresh(error):
-                self._cluster.request_refresh()
-            self._tell_of_retries(batch, error)
-            self._retry(queue, batch, error, now_s)
-        else:
-            self._settle(queue, batch, -1, -1, error)
-
-    def _tell_of_retries(self, batch: ProducerBatch, error: KafkaliteError) -> None:
-        """Warn, once until the partition takes records again, when a batch is refused for longer than leaders move."""
-        name = (batch.topic, batch.partition)
-        if batch.attempts >= _ATTEMPTS_IN_SILENCE and name not in self._refusing:
-            self._refusing.add(name)
-            _LOG.warning("producer: %s; trying on for delivery.timeout.ms=%d", error, self._config.delivery_timeout_ms)
-
-    def _split(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError) -> None:
-        assert batch.encoded is not None
-        codec = self._config.codec_of(batch.topic)
-        try:
-            parts = split_batch(batch, CODECS[codec], self._config.levels.get(codec))
-        except KafkaliteError:
-            _LOG.exception("a batch that is too large cannot be split")
-            self._settle(queue, batch, -1, -1, error)
-            return
-        _LOG.warning("%s; it is split in %d", error, len(parts))
-        with self._accumulator.lock:
-            self._accumulator.replace(queue, batch, [part for _, part in parts])
-            batch.settle_as_parts(parts)
-
-    def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError, now_s: float) -> None:
-        batch.last_error = error
-        if batch.attempts > self._config.retries:
-            self._settle(queue, batch, -1, -1, error)
-            return
-        client = self._config.client
-        pause_s = Backoff(client.retry_backoff_ms, client.retry_backoff_max_ms, attempts=batch.attempts - 1).next_s()
-        with self._accumulator.lock:
-            if isinstance(error, (OutOfOrderSequenceNumber, UnknownProducerId)):
-                self._accumulator.lose_sequence(queue, batch, now_s + pause_s)
-            else:
-                self._accumulator.requeue(queue, batch, now_s + pause_s)
-
-    def _settle(
-        self,
-        queue: PartitionQueue,
-        batch: ProducerBatch,
-        base_offset: int,
-        log_append_time_ms: int,
-        error: KafkaliteError | None,
-    ) -> None:
-        with self._accumulator.lock:
-            if not batch.done:
-                batch.settle(base_offset, log_append_time_ms, error)
-                self._settled.append(batch)
-            self._accumulator.finish(queue, batch)
-
-    def _run_callbacks(self) -> None:
-        settled, self._settled = self._settled, []
-        for batch in settled:
-            if batch.callbacks or batch.watcher:
-                batch.run_callbacks(_report_callback)
+        self._outcomes.take(request.batches, answer, self._clock.monotonic_s())
 
     # Time and failure -----------------------------------------------------------------------------------------------
-
-    def _expire(self, now_s: float) -> float | None:
-        if now_s < self._next_expiry_s:
-            return self._next_expiry_s
-        with self._accumulator.lock:
-            expired, next_s = self._accumulator.expire(now_s)
-        # Batches made from now on expire later than this.
-        self._next_expiry_s = now_s + self._config.delivery_timeout_ms / 1000 if next_s is None else next_s
-        for queue, batch in expired:
-            error = expiry_error(batch, self._config.delivery_timeout_ms, batch.last_error or self._last_problem)
-            with self._accumulator.lock:
-                batch.settle(-1, -1, error)
-                # In flight it stays with its partition until its answer comes: nothing may overtake it.
-                if batch not in queue.in_flight:
-                    self._accumulator.finish(queue, batch)
-            self._settled.append(batch)
-        return self._next_expiry_s
 
     def _check_timeouts(self, now_s: float) -> float | None:
         timeout_s = self._config.client.request_timeout_ms / 1000
@@ -487,10 +368,10 @@ class Sender(threading.Thread):
         broker.retry_at_s = now_s + broker.backoff.next_s()
         if pipeline.in_flight:
             _LOG.warning("producer: %s; %d requests in flight are repeated", error, len(pipeline.in_flight))
-        self._last_problem = error
+        self._outcomes.last_problem = error
         for request in pipeline.in_flight:
             for queue, batch in request.batches:
-                self._retry(queue, batch, error, now_s)
+                self._outcomes.retry(queue, batch, error, now_s)
         pipeline.in_flight.clear()
         self._cluster.request_refresh()
 
@@ -498,16 +379,6 @@ class Sender(threading.Thread):
         snapshot = self._cluster.snapshot
         with self._accumulator.lock:
             self._accumulator.set_leaders(snapshot.leader)
-
-    def _fail_all(self, error: Exception) -> None:
-        with self._accumulator.lock:
-            for queue in self._accumulator.active_queues():
-                for batch in list(queue.batches()):
-                    if not batch.done:
-                        batch.settle(-1, -1, error)
-                        self._settled.append(batch)
-                    self._accumulator.finish(queue, batch)
-        self._run_callbacks()
 
     def _end(self) -> None:
         with self._accumulator.lock:
@@ -522,9 +393,5 @@ class Sender(threading.Thread):
             self._run_finished()
             self._selector.close()
             self._wake_up.close()
-        self._run_callbacks()
-        self._fail_all(ClosedError("the producer was closed before the record was acknowledged"))
-
-
-def _report_callback(error: Exception) -> None:
-    _LOG.error("on_delivery raised an error, which is ignored", exc_info=error)
+        self._outcomes.fail_all(ClosedError("the producer was closed before the record was acknowledged"))
+        self._outcomes.run_callbacks()
