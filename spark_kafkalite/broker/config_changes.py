@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from spark_kafkalite.broker.config import BROKER_SETTINGS
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
@@ -168,35 +168,40 @@ class ConfigChanges:
         await self._replicas.wait_until(lambda: self._replicas.is_idle, _OBEYED_WITHIN_S)
 
 
-class Outcome(NamedTuple):
-    """What became of one resource; code 0 is success."""
+class AlteredResource(Protocol):
+    """A resource in a request of either API."""
 
-    code: int
-    message: str | None
+    resource_type: int
+    resource_name: str
 
 
-Resource = tuple[int, str]
+Answer = TypeVar("Answer")
 
 
 async def alter_each(
     changes: ConfigChanges,
-    wanted: Sequence[tuple[Resource, Sequence[ConfigOperation]]],
+    wanted: Sequence[tuple[AlteredResource, Sequence[ConfigOperation]]],
+    answer_class: Callable[..., Answer],
     *,
     replace: bool,
     validate_only: bool,
-) -> dict[Resource, Outcome]:
-    """Alter the resources (type, name) one after the other and give each one's outcome."""
-    counts = Counter(resource for resource, _ in wanted)
-    outcomes: dict[Resource, Outcome] = {}
-    for resource, operations in wanted:
+) -> list[Answer]:
+    """Alter the resources one after the other; return one answer, of the API's own class, for each of them."""
+    names = [(resource.resource_type, resource.resource_name) for resource, _ in wanted]
+    counts = Counter(names)
+    outcomes: dict[tuple[int, str], tuple[int, str | None]] = {}
+    for name, (_, operations) in zip(names, wanted, strict=True):
         try:
-            if counts[resource] > 1:
+            if counts[name] > 1:
                 raise InvalidRequest("each resource must appear at most once")
-            await changes.alter(*resource, operations, replace=replace, validate_only=validate_only)
-            outcomes[resource] = Outcome(0, None)
+            await changes.alter(*name, operations, replace=replace, validate_only=validate_only)
+            outcomes[name] = (0, None)
         except KafkaError as error:
-            outcomes[resource] = Outcome(error.code, str(error))
-    return outcomes
+            outcomes[name] = (error.code, str(error))
+    return [
+        answer_class(resource_type=resource_type, resource_name=name, error_code=code, error_message=message)
+        for (resource_type, name), (code, message) in outcomes.items()
+    ]
 
 
 def _check_form(operations: Sequence[ConfigOperation]) -> None:

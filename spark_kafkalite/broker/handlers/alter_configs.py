@@ -23,18 +23,10 @@ from spark_kafkalite.wire.messages.alter_configs import (
 async def handle(context: BrokerContext, request: Request, message: AlterConfigsRequest) -> AlterConfigsResponse:
     """Alter the resources one after the other."""
     wanted = [
-        (
-            (resource.resource_type, resource.resource_name),
-            [ConfigOperation(each.name, Operation.SET, each.value) for each in resource.configs],
-        )
+        (resource, [ConfigOperation(each.name, Operation.SET, each.value) for each in resource.configs])
         for resource in message.resources
     ]
-    outcomes = await alter_each(context.config_changes, wanted, replace=True, validate_only=message.validate_only)
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                resource_type=resource_type, resource_name=name, error_code=outcome.code, error_message=outcome.message
-            )
-            for (resource_type, name), outcome in outcomes.items()
-        ]
+    responses = await alter_each(
+        context.config_changes, wanted, AlterConfigsResourceResponse, replace=True, validate_only=message.validate_only
     )
+    return AlterConfigsResponse(responses=responses)

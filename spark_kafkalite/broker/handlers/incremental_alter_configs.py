@@ -25,18 +25,10 @@ async def handle(
 ) -> IncrementalAlterConfigsResponse:
     """Alter the resources one after the other."""
     wanted = [
-        (
-            (resource.resource_type, resource.resource_name),
-            [ConfigOperation(each.name, each.config_operation, each.value) for each in resource.configs],
-        )
+        (resource, [ConfigOperation(each.name, each.config_operation, each.value) for each in resource.configs])
         for resource in message.resources
     ]
-    outcomes = await alter_each(context.config_changes, wanted, replace=False, validate_only=message.validate_only)
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                resource_type=resource_type, resource_name=name, error_code=outcome.code, error_message=outcome.message
-            )
-            for (resource_type, name), outcome in outcomes.items()
-        ]
+    responses = await alter_each(
+        context.config_changes, wanted, AlterConfigsResourceResponse, replace=False, validate_only=message.validate_only
     )
+    return IncrementalAlterConfigsResponse(responses=responses)
