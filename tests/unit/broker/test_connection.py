@@ -300,6 +300,26 @@ def test_memory_of_half_arrived_requests_is_counted_and_waited_for() -> None:
     assert setting.owner.memory.used_bytes == 0
 
 
+def test_large_requests_arrive_in_the_memory_of_earlier_ones_and_never_in_each_others() -> None:
+    one, two = Setting(max_frame_bytes=1 << 20), Setting(max_frame_bytes=1 << 20)
+    memory = one.owner.memory = two.owner.memory = RequestMemory(1 << 30)
+    bodies = [bytes([number]) * (500_000 - 90_000 * number) for number in range(4)]
+    for ours, others in ((0, 1), (2, 3)):
+        first, second = framed(bodies[ours]), framed(bodies[others])
+        one.receive(first[:4000])
+        two.receive(second[:4000])
+        one.receive(first[4000:])
+        two.receive(second[4000:])
+    assert (one.owner.served, two.owner.served) == (bodies[::2], bodies[1::2])
+    kept = {id(buffer) for buffer in memory.buffers._kept}
+    assert len(kept) == 2
+    one.receive(framed(bodies[0])[:4000])
+    assert len(memory.buffers._kept) == 1
+    one.connection.close("in the middle of a request")
+    assert {id(buffer) for buffer in memory.buffers._kept} == kept
+    assert memory.used_bytes == 0
+
+
 def test_slow_and_idle_connections_are_overdue() -> None:
     setting = Setting(read_timeout_s=10.0, idle_s=100.0)
     setting.receive(b"\x00")
