@@ -75,7 +75,14 @@ PRODUCER_SETTINGS: Final = SettingGroup(
         Setting("compression.codec", "string", None, "Older name of compression.type.", choices=CODEC_NAMES),
         Setting("compressed.topics", "list", (), "With a codec: compress these topics only; empty: all topics."),
         Setting("compression.gzip.level", "int", None, "Level of gzip.", minimum=-1, maximum=9),
-        Setting("compression.lz4.level", "int", None, "Accepted; lz4 has one level here.", minimum=1, maximum=17),
+        Setting(
+            "compression.lz4.level",
+            "int",
+            None,
+            "Level of lz4. 9 is the fast compressor, as in Kafka; 2 to 8 and 10 to 12 take longer and give less.",
+            minimum=1,
+            maximum=17,
+        ),
         Setting("compression.zstd.level", "int", None, "Level of zstd.", minimum=-131_072, maximum=22),
         Setting(
             "partitioner",

@@ -112,6 +112,9 @@ def test_what_any_client_sends_the_java_consumer_reads(broker: BrokerProcess, ja
             PRODUCERS[client](broker.bootstrap, topics[client, codec], records, codec, "all", client != "kafka-python")
     file = java.write_records("own", records)
     own = new_topic(broker)
+    # Such frames have checksums of their blocks.
+    topics["the broker", "lz4"] = leveled = new_topic(broker, compression_type="lz4", compression_lz4_level="12")
+    PRODUCERS["confluent"](broker.bootstrap, leveled, records, "none", "all", True)
     reads = {each: f"consume {topic} {len(records)}" for each, topic in topics.items()}
     own_read = f"consume {own} {len(records)}"
     outputs = java.run(broker.bootstrap, [f"produce {own} zstd all true {file}", own_read, *reads.values()])
@@ -149,9 +152,21 @@ def test_log_append_time_is_the_brokers(broker: BrokerProcess, client: str, code
         assert [record[3:] for record in read_back] == [(each.key, each.value, each.headers) for each in records]
 
 
-@pytest.mark.parametrize("topic_codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-def test_a_topic_keeps_its_own_codec_whatever_arrives(broker: BrokerProcess, topic_codec: str) -> None:
-    topic = new_topic(broker, compression_type=topic_codec)
+@pytest.mark.parametrize(
+    ("topic_codec", "levels"),
+    [
+        ("gzip", {}),
+        ("snappy", {}),
+        ("lz4", {}),
+        ("lz4", {"compression_lz4_level": "12"}),
+        ("zstd", {}),
+        ("uncompressed", {}),
+    ],
+)
+def test_a_topic_keeps_its_own_codec_whatever_arrives(
+    broker: BrokerProcess, topic_codec: str, levels: dict[str, str]
+) -> None:
+    topic = new_topic(broker, compression_type=topic_codec, **levels)
     records = sample_records("kafka-python")
     for client in PRODUCERS:
         PRODUCERS[client](broker.bootstrap, topic, records, "gzip", "all", client in ("confluent", "ours"))

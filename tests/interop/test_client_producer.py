@@ -22,6 +22,7 @@ from spark_kafkalite.errors import (
     SerializationError,
     UnknownTopicOrPartition,
 )
+from spark_kafkalite.model import TopicPartition
 
 
 def read_all(bootstrap: str, topic: str, count: int, **settings: object) -> list[Record]:
@@ -58,6 +59,24 @@ def test_a_record_arrives_with_all_its_parts(bootstrap: str, topic: str) -> None
     (record,) = read_all(bootstrap, topic, 1)
     assert (record.partition, record.offset, record.timestamp) == (2, 0, 1_700_000_000_123)
     assert (record.key, record.value, record.headers) == (b"key", b"value", [("a", b"1"), ("a", None)])
+
+
+@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("lz4", 1, 12), ("zstd", 1, 19)])
+def test_levels_of_compression_change_the_size(bootstrap: str, topic: str, codec: str, low: int, high: int) -> None:
+    values = [b"%d" % (number * 7919 % 10007) for number in range(5_000)]
+    for partition, level in enumerate((low, high)):
+        settings = {f"compression_{codec}_level": level, "compression_type": codec}
+        with Producer(bootstrap_servers=bootstrap, **settings) as producer:
+            for value in values[:2_500]:
+                producer.send(topic, value, partition=partition)
+            producer.send_batch(topic, [{"value": value, "partition": partition} for value in values[2_500:]])
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        (directories,) = admin.describe_log_dirs().values()
+    low_bytes, high_bytes = (
+        next(each.replicas[TopicPartition(topic, number)].size_bytes for each in directories) for number in range(2)
+    )
+    assert low_bytes > high_bytes > 0
+    assert sorted(record.value for record in read_all(bootstrap, topic, 10_000)) == sorted(values * 2)
 
 
 def test_tombstones_and_empty_values_stay_apart(bootstrap: str, topic: str) -> None:

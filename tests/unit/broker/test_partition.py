@@ -436,7 +436,7 @@ class TestQueue:
         kernel.check_crc(stored, 0, header.size_bytes)
         assert (header.codec, header.record_count, header.producer_id, header.base_sequence) == (4, 5, 7, 3)
 
-    @pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", -50, 19)])
+    @pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("lz4", 1, 12), ("zstd", -50, 19)])
     def test_levels_of_compression_are_obeyed_at_once(self, harness: Harness, codec: str, low: int, high: int) -> None:
         values = [b"%d" % (number * 7919 % 10007) for number in range(2000)]
         partition = harness.partition()

@@ -51,6 +51,32 @@ def test_levels(codec: int) -> None:
         assert bytes(decompress(codec, compress(codec, data, level), len(data))) == data
 
 
+@pytest.mark.parametrize(
+    ("codec", "levels"), [(GZIP, [1, 2, 9]), (LZ4, [1, 3, 8, 12]), (ZSTD, [-50, 1, 19])], ids=["gzip", "lz4", "zstd"]
+)
+def test_higher_levels_give_less(codec: int, levels: list[int]) -> None:
+    chance = random.Random(7)
+    data = b"".join(b'{"row":%d,"delay":%d}' % (row, chance.randrange(100)) for row in range(20_000))
+    compressed = [compress(codec, memoryview(data), level) for level in levels]
+    sizes = [len(each) for each in compressed]
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert all(bytes(decompress(codec, each, len(data))) == data for each in compressed)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_lz4_of_every_level_has_independent_blocks_of_64_kib(sample: str) -> None:
+    for level in range(1, 18):
+        compressed = compress(LZ4, SAMPLES[sample], level)
+        # Java's reader refuses others.
+        assert compressed[4] & 0b1110_0000 == 0b0110_0000 and compressed[5] == 0x40
+        assert bytes(decompress(LZ4, compressed, len(SAMPLES[sample]))) == SAMPLES[sample]
+
+
+def test_lz4s_default_level_is_the_fast_one_as_in_kafka() -> None:
+    data = SAMPLES["repetitive"]
+    assert compress(LZ4, data, 9) == compress(LZ4, data)
+
+
 def test_gzip_with_several_members() -> None:
     data = gzip.compress(b"first,") + gzip.compress(b"second")
     assert bytes(decompress(GZIP, data, 100)) == b"first,second"
