@@ -20,6 +20,7 @@ thread at any time, also while another one polls: that one gets ClosedError, or 
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
@@ -420,14 +421,11 @@ class Consumer:
     def close(self, timeout_ms: int = _CLOSE_MS) -> None:
         """Commit if that is automatic, leave the group, stop fetching and close all connections.
 
-        After an exception in a ``with`` block, what the last poll returned is not committed and comes again. Committing
+        While an exception is being handled, what the last poll returned is not committed and comes again. Committing
         and leaving take ``timeout_ms`` at most; ``on_revoked`` is called, which may commit, and what it raises is
         raised when everything is closed. A static member does not leave. May be called more than once, and from any
         thread.
         """
-        self._close(timeout_ms, take_back=False)
-
-    def _close(self, timeout_ms: int, *, take_back: bool) -> None:
         self._rows.close()
         if self._closing_in == threading.get_ident():
             # A callback closes the consumer that calls it because it is being closed.
@@ -440,7 +438,7 @@ class Consumer:
                 try:
                     if not self._has_left:
                         self._has_left = True
-                        self._leave_group(self._group, deadline, take_back=take_back)
+                        self._leave_group(self._group, deadline)
                 finally:
                     self._using.release()
         finally:
@@ -451,11 +449,12 @@ class Consumer:
             if self._group is not None:
                 self._group.wait_closed()
 
-    def _leave_group(self, group: GroupConsumer, deadline: Deadline, *, take_back: bool) -> None:
+    def _leave_group(self, group: GroupConsumer, deadline: Deadline) -> None:
         self._closing_in = threading.get_ident()
         try:
             self._rows.settle()
-            if take_back:
+            if sys.exc_info()[0] is not None:
+                # At the end of a with block, or in finally: nobody knows how much was processed.
                 self._rows.take_back()
             group.close(deadline)
         finally:
@@ -476,5 +475,4 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an exception nobody knows whether what the last poll returned was processed.
-        self._close(_CLOSE_MS, take_back=error is not None)
+        self.close()

@@ -118,6 +118,14 @@ def test_what_an_exception_interrupts_comes_again(
             if record.offset == 20:
                 raise KeyboardInterrupt
     assert committed(reader, filled) == 20
+    consumer = reader()
+    with pytest.raises(ZeroDivisionError):
+        try:
+            assert len(consumer.poll(5_000, max_records=5)) == 5
+            raise ZeroDivisionError
+        finally:
+            consumer.close()
+    assert committed(reader, filled) == 20
 
 
 @pytest.mark.parametrize(("explicit", "kept"), [(None, 10), (7, 7)])
