@@ -22,7 +22,7 @@ from spark_kafkalite.errors import KafkaError, KafkaStorageError
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.records import layout
-from spark_kafkalite.records.admission import AdmissionRules, walk
+from spark_kafkalite.records.admission import AdmissionRules, check_size, walk
 from spark_kafkalite.records.assemble import SectionFacts, assemble
 from spark_kafkalite.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD, decompress
 from spark_kafkalite.records.layout import BatchHeader
@@ -81,6 +81,8 @@ def check_in_thread(
         base_sequence=header.base_sequence,
         transactional=header.is_transactional,
     )
+    # What little arrived may be much in the topic's codec, or without one.
+    check_size(len(assembled), rules)
     return Checked(memoryview(assembled), layout.BatchHeader(*layout.HEADER_STRUCT.unpack_from(assembled)))
 
 

@@ -115,7 +115,7 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "max.message.bytes", "int", 1_048_588,
-            "Largest record batch that is taken, as it arrives (compressed, with its header).",
+            "Largest record batch that is taken, with its header: as it arrives, and as it is kept (compression.type).",
             unit="bytes", minimum=0,
         ),
         Setting(

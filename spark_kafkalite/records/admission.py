@@ -24,6 +24,7 @@ from spark_kafkalite.errors import (
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
+    TransactionalIdAuthorizationFailed,
     UnsupportedCompressionType,
 )
 from spark_kafkalite.model import TimestampType
@@ -68,7 +69,7 @@ def admit(buffer: Buffer, position: int, end: int, rules: AdmissionRules, *, pro
     """Check the batch that fills ``buffer`` from ``position`` to ``end``; ``buffer`` may be read-only.
 
     Raises InvalidRecord (87), CorruptMessage (2), MessageTooLarge (10), UnsupportedCompressionType (76),
-    InvalidTimestamp (32).
+    InvalidTimestamp (32), TransactionalIdAuthorizationFailed (53).
     """
     header = _admit_header(buffer, position, end, rules, produce_version)
     if needs_thread(header):
@@ -123,10 +124,7 @@ def _admit_header(buffer: Buffer, position: int, end: int, rules: AdmissionRules
             f"a partition's part of a produce request must hold exactly one batch: the first takes {size_bytes} "
             f"of {available} bytes"
         )
-    if size_bytes > rules.max_message_bytes:
-        raise MessageTooLarge(
-            f"the record batch has {size_bytes} bytes, max.message.bytes of the topic is {rules.max_message_bytes}"
-        )
+    check_size(size_bytes, rules)
     if header.codec not in CODEC_NAMES:
         raise UnsupportedCompressionType(f"codec {header.codec} in the batch's attributes is not known")
     if header.codec == ZSTD and produce_version < FIRST_PRODUCE_VERSION_WITH_ZSTD:
@@ -138,7 +136,17 @@ def _admit_header(buffer: Buffer, position: int, end: int, rules: AdmissionRules
     return header
 
 
+def check_size(size_bytes: int, rules: AdmissionRules) -> None:
+    """Raise MessageTooLarge (10) for a batch that the topic does not take; also for one that was compressed anew."""
+    if size_bytes > rules.max_message_bytes:
+        raise MessageTooLarge(
+            f"the record batch has {size_bytes} bytes, max.message.bytes of the topic is {rules.max_message_bytes}"
+        )
+
+
 def _check_fields(header: BatchHeader) -> None:
+    if header.base_offset != 0:
+        raise InvalidRecord(f"base offset {header.base_offset}: a produced batch begins at 0, the broker gives offsets")
     if header.record_count <= 0:
         raise InvalidRecord(f"record count {header.record_count}: a produced batch must hold at least one record")
     if header.last_offset_delta != header.record_count - 1:
@@ -154,11 +162,11 @@ def _check_fields(header: BatchHeader) -> None:
         raise InvalidRecord("only the broker's cleaner gives a batch a delete horizon")
     if header.producer_id < -1:
         raise InvalidRecord(f"producer id {header.producer_id} is neither -1 nor one that a broker gave out")
-    if header.producer_id == -1:
-        # aiokafka sends base sequence 0 here: without a producer id sequences mean nothing.
-        if header.is_transactional:
-            raise InvalidRecord("a transactional batch must carry a producer id")
-    elif header.base_sequence < 0 or header.producer_epoch < 0:
+    if header.is_transactional:
+        # The answer that Kafka gives where a request has no transactional id; one that has is refused as a whole.
+        raise TransactionalIdAuthorizationFailed("a transactional batch: transactions are not served by this broker")
+    # aiokafka sends base sequence 0 without a producer id: sequences mean nothing then.
+    if header.producer_id != -1 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise InvalidRecord(
             f"base sequence {header.base_sequence} and epoch {header.producer_epoch} of producer id "
             f"{header.producer_id} must not be negative"

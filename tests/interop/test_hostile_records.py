@@ -27,7 +27,7 @@ from tests.interop.raw_client import RawClient
 
 pytestmark = pytest.mark.timeout(60)
 
-CORRUPT, TOO_LARGE, BAD_TIMESTAMP, BAD_CODEC, INVALID = 2, 10, 32, 76, 87
+CORRUPT, TOO_LARGE, BAD_TIMESTAMP, NO_TRANSACTIONS, BAD_CODEC, INVALID = 2, 10, 32, 53, 76, 87
 MEBIBYTE = 1024 * 1024
 CAP_BYTES = 4 * MEBIBYTE
 # Versions without texts, with texts, and flexible.
@@ -136,7 +136,8 @@ HEADER_LIES: list[tuple[str, int, int, str, int, bool]] = [
     ("an unknown codec", BAD_CODEC, 21, "h", 7, True),
     ("a control batch", INVALID, 21, "h", 0x20, True),
     ("log append time", BAD_TIMESTAMP, 21, "h", 0x08, True),
-    ("a transaction of nobody", INVALID, 21, "h", 0x10, True),
+    ("an offset of its own", INVALID, 0, "q", 5, True),
+    ("a transaction of nobody", NO_TRANSACTIONS, 21, "h", 0x10, True),
     ("a delete horizon", INVALID, 21, "h", 0x40, True),
     ("a producer without a sequence", INVALID, 43, "q", 7, True),
     ("a producer below all", INVALID, 43, "q", -2, True),

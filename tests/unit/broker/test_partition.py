@@ -17,6 +17,7 @@ from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
+    MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
@@ -435,6 +436,17 @@ class TestQueue:
         header: BatchHeader = kernel.scan_headers(stored)[0]
         kernel.check_crc(stored, 0, header.size_bytes)
         assert (header.codec, header.record_count, header.producer_id, header.base_sequence) == (4, 5, 7, 3)
+
+    def test_what_is_too_large_in_the_topics_codec_is_refused(self, harness: Harness) -> None:
+        partition = harness.partition(compression_type="uncompressed", max_message_bytes=1000)
+        values = [b"a" * 5000]
+        large = self.queue(harness, partition, harness.batch(values=values, codec="gzip"))
+        small = self.queue(harness, partition, harness.batch(1, codec="gzip"))
+        harness.io.run_one()
+        harness.io.run_one()
+        (error,) = large
+        assert isinstance(error, MessageTooLarge) and str(error).endswith("max.message.bytes of the topic is 1000")
+        assert small == [AppendResult(0, 0, -1, False)]
 
     @pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("lz4", 1, 12), ("zstd", -50, 19)])
     def test_levels_of_compression_are_obeyed_at_once(self, harness: Harness, codec: str, low: int, high: int) -> None:

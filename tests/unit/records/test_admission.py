@@ -15,6 +15,7 @@ from spark_kafkalite.errors import (
     InvalidTimestamp,
     KafkaError,
     MessageTooLarge,
+    TransactionalIdAuthorizationFailed,
     UnsupportedCompressionType,
 )
 from spark_kafkalite.model import TimestampType
@@ -147,12 +148,26 @@ def test_delete_horizon_from_a_client() -> None:
 
 
 def test_producer_fields() -> None:
-    refused(batch(transactional=True), InvalidRecord, "producer id")
     refused(batch(producer_id=5, producer_epoch=0), InvalidRecord, "base sequence -1")
     refused(batch(producer_id=5, base_sequence=0), InvalidRecord, "epoch -1")
     refused(batch(producer_id=-2), InvalidRecord, "producer id -2")
-    good = batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
-    assert admit(good, 0, len(good), rules(), produce_version=9).header.is_transactional
+    good = batch(producer_id=5, producer_epoch=0, base_sequence=0)
+    assert admit(good, 0, len(good), rules(), produce_version=9).header.producer_id == 5
+
+
+def test_transactional_batch() -> None:
+    for data in (
+        batch(transactional=True),
+        batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True),
+    ):
+        refused(data, TransactionalIdAuthorizationFailed, "transactions are not served")
+
+
+def test_base_offset_from_a_client() -> None:
+    for offset in (1, -1, 2**40):
+        refused(
+            with_field(batch(), 0, "q", offset), InvalidRecord, f"base offset {offset}: a produced batch begins at 0"
+        )
 
 
 def test_base_sequence_0_without_a_producer_id_is_what_aiokafka_sends() -> None:
@@ -239,5 +254,5 @@ def test_damaged_batches_give_errors_of_the_protocol_only() -> None:
             outcomes.add("admitted")
         except KafkaError as error:
             outcomes.add(error.code)
-    assert outcomes <= {"admitted", 2, 32, 76, 87}
+    assert outcomes <= {"admitted", 2, 32, 53, 76, 87}
     assert {2, 87} < outcomes
