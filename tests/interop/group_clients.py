@@ -20,8 +20,8 @@ with warnings.catch_warnings():
 SESSION_MS = 6_000
 HEARTBEAT_MS = 300
 _POLL_S = 0.05
-# A poll that ends while the answer to its join or sync is on the way may lose that answer, and the member then waits
-# for ever without a heartbeat: seen with 3.0.12 and polls of 50 ms.
+# kafka-python 3.0.12 throws away an answer that comes between two polls, and joins again
+# (BaseCoordinator.join_group_async, when _join_task is done): a rebalance more, with Apache Kafka as with us.
 _KAFKA_PYTHON_POLL_S = 1.0
 _PATIENCE_S = 30
 
@@ -173,6 +173,9 @@ class KafkaPython(GroupMember):
     def consume(self) -> None:
         consumer = kafka.KafkaConsumer(**_settings(self))
         consumer.subscribe([self.topic], listener=_KafkaPythonListener(self))
+        # A leader that does not know the partitions yet would join again as soon as it does, and wait for ever if a
+        # poll ended between its assignment and the SyncGroup's answer (ConsumerCoordinator.need_rejoin is false then).
+        consumer.topics()
         try:
             while not self.leaving:
                 for records in consumer.poll(timeout_ms=int(_KAFKA_PYTHON_POLL_S * 1000)).values():

@@ -131,7 +131,8 @@ class KafkaPython:
             # As a leader it may deal out partitions of topics that it has not heard of yet, and looks again only then.
             metadata_max_age_ms=500,
         )
-
+        # Else it joins again when it knows the partitions, and may wait for ever; see interop/group_clients.
+        self._consumer.topics()
         # It drops an assignment that comes after the end of a short poll, so that it polls at length, in a thread.
         self._stopping = False
         self._thread = threading.Thread(target=self._poll_forever, daemon=True)

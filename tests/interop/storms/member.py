@@ -225,6 +225,14 @@ class ConfluentClient:
 
 
 class KafkaPythonClient:
+    """kafka-python 3.0.12, with what it takes to be a right member.
+
+    It keeps the positions of partitions that it had before a rebalance, with range and roundrobin too
+    (SubscriptionState._apply_assignment, which a join leads to): what it has read and not committed is not read again,
+    and after a generation that it has missed it reads, and commits, from where it was in the one before. So this member
+    seeks to the committed offsets of what it is assigned.
+    """
+
     def __init__(self, member: Member, settings: dict[str, Any]) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         import kafka
@@ -233,8 +241,12 @@ class KafkaPythonClient:
         from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
         self._member, self._topic = member, settings["topic"]
-        self._no_connection = kafka.errors.KafkaConnectionError
+        self._error = kafka.errors.KafkaError
+        self._no_connection, self._timeout = kafka.errors.KafkaConnectionError, kafka.errors.KafkaTimeoutError
         self._partition, self._offset = kafka.TopicPartition, kafka.OffsetAndMetadata
+        # Assigned partitions that are still to be read from their committed offsets on.
+        self._to_seek: set[int] = set()
+        to_seek = self._to_seek
         incremental = settings["assignor"] == "cooperative-sticky"
         assignors = {
             "range": RangePartitionAssignor,
@@ -264,22 +276,45 @@ class KafkaPythonClient:
 
         class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+                to_seek.update(each.partition for each in assigned)
                 member.assigned([each.partition for each in assigned], incremental=incremental)
 
             # Called from the thread that does the network: a commit there would wait for itself.
             def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+                to_seek.difference_update(each.partition for each in revoked)
                 member.revoked([each.partition for each in revoked], lost=True)
 
             def on_partitions_lost(self, lost: Iterable[Any]) -> None:
-                member.revoked([each.partition for each in lost], lost=True)
+                self.on_partitions_revoked(lost)
 
         if self._consumer is not None:
             self._consumer.subscribe([self._topic], listener=Listener())
+            self._know_partitions()
+
+    def _know_partitions(self) -> None:
+        """Ask for the topic's partitions before the first join.
+
+        A leader that has assigned without knowing them joins again when it does. If a poll ends between its assignment
+        and the answer to its SyncGroup, ConsumerCoordinator.need_rejoin says no by then, so that nobody takes that
+        answer: it waits for ever, without a heartbeat.
+        """
+        while not self._member.stopping:
+            try:
+                if self._topic in self._consumer.topics():
+                    return
+            except self._error:  # the broker is down
+                time.sleep(POLL_S)
 
     def poll(self) -> Polled:
         try:
             polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
-        except self._no_connection:  # the broker is down: it is polled again
+            if self._to_seek:
+                for number in sorted(self._to_seek):
+                    partition = self._partition(self._topic, number)
+                    self._consumer.seek(partition, self._consumer.committed(partition, timeout_ms=1000) or 0)
+                self._to_seek.clear()
+                return []
+        except (self._no_connection, self._timeout):  # the broker is down: it is polled again
             time.sleep(POLL_S)
             return []
         return [(each.partition, each.offset, each.value) for records in polled.values() for each in records]

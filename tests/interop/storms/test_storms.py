@@ -126,9 +126,7 @@ def test_static_members_that_come_back_disturb_nobody(tmp_path: Path) -> None:
 def test_the_broker_is_killed_during_the_storm(tmp_path: Path) -> None:
     # As with Apache Kafka, a static member that comes back while its group rebalances is fenced if the coordinator dies
     # before that rebalance is written: its new id is then unknown. So all are dynamic here.
-    # kafka-python 3.0.12 is left out: after a kill it was seen, one time in ten, to read one of its partitions no
-    # further, while those beside it went on.
-    plan = Plan(SEED, ("ours", "confluent"), MEMBERS - 2, SECONDS, PARTITIONS, static_share=0.0)
+    plan = Plan(SEED, PYTHON_KINDS, MEMBERS - 2, SECONDS, PARTITIONS, static_share=0.0)
     with (
         BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
         Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
