@@ -113,6 +113,7 @@ BROKER_SETTINGS = SettingGroup(
             "batches, removing files. fsync has 16, or as many if this is more.",
             minimum=1,
             maximum=64,
+            dynamic=True,
         ),
         # Sockets
         Setting(
@@ -255,9 +256,10 @@ BROKER_SETTINGS = SettingGroup(
             "num.recovery.threads.per.data.dir",
             "int",
             1,
-            "Threads for each log directory that recover its logs at a start after a crash.",
+            "Threads for each log directory that recover its logs after a crash; a change counts at the next start.",
             minimum=1,
             maximum=64,
+            dynamic=True,
         ),
         Setting(
             "log.flush.offset.checkpoint.interval.ms",

@@ -2,7 +2,8 @@
 
 The event loop owns all state; a thread gets a self-contained piece of work and its outcome comes back to the loop. The
 threads are started when they are first needed, so an idle broker has none. Where not even the first can be started,
-for want of memory, the loop does the work itself: slowly is better than never.
+for want of memory, the loop does the work itself: slowly is better than never. How many there may be can be changed:
+new threads take what comes from then on, the old ones end when they have done what they were given.
 
 There are lanes, each with threads of its own, because what is done in one may take long: a produce that waits for its
 fsync must not queue behind a dozen consumers that read old data from the disk, nor behind batches being decompressed.
@@ -41,16 +42,25 @@ class IoThreads:
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         """``count`` threads at most in each lane; more for fsync."""
         self._loop = loop
-        counts = dict.fromkeys(Lane, count) | {Lane.SYNC: max(count, _SYNC_THREADS)}
-        self._executors = {
-            lane: ThreadPoolExecutor(max_workers=counts[lane], thread_name_prefix=f"kafkalite-{lane.value}")
-            for lane in Lane
-        }
-        self._running = 0
+        self._counts = dict.fromkeys(Lane, 0)
+        self._executors: dict[Lane, ThreadPoolExecutor] = {}
         # Lanes that have a thread: it never ends before close, so it will run whatever is queued there.
-        self._started: set[Lane] = set()
+        self._started: dict[Lane, ThreadPoolExecutor] = {}
+        self.resize(count)
+        self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def resize(self, count: int) -> None:
+        """Have ``count`` threads at most in each lane from now on; more for fsync."""
+        counts = dict.fromkeys(Lane, count) | {Lane.SYNC: max(count, _SYNC_THREADS)}
+        for lane in Lane:
+            if counts[lane] != self._counts[lane]:
+                old = self._executors.get(lane)
+                self._executors[lane] = ThreadPoolExecutor(counts[lane], f"kafkalite-{lane.value}")
+                if old is not None:
+                    old.shutdown(wait=False)
+        self._counts = counts
 
     def submit(
         self,
@@ -64,15 +74,19 @@ class IoThreads:
         self._idle.clear()
         outcome: Future[T] = Future()
         outcome.add_done_callback(lambda done: self._hand_over(done, on_done, on_error))
+        executor = self._executors[lane]
         try:
-            self._executors[lane].submit(self._run_in_thread, lane, work, outcome)
+            executor.submit(self._run_in_thread, lane, executor, work, outcome)
         except (RuntimeError, MemoryError):
             # No thread can be started for want of memory. What was submitted is queued for those that there are.
-            if lane not in self._started:
+            if self._started.get(lane) is not executor:
                 self._loop.call_soon(self._run, work, outcome)
 
-    def _run_in_thread(self, lane: Lane, work: Callable[[], T], outcome: Future[T]) -> None:
-        self._started.add(lane)
+    def _run_in_thread(
+        self, lane: Lane, executor: ThreadPoolExecutor, work: Callable[[], T], outcome: Future[T]
+    ) -> None:
+        if self._executors[lane] is executor:
+            self._started[lane] = executor
         self._run(work, outcome)
 
     def _run(self, work: Callable[[], T], outcome: Future[T]) -> None:

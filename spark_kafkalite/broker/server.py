@@ -188,7 +188,7 @@ class Broker:
         await watcher.start(cluster_id)
         self._undo.callback(watcher.close)
 
-        await self._load(loop, logs)
+        await self._load(loop, logs, settings.current["num.recovery.threads.per.data.dir"])
         loaded = True
         # Only now: loading runs in a thread, and raises by itself when no directory is left.
         logs.on_offline = partial(self._log_directory_failed, logs)
@@ -244,6 +244,7 @@ class Broker:
 
         def settings_changed(old: BrokerConfig, new: BrokerConfig) -> None:
             logs.producer_id_expiration_ms = new["producer.id.expiration.ms"]
+            io.resize(new["num.io.threads"])
             if old.topic_defaults != new.topic_defaults:
                 replicas.broker_config_changed()
 
@@ -266,10 +267,10 @@ class Broker:
         self._undo.callback(disks.stop)
         acceptor.start()
 
-    async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager) -> None:
+    async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager, threads_per_dir: int) -> None:
         """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard."""
         with ThreadPoolExecutor(1, thread_name_prefix="kafkalite-load") as executor:
-            loading = loop.run_in_executor(executor, logs.load, self.config["num.recovery.threads.per.data.dir"])
+            loading = loop.run_in_executor(executor, logs.load, threads_per_dir)
             stopping = loop.create_task(self._stop_wanted.wait())
             await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()

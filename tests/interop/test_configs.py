@@ -324,6 +324,19 @@ def test_dynamic_limits_of_the_broker(broker: BrokerProcess, admin: Admin) -> No
         served.produce(topic, make_batch(1))
 
 
+def test_threads_of_the_broker_change_while_it_serves(broker: BrokerProcess, admin: Admin) -> None:
+    topic = made(admin, "threads", **{"compression.type": "zstd"})
+    name = "num.io.threads"
+    for count in ("1", "9", "2"):
+        admin.incremental_alter_configs(set_to(name, count), broker_id=1)
+        assert sources(admin, name, broker_id=1)[0] == (count, "dynamic broker")
+        with Producer(bootstrap_servers=broker.bootstrap) as producer:
+            # Compressed anew in a thread.
+            outcomes = [producer.send(topic, bytes(5000), partition=0) for _ in range(50)]
+            assert all(each.result(10).offset >= 0 for each in outcomes)
+    admin.incremental_alter_configs([ConfigChange(name, "delete")], broker_id=1)
+
+
 def test_concurrent_alterations_lose_nothing(broker: BrokerProcess, admin: Admin) -> None:
     """Many clients each append their own item to one list: all are in it."""
     topic = made(admin, "crowded")
