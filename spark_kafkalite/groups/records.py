@@ -38,7 +38,7 @@ Source: OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataVa
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
@@ -138,6 +138,28 @@ def encode_key(key: RecordKey) -> bytes:
     return _INT16.pack(_GROUP_KEY_VERSION) + _string(key.group)
 
 
+def encode_records(entries: Iterable[tuple[RecordKey, RecordValue | None]]) -> list[tuple[bytes, bytes | None]]:
+    """Return the keys and values of records; a value of None is a tombstone. Raises ValueError as the two above.
+
+    Made for commits: what a partition's key has in common with the one before it is not encoded again.
+    """
+    encoded: list[tuple[bytes, bytes | None]] = []
+    last_group = last_topic = None
+    beginning = b""
+    for key, value in entries:
+        if isinstance(key, OffsetKey):
+            group, topic, partition = key
+            if group is not last_group or topic is not last_topic:
+                remember = len(group) <= _REMEMBERED_CHARS
+                beginning = (_offset_key_beginning if remember else _new_offset_key_beginning)(group, topic)
+                last_group, last_topic = group, topic
+            raw_key = beginning + _INT32.pack(partition)
+        else:
+            raw_key = encode_key(key)
+        encoded.append((raw_key, None if value is None else encode_value(value)))
+    return encoded
+
+
 def _new_offset_key_beginning(group: str, topic: str) -> bytes:
     return _OFFSET_KEY_PREFIX + _string(group) + _string(topic)
 
@@ -147,21 +169,20 @@ _offset_key_beginning = lru_cache(maxsize=4096)(_new_offset_key_beginning)
 
 def encode_value(value: RecordValue) -> bytes:
     """Return a record's value, which is not null. Raises ValueError for a string of more than 32767 bytes."""
-    return _encode_offset(value) if isinstance(value, StoredOffset) else _encode_group(value)
-
-
-def _encode_offset(value: StoredOffset) -> bytes:
-    if not value.metadata and value.expire_timestamp_ms == NO_TIME:
+    if not isinstance(value, StoredOffset):
+        return _encode_group(value)
+    offset, leader_epoch, text, commit_timestamp_ms, expire_timestamp_ms = value
+    if not text and expire_timestamp_ms == NO_TIME:
         # Nearly all of them.
-        return _PLAIN_OFFSET.pack(_OFFSET_VERSION, value.offset, value.leader_epoch, 0, value.commit_timestamp_ms)
-    metadata = value.metadata.encode()
+        return _PLAIN_OFFSET.pack(_OFFSET_VERSION, offset, leader_epoch, 0, commit_timestamp_ms)
+    metadata = text.encode()
     _check_string(len(metadata))
-    if value.expire_timestamp_ms != NO_TIME:
+    if expire_timestamp_ms != NO_TIME:
         # The only version that has room for it; its leader epoch is lost, as in Kafka.
-        head = struct.pack(">hqh", _OFFSET_VERSION_WITH_EXPIRY, value.offset, len(metadata))
-        return head + metadata + struct.pack(">qq", value.commit_timestamp_ms, value.expire_timestamp_ms)
-    head = _OFFSET_HEAD.pack(_OFFSET_VERSION, value.offset, value.leader_epoch, len(metadata))
-    return head + metadata + _INT64.pack(value.commit_timestamp_ms)
+        head = struct.pack(">hqh", _OFFSET_VERSION_WITH_EXPIRY, offset, len(metadata))
+        return head + metadata + struct.pack(">qq", commit_timestamp_ms, expire_timestamp_ms)
+    head = _OFFSET_HEAD.pack(_OFFSET_VERSION, offset, leader_epoch, len(metadata))
+    return head + metadata + _INT64.pack(commit_timestamp_ms)
 
 
 def _encode_group(value: GroupMetadata) -> bytes:

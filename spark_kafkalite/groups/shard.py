@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CoordinatorLoadInProgress, KafkaError, KafkaliteError, NotCoordinator
@@ -142,10 +142,10 @@ class GroupShard:
             on_done(self.unavailable())
 
     def _committed(self, entries: Sequence[Entry]) -> None:
+        replay = self.offsets.replay
         for key, value in entries:
             if isinstance(key, OffsetKey):
-                assert not isinstance(value, GroupMetadata)
-                self.offsets.replay(key, value)
+                replay(key, cast("StoredOffset | None", value))
 
     def group_or_new(self, group_id: str) -> Group:
         """Return a group; a new one, of which nothing is written, if there is none."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
@@ -31,14 +31,14 @@ from spark_kafkalite.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.groups.records import OffsetKey, RecordKey, RecordValue, encode_key, encode_value
+from spark_kafkalite.groups.records import OffsetKey, RecordKey, RecordValue, encode_records
 from spark_kafkalite.records.kernel import OpenBatch
 from spark_kafkalite.records.layout import MAX_BATCH_BYTES
 
 logger = logging.getLogger(__name__)
 
 # Partition, batch, the leader epoch that it is written under, seconds; gives the base offset once it is committed.
-AppendCommitted = Callable[[int, bytearray, int, float], Awaitable[int]]
+AppendCommitted = Callable[[int, bytearray, int, float], asyncio.Future[int]]
 # A record to write; None is a tombstone.
 Entry = tuple[RecordKey, RecordValue | None]
 # Gets None when the records are committed, or what clients are to be told.
@@ -83,9 +83,10 @@ class _Batch:
 
     def add(self, one: _Append, now_ms: int) -> None:
         # All of them are encoded before the first is added, so that a caller's records are in it whole or not at all.
-        encoded = [(encode_key(key), None if value is None else encode_value(value)) for key, value in one.entries]
+        encoded = encode_records(one.entries)
+        append = self.records.append
         for key, value in encoded:
-            self.records.append(now_ms, key, value)
+            append(now_ms, key, value)
         self.appends.append(one)
 
 
@@ -146,9 +147,7 @@ class RecordWriter:
         if self._is_closed:
             return
         data = batch.records.build()
-        written = asyncio.ensure_future(
-            self._append_committed(self._partition, data, self._leader_epoch, self._timeout_s())
-        )
+        written = self._append_committed(self._partition, data, self._leader_epoch, self._timeout_s())
         if written.done():
             # Alone, this broker commits what it appends; then nobody waits for another pass of the loop.
             self._written(batch, written)

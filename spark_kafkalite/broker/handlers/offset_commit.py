@@ -107,4 +107,5 @@ def _check_group(context: BrokerContext, shard: GroupShard, commit: OffsetCommit
             f"there is no group {commit.group_id!r}, so it has no generation {commit.generation_id}"
         )
     group.check_commit(commit.member_id, commit.group_instance_id, commit.generation_id)
-    group.touch(commit.member_id, int(context.clock.monotonic_s() * 1000))
+    if commit.member_id:
+        group.touch(commit.member_id, int(context.clock.monotonic_s() * 1000))

@@ -22,6 +22,7 @@ from spark_kafkalite.groups.records import (
     decode_key,
     decode_value,
     encode_key,
+    encode_records,
     encode_value,
 )
 
@@ -103,6 +104,19 @@ def test_keys_come_back(key: RecordKey) -> None:
 def test_values_come_back(value: RecordValue) -> None:
     key: RecordKey = OffsetKey("g", "t", 0) if isinstance(value, StoredOffset) else GroupKey("g")
     assert decode_value(key, encode_value(value)) == value
+
+
+@given(st.lists(st.tuples(keys, offsets | st.none()), max_size=5))
+def test_records_are_encoded_together_as_one_by_one(entries: list[tuple[RecordKey, StoredOffset | None]]) -> None:
+    entries += [(OffsetKey(*key), value) for key, value in entries if isinstance(key, OffsetKey)]
+    one_by_one = [(encode_key(key), None if value is None else encode_value(value)) for key, value in entries]
+    assert encode_records(entries) == one_by_one
+
+
+def test_keys_of_one_topic_and_of_another_follow_each_other() -> None:
+    group, long_group = "g", "g" * 300
+    keys = [OffsetKey(group, "t", 0), OffsetKey(group, "t", 1), OffsetKey(group, "u", 1), OffsetKey(long_group, "u", 1)]
+    assert [decode_key(key) for key, _ in encode_records([(key, None) for key in keys])] == keys
 
 
 def test_a_retention_time_of_the_client_is_kept() -> None:

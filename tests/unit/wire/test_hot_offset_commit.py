@@ -14,7 +14,6 @@ from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.hot_offset_commit import (
     OFFSET_COMMIT_VERSIONS,
-    CommittedPartition,
     OffsetCommit,
     pack_offset_commit_response,
     parse_offset_commit,
@@ -25,7 +24,7 @@ names = st.text("aé-._", max_size=5) | st.sampled_from(["t", "x" * 126, "x" * 1
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
-partitions = st.builds(CommittedPartition, int32, int64, int32, st.none() | names)
+partitions = st.tuples(int32, int64, int32, st.none() | names)
 requests = st.builds(
     OffsetCommit,
     names,
@@ -50,12 +49,12 @@ def message_of(request: OffsetCommit) -> offset_commit.OffsetCommitRequest:
                 name=name,
                 partitions=[
                     offset_commit.OffsetCommitRequestPartition(
-                        partition_index=one.partition,
-                        committed_offset=one.offset,
-                        committed_leader_epoch=one.leader_epoch,
-                        committed_metadata=one.metadata,
+                        partition_index=partition,
+                        committed_offset=offset,
+                        committed_leader_epoch=leader_epoch,
+                        committed_metadata=metadata,
                     )
-                    for one in parts
+                    for partition, offset, leader_epoch, metadata in parts
                 ],
             )
             for name, parts in request.topics
@@ -70,7 +69,9 @@ def in_version(request: OffsetCommit, version: int) -> OffsetCommit:
     if version < 7:
         request = request._replace(group_instance_id=None)
     if version < 6:
-        topics = [(name, [one._replace(leader_epoch=-1) for one in parts]) for name, parts in request.topics]
+        topics = [
+            (name, [(part, offset, -1, text) for part, offset, _, text in parts]) for name, parts in request.topics
+        ]
         request = request._replace(topics=topics)
     return request
 
@@ -115,7 +116,7 @@ SAMPLE = OffsetCommit(
     "member",
     "instance",
     1000,
-    [("topic", [CommittedPartition(0, 5, 6, "text"), CommittedPartition(1, 7, -1, None)]), ("other", [])],
+    [("topic", [(0, 5, 6, "text"), (1, 7, -1, None)]), ("other", [])],
 )
 
 
