@@ -4,8 +4,13 @@ File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced):
 
 - table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion)``: the
   persistent nodes; ``acl`` is JSON (``[[permissions, scheme, id], ...]``), null when anyone may do everything;
-- table ``counters(name, value)``: ``format`` (2; format 1 had no ``acl`` and ``aversion`` and gets them when opened),
-  ``zxid`` (of the last transaction), ``session`` (the last number given).
+- table ``counters(name, value)``: ``format`` (3), ``zxid``, ``session`` (the last number given).
+
+The last transaction's number is the largest of the counter ``zxid`` and all ``mzxid`` and ``pzxid``: a commit that
+saves a node with its last zxid in it need not write the counter, and a row with the largest is only replaced or removed
+by a commit that leaves a larger one. So the usual commit is one statement, and gives up the interpreter's lock once,
+which the writer thread must win back from the listener's each time.
+Format 1 had no ``acl`` and ``aversion``, format 2 always wrote the counter ``zxid``; both are upgraded when opened.
 
 Nothing of these goes back across a crash: after kill -9 or power loss the last commit stands. One thread at a time uses
 a database, and one process: whoever opens it holds the directory's lock.
@@ -16,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +30,7 @@ from spark_kafkalite.registry.acl import from_text, to_text
 from spark_kafkalite.registry.tree import Node, Tree
 
 DATABASE_NAME: Final = "registry.db"
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 
 _SCHEMA: Final = (
     "CREATE TABLE nodes(path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL, "
@@ -33,11 +38,18 @@ _SCHEMA: Final = (
     "child_creations INTEGER NOT NULL, acl TEXT, aversion INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
     "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
 )
-_FROM_FORMAT_1: Final = (
-    "ALTER TABLE nodes ADD COLUMN acl TEXT",
-    "ALTER TABLE nodes ADD COLUMN aversion INTEGER NOT NULL DEFAULT 0",
-)
-_SAVE_NODE: Final = "INSERT OR REPLACE INTO nodes VALUES (?,?,?,?,?,?,?,?,?,?,?)"
+# What it takes to bring an older format up to this one.
+_UPGRADES: Final[dict[int, tuple[str, ...]]] = {
+    1: (
+        "ALTER TABLE nodes ADD COLUMN acl TEXT",
+        "ALTER TABLE nodes ADD COLUMN aversion INTEGER NOT NULL DEFAULT 0",
+    ),
+    2: (),
+}
+_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
+# Rows of one statement; SQLite binds at most 32766 values in one.
+_ROWS_AT_ONCE: Final = 64
+_SAVE_NODES: Final = [f"INSERT OR REPLACE INTO nodes VALUES {','.join([_ROW] * n)}" for n in range(_ROWS_AT_ONCE + 1)]
 _SAVE_COUNTER: Final = "INSERT OR REPLACE INTO counters VALUES (?,?)"
 
 
@@ -72,7 +84,7 @@ class NodeDatabase:
             self._connection.execute(f"PRAGMA {pragma}")
         if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone():
             self._create_schema()
-        elif self._connection.execute("SELECT value FROM counters WHERE name = 'format'").fetchone() == (1,):
+        else:
             self._upgrade()
 
     def _create_schema(self) -> None:
@@ -81,13 +93,16 @@ class NodeDatabase:
         for statement in _SCHEMA:
             connection.execute(statement)
         connection.executemany(_SAVE_COUNTER, (("format", _FORMAT), ("zxid", 0), ("session", 0)))
-        connection.execute(_SAVE_NODE, _row("/", Tree().nodes["/"]))
+        connection.execute(_SAVE_NODES[1], _row("/", Tree().nodes["/"]))
         connection.execute("COMMIT")
 
     def _upgrade(self) -> None:
         connection = self._connection
+        (found,) = connection.execute("SELECT value FROM counters WHERE name = 'format'").fetchone() or (None,)
+        if found not in _UPGRADES:
+            return
         connection.execute("BEGIN IMMEDIATE")
-        for statement in _FROM_FORMAT_1:
+        for statement in _UPGRADES[found]:
             connection.execute(statement)
         connection.execute(_SAVE_COUNTER, ("format", _FORMAT))
         connection.execute("COMMIT")
@@ -99,29 +114,38 @@ class NodeDatabase:
             if counters.get("format") != _FORMAT:
                 problem = f"format {counters.get('format')} is not known, this version reads format {_FORMAT}"
                 raise RegistryError(problem)
+            last_zxid = counters["zxid"]
             # A parent's path is a prefix of its children's, so this order loads parents first.
             for path, *fields in self._connection.execute("SELECT * FROM nodes ORDER BY path"):
                 data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion = fields
                 node = Node(bytes(data), czxid, mzxid, pzxid, ctime, mtime, version, child_creations)
                 node.acl, node.aversion = from_text(acl), aversion
                 tree.load(path, node)
-        except (sqlite3.Error, RegistryError, ValueError, TypeError) as error:
+                last_zxid = max(last_zxid, mzxid, pzxid)
+            self._saved_session = counters["session"]
+        except (sqlite3.Error, RegistryError, ValueError, TypeError, KeyError) as error:
             self.close()
             raise self._unusable(error) from error
-        self._saved_session = counters["session"]
-        return counters["zxid"], counters["session"]
+        return last_zxid, self._saved_session
 
-    def commit(self, saved: Iterable[tuple[str, Node]], removed: Iterable[str], zxid: int, session: int) -> None:
+    def commit(self, saved: Sequence[tuple[str, Node]], removed: Sequence[str], zxid: int, session: int) -> None:
         """Write all of it in one transaction, on disk when this returns.
 
         Raises DatabaseFull and DatabaseFailed: none of it is there.
         """
         connection = self._connection
+        saves_zxid = any(zxid in (node.mzxid, node.pzxid) for _, node in saved)
         try:
+            if saves_zxid and len(saved) <= _ROWS_AT_ONCE and not removed and session == self._saved_session:
+                # A transaction of its own.
+                self._save(saved)
+                return
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(_SAVE_NODE, [_row(path, node) for path, node in saved])
+            for first in range(0, len(saved), _ROWS_AT_ONCE):
+                self._save(saved[first : first + _ROWS_AT_ONCE])
             connection.executemany("DELETE FROM nodes WHERE path = ?", [(path,) for path in removed])
-            connection.execute(_SAVE_COUNTER, ("zxid", zxid))
+            if not saves_zxid:
+                connection.execute(_SAVE_COUNTER, ("zxid", zxid))
             if session != self._saved_session:
                 connection.execute(_SAVE_COUNTER, ("session", session))
             connection.execute("COMMIT")
@@ -133,6 +157,12 @@ class NodeDatabase:
                 raise DatabaseFull(str(error) or "out of memory") from error
             raise DatabaseFailed(str(error)) from error
         self._saved_session = session
+
+    def _save(self, saved: Sequence[tuple[str, Node]]) -> None:
+        values: list[Any] = []
+        for path, node in saved:
+            values += _row(path, node)
+        self._connection.execute(_SAVE_NODES[len(saved)], values)
 
     def _has_no_room(self, error: Exception) -> bool:
         """Return whether an error says no more than that there is no room; all others mean that the disk failed."""

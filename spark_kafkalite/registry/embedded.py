@@ -25,6 +25,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,14 +59,18 @@ _MAX_GROUP: Final = 2000
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 
 
+# Gets what an operation returned, or the error that it raised.
+Answer = Callable[[Any, BaseException | None], None]
+
+
 class _Task:
     """One queued operation: what to do in the writer thread, and whom to answer."""
 
-    __slots__ = ("error", "fired", "future", "result", "run")
+    __slots__ = ("answer", "error", "fired", "result", "run")
 
-    def __init__(self, run: Callable[[], Any], future: Future[Any]) -> None:
+    def __init__(self, run: Callable[[], Any], answer: Answer) -> None:
         self.run = run
-        self.future = future
+        self.answer = answer
         self.result: Any = None
         self.error: BaseException | None = None
         self.fired: list[tuple[Watcher, WatchEvent]] = []
@@ -93,6 +98,8 @@ class EmbeddedRegistry:
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
+        # Called in the writer thread after the answers and events of a commit, once for all of them.
+        self.after_answers: list[Callable[[], None]] = []
         self._lock_fd = _take_lock(self.directory)
         try:
             # It moves to the writer thread after loading; the two never use it at the same time.
@@ -169,11 +176,20 @@ class EmbeddedRegistry:
 
     def submit(self, run: Callable[[], Any], future: Future[Any]) -> None:
         """Have ``run`` called in the writer thread and answer ``future`` after the commit."""
+        self.submit_call(run, partial(_resolve, future))
+
+    def submit_call(self, run: Callable[[], Any], answer: Answer) -> None:
+        """As :meth:`submit`, for those who come by the ten thousand a second: ``answer`` is called after the commit."""
         with self._closing:
             if not self._closed:
-                self._queue.put(_Task(run, future))
+                self._queue.put(_Task(run, answer))
                 return
-        future.set_exception(SessionExpired(f"the registry {self.directory} is closed"))
+        answer(None, SessionExpired(f"the registry {self.directory} is closed"))
+        self._answered()
+
+    def _answered(self) -> None:
+        for told in self.after_answers:
+            told()
 
     def open_session(self, identities: set[Identity] | None = None) -> int:
         """Open a session without a store and return its number. Writer thread only."""
@@ -212,6 +228,7 @@ class EmbeddedRegistry:
             else:
                 stop = True
             self._run_group(group)
+            self._answered()
         self._shut_down()
 
     def _run_group(self, group: list[_Task]) -> None:
@@ -425,12 +442,19 @@ def _deliver(task: _Task) -> None:
     """Call the watches that a task fired, then answer it."""
     for watcher, event in task.fired:
         _call(watcher, event)
-    if not task.future.set_running_or_notify_cancel():
+    try:
+        task.answer(task.result, task.error)
+    except Exception:
+        _LOG.exception("a registry answer failed")
+
+
+def _resolve(future: Future[Any], result: Any, error: BaseException | None) -> None:
+    if not future.set_running_or_notify_cancel():
         return
-    if task.error is not None:
-        task.future.set_exception(task.error)
+    if error is not None:
+        future.set_exception(error)
     else:
-        task.future.set_result(task.result)
+        future.set_result(result)
 
 
 def _call(callback: Callable[[Any], None], argument: Any) -> None:

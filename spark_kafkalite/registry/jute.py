@@ -43,7 +43,12 @@ class Reader:
         return len(self._data) - self._position
 
     def int32(self) -> int:
-        return int(_INT.unpack(self._take(4))[0])
+        position = self._position
+        if position + 4 > len(self._data):
+            self._take(4)
+        self._position = position + 4
+        value: int = _INT.unpack_from(self._data, position)[0]
+        return value
 
     def int64(self) -> int:
         return int(_LONG.unpack(self._take(8))[0])

@@ -117,14 +117,17 @@ class TreeServer:
         if thread is not None:
             store.call_in_loop(self._loop, self._stopping.set)
             thread.join()
+            self.registry.after_answers.remove(self._send_soon)
 
     async def _serve(self, host: str, port: int, started: Future[int]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
+        self.registry.after_answers.append(self._send_soon)
         try:
             listener = await self._loop.create_server(lambda: TreeConnection(self), host, port, backlog=512)
         except OSError as error:
             self._thread = None
+            self.registry.after_answers.remove(self._send_soon)
             started.set_exception(error)
             return
         ticking = self._loop.create_task(self._tick())
@@ -225,9 +228,10 @@ class TreeServer:
         session = connection.session
         assert session is not None
         asked = requests.Requester(self.registry, session.session_id, connection.tell)
-        answered: Future[_Ran | None] = Future()
-        answered.add_done_callback(lambda done: self._answered(connection, request, done))
-        self.registry.submit(lambda: self._run(connection, request, asked), answered)
+        self.registry.submit_call(
+            lambda: self._run(connection, request, asked),
+            lambda ran, problem: self._answered(connection, request, ran, problem),
+        )
 
     # In the writer thread ---------------------------------------------------------------------------------------------
 
@@ -253,13 +257,16 @@ class TreeServer:
         self._made_bytes += request.answer_bytes - made_before
         return _Ran(answer, failure, registry.last_zxid)
 
-    def _answered(self, connection: TreeConnection, request: Request, done: Future[_Ran | None]) -> None:
-        problem = done.exception()
-        ran = None if problem is not None else done.result()
-        if problem is None and ran is None:
+    def _answered(
+        self, connection: TreeConnection, request: Request, ran: _Ran | None, problem: BaseException | None
+    ) -> None:
+        if problem is not None:
+            # What it gave has not happened.
+            ran = None
+        elif ran is None:
             store.call_in_loop(self._loop, self._postpone, connection, request)
             return
-        if problem is None and ran is not None and ran.answer is not None:
+        if ran is not None and ran.answer is not None:
             connection.last_zxid = ran.zxid
             for event in ran.answer.events:
                 connection.tell(event)
@@ -274,12 +281,19 @@ class TreeServer:
         if isinstance(
             error, (FrameError, store.SessionExpired, store.ConnectionLoss, requests.UnknownRequest, TooManyWatches)
         ):
-            store.call_in_loop(self._loop, connection.end)
+            self._end_soon(connection)
 
     def put(self, connection: TreeConnection, frame: bytes, request: Request | None) -> None:
-        """Have a frame sent behind all that were put before."""
+        """Have a frame sent behind all that were put before, together with what else comes out of the same commit."""
         self._outbox.append((connection, frame, request))
-        if not self._flush_wanted:
+
+    def _end_soon(self, connection: TreeConnection) -> None:
+        """End a connection behind what was put for it."""
+        self._send_soon()
+        store.call_in_loop(self._loop, connection.end)
+
+    def _send_soon(self) -> None:
+        if self._outbox and not self._flush_wanted:
             self._flush_wanted = True
             store.call_in_loop(self._loop, self._flush)
 
@@ -366,7 +380,7 @@ class TreeServer:
         def ended(done: Future[None]) -> None:
             code = 0 if done.exception() is None else requests.SYSTEM_ERROR
             self.put(connection, jute.reply(xid, self.registry.last_zxid, code), request)
-            store.call_in_loop(self._loop, connection.end)
+            self._end_soon(connection)
 
         # Behind all that the session has asked for.
         self._end(session, ended)

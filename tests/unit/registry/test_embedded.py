@@ -50,6 +50,52 @@ def test_ephemerals_end_with_the_process_but_their_numbers_do_not_come_back(tmp_
     store.close()
 
 
+LAST_WRITES = {
+    "set": "s.set('/a', b'2')",
+    "create": "s.create('/a/c')",
+    "create an ephemeral": "s.create('/a/c', ephemeral=True)",
+    "delete": "s.delete('/a/b')",
+    "delete in the root": "s.multi([Delete('/a/b'), Delete('/a')])",
+    "more than one statement": "s.multi([SetData('/a', b'%d' % n) for n in range(3)] + [Create(f'/a/{n}') "
+    "for n in range(150)])",
+    "session": "s.registry.connect()",
+}
+
+
+@pytest.mark.parametrize("write", LAST_WRITES.values(), ids=LAST_WRITES.keys())
+def test_the_last_zxid_outlives_a_crash_whatever_was_written_last(tmp_path: Path, write: str) -> None:
+    script = f"""import os, sys
+from spark_kafkalite.registry.embedded import open_embedded
+from spark_kafkalite.registry.store import Create, Delete, SetData
+s = open_embedded(sys.argv[1])
+s.create('/a/b', make_parents=True).result()
+written = {write}
+if hasattr(written, 'result'): written.result()
+print(s.registry.last_zxid, flush=True)
+os._exit(0)"""
+    wrote = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], check=True, env={"PYTHONPATH": ROOT}, capture_output=True
+    )
+    with EmbeddedRegistry(tmp_path) as again:
+        assert again.last_zxid == int(wrote.stdout) > 1
+
+
+def test_a_file_of_an_older_format_is_upgraded(tmp_path: Path) -> None:
+    with EmbeddedRegistry(tmp_path) as registry:
+        registry.connect().create("/a", b"1").result(10)
+    database = sqlite3.connect(tmp_path / DATABASE_NAME)
+    database.execute("ALTER TABLE nodes DROP COLUMN acl")
+    database.execute("ALTER TABLE nodes DROP COLUMN aversion")
+    database.execute("UPDATE counters SET value = 1 WHERE name = 'format'")
+    database.execute("UPDATE counters SET value = 1000 WHERE name = 'zxid'")
+    database.commit()
+    database.close()
+    for _ in range(2):
+        with EmbeddedRegistry(tmp_path) as registry:
+            assert registry.last_zxid >= 1000
+            assert registry.connect().set("/a", b"2").result(10).mzxid > 1000
+
+
 def test_a_second_process_is_kept_out_with_the_holders_pid(tmp_path: Path) -> None:
     with EmbeddedRegistry(tmp_path):
         script = "import sys; from spark_kafkalite.registry.embedded import open_embedded; open_embedded(sys.argv[1])"
