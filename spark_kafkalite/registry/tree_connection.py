@@ -44,6 +44,7 @@ _NOTABLE_BYTES: Final = 60 * 1024
 _EVENT_XID: Final = -1
 # KeeperState.SyncConnected
 _CONNECTED: Final = 3
+_LENGTH: Final = struct.Struct("!i")
 _EVENT_BODY: Final = struct.Struct("!ii")
 
 
@@ -174,11 +175,10 @@ class TreeConnection(asyncio.Protocol):
         available = len(self._buffer) - position - _WORD_BYTES
         if available < 0:
             return None
-        head = bytes(self._buffer[position : position + _WORD_BYTES])
         known = self.session is not None
-        if not known and self._server.four_letters(self, head):
+        if not known and self._server.four_letters(self, bytes(self._buffer[position : position + _WORD_BYTES])):
             return None
-        length = int.from_bytes(head, "big", signed=True)
+        length: int = _LENGTH.unpack_from(self._buffer, position)[0]
         most = jute.MAX_FRAME_BYTES if known else MAX_HELLO_BYTES
         if not 0 < length <= most:
             raise FrameError(f"a frame of {length} bytes; {most} are the most")
@@ -254,7 +254,8 @@ class TreeConnection(asyncio.Protocol):
         else:
             self.sent_bytes = max(self.sent_bytes, self._handed_bytes - self.transport.get_write_buffer_size())
         self.retry_postponed()
-        self.advance()
+        if self._buffer or not self._reading:
+            self.advance()
 
     def send(self, data: bytes) -> None:
         """Send something that has no request under way."""
