@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.groups.records import MemberMetadata
@@ -164,9 +164,10 @@ def _size_bytes(member: JoinRequest | Member) -> int:
 
 # Effects ------------------------------------------------------------------------------------------------------------
 
+# Answers are tuples, since a rebalance makes one for each of thousands of members in one go.
 
-@dataclass(frozen=True, slots=True)
-class JoinAnswer:
+
+class JoinAnswer(NamedTuple):
     """The answer to a request to join. ``members`` (id, instance id, metadata) is there for the leader only."""
 
     ticket: Hashable
@@ -180,8 +181,7 @@ class JoinAnswer:
     skip_assignment: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SyncAnswer:
+class SyncAnswer(NamedTuple):
     """The answer to a request for the assignment."""
 
     ticket: Hashable

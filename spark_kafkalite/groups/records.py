@@ -67,6 +67,7 @@ _MIN_MEMBER_BYTES: Final = 14
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
+_TIMEOUTS_AND_LENGTH: Final = struct.Struct(">iii")
 _OFFSET_HEAD: Final = struct.Struct(">hqih")
 _PLAIN_OFFSET: Final = struct.Struct(">hqihq")
 
@@ -195,17 +196,20 @@ def _encode_group(value: GroupMetadata) -> bytes:
         _INT64.pack(value.current_state_timestamp_ms),
         _INT32.pack(len(value.members)),
     ]
-    for member in value.members:
+    # Thousands of members may share what is not their own.
+    shared: dict[str | None, bytes] = {}
+    for member_id, instance_id, client_id, host, rebalance_ms, session_ms, subscription, assignment in value.members:
+        parts.append(_string(member_id))
+        for text in (instance_id, client_id, host):
+            data = shared.get(text)
+            if data is None:
+                data = shared[text] = _string(text)
+            parts.append(data)
         parts += (
-            _string(member.member_id),
-            _string(member.group_instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
-            struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms),
-            _INT32.pack(len(member.subscription)),
-            member.subscription,
-            _INT32.pack(len(member.assignment)),
-            member.assignment,
+            _TIMEOUTS_AND_LENGTH.pack(rebalance_ms, session_ms, len(subscription)),
+            subscription,
+            _INT32.pack(len(assignment)),
+            assignment,
         )
     return b"".join(parts)
 

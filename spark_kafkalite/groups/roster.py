@@ -108,7 +108,10 @@ class Roster:
         common = {name for name, supporters in self._supporters.items() if supporters == len(self.members)}
         votes: Counter[str] = Counter()
         for member in self.members.values():
-            votes[next(name for name, _ in member.protocols if name in common)] += 1
+            for name, _ in member.protocols:
+                if name in common:
+                    votes[name] += 1
+                    break
         leader = self.members[self.leader] if self.leader is not None else next(iter(self.members.values()))
         return max((name for name, _ in leader.protocols if name in common), key=lambda name: votes[name])
 
@@ -217,11 +220,13 @@ class Roster:
         self._answer_error(member, RebalanceInProgress(f"group {self.group_id}: {member.member_id} has asked again"))
 
     def _unpark(self, member: Member) -> None:
-        for ticket in (member.join_ticket, member.sync_ticket):
-            if ticket is not None:
-                del self._parked[ticket]
-        self._joined -= member.join_ticket is not None
-        member.join_ticket = member.sync_ticket = None
+        if member.join_ticket is not None:
+            del self._parked[member.join_ticket]
+            self._joined -= 1
+            member.join_ticket = None
+        if member.sync_ticket is not None:
+            del self._parked[member.sync_ticket]
+            member.sync_ticket = None
 
     def _answer_error(self, member: Member, error: KafkaError) -> None:
         """Answer whatever waits of a member, if anything does."""
