@@ -12,6 +12,7 @@ are kept.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -207,6 +208,12 @@ class FetchedBatches:
             return True
         return False
 
+    def leader_epoch_before(self, offset: int) -> int | None:
+        """Return the leader epoch of the last batch that begins before an offset, None when none does; also afterwards,
+        when the batches' memory has been given back. Before epochs were written it is -1."""
+        index = bisect_left(self._headers, offset, key=_base_offset)
+        return self._headers[index - 1].partition_leader_epoch if index else None
+
     def skip_batch(self) -> None:
         """Pass the batch at the cursor, for a reader that goes on behind one that cannot be read."""
         if self._index < len(self._headers):
@@ -227,6 +234,10 @@ class FetchedBatches:
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.release()
+
+
+def _base_offset(header: BatchHeader) -> int:
+    return header.base_offset
 
 
 def _is_full(builder: ColumnBuilder) -> bool:

@@ -367,7 +367,7 @@ class GroupConsumer:
         wanted = None if partitions is None else set(partitions)
         with self.ahead.lock:
             return {
-                each: CommittedOffset(state.position)
+                each: CommittedOffset(state.position, leader_epoch=state.leader_epoch)
                 for each, state in self.ahead.states.items()
                 if state.position is not None and (wanted is None or each in wanted)
             }

@@ -10,7 +10,7 @@ from typing import Final
 
 from spark_kafkalite.client.fetched import FetchedBatches
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 
 # A place to start from, beside timestamps and the special ones of ListOffsets: what the group has committed.
 COMMITTED: Final = -1_000
@@ -27,6 +27,7 @@ class PartitionState:
         "generation",
         "high_watermark",
         "last_stable_offset",
+        "leader_epoch",
         "log_start_offset",
         "paused",
         "position",
@@ -39,6 +40,8 @@ class PartitionState:
         self.topic_partition = topic_partition
         # Next offset the user gets; None while it is not known yet.
         self.position: int | None = None
+        # Of the last record before the position; -1 when it is not known.
+        self.leader_epoch = NO_LEADER_EPOCH
         self.fetch_offset = 0
         # What to look the position up by: a timestamp, or EARLIEST or LATEST.
         self.reset_to: int | None = None
@@ -52,10 +55,11 @@ class PartitionState:
         self.last_stable_offset = -1
         self.log_start_offset = -1
 
-    def move_to(self, position: int | None, reset_to: int | None = None) -> None:
+    def move_to(self, position: int | None, reset_to: int | None = None, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Go on from ``position``, or from where ``reset_to`` will be found to lie; what was fetched is dropped."""
         self.generation += 1
         self.position = position
+        self.leader_epoch = leader_epoch
         self.reset_to = reset_to
         self.fetch_offset = position or 0
         self.error = None

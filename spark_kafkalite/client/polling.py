@@ -8,7 +8,7 @@ rows (its ``generation`` tells). One thread polls at a time; who may wake it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from spark_kafkalite.client.fetched import FetchedBatches
 from spark_kafkalite.client.partition_state import PartitionState
@@ -16,7 +16,7 @@ from spark_kafkalite.client.read_ahead import ReadAhead
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError
-from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, CommittedOffset, Record, TopicPartition
 from spark_kafkalite.records.columns import ColumnBuilder, Columns
 
 # Bytes of keys, values and headers that one decoding takes at most.
@@ -30,13 +30,17 @@ _ONE_BY_ONE_S = 0.1
 class DecodedRows:
     """Rows that were decoded and not all returned yet; ``settled_row`` is the one that the position was moved to."""
 
-    __slots__ = ("columns", "generation", "next_offset", "row", "settled_row", "state")
+    __slots__ = ("buffers", "columns", "generation", "next_offset", "row", "settled_row", "state")
 
-    def __init__(self, state: PartitionState, columns: Columns, next_offset: int) -> None:
+    def __init__(
+        self, state: PartitionState, columns: Columns, next_offset: int, buffers: Sequence[FetchedBatches]
+    ) -> None:
+        """``buffers`` are what the rows were decoded from."""
         self.state = state
         self.generation = state.generation
         self.columns = columns
         self.next_offset = next_offset
+        self.buffers = buffers
         self.row = self.settled_row = 0
 
 
@@ -76,7 +80,7 @@ class RowSource:
                         return decoded
                     if valid:
                         # Paused with rows at hand: they are fetched again once it is resumed, and others go on.
-                        state.move_to(state.position)
+                        state.move_to(state.position, leader_epoch=state.leader_epoch)
                     self._decoded = None
                 pieces = self._take_pieces(deadline, is_due)
                 if pieces is None:
@@ -145,9 +149,10 @@ class RowSource:
             while state.buffered and state.buffered[0].is_exhausted:
                 state.buffered_bytes -= state.buffered.popleft().size_bytes
             if builder.count:
-                self._decoded = DecodedRows(state, builder.finish(), next_offset)
+                self._decoded = DecodedRows(state, builder.finish(), next_offset, buffers)
             else:
                 state.position = next_offset
+                state.leader_epoch = _leader_epoch_before(next_offset, buffers, state)
                 # An error comes after the good records before it.
                 if error is not None:
                     state.error = error
@@ -191,6 +196,7 @@ class RowSource:
         with self._ahead.lock:
             if state.generation == decoded.generation:
                 state.position = position
+                state.leader_epoch = _leader_epoch_before(position, decoded.buffers, state)
         if row == columns.count and self._decoded is decoded:
             self._decoded = None
 
@@ -218,6 +224,7 @@ class RowSource:
                 state = self._ahead.states.get(each)
                 if state is not None and state.generation == generation:
                     state.position = position
+                    state.leader_epoch = NO_LEADER_EPOCH
         self._in_hand.clear()
 
     def wakeup(self) -> None:
@@ -240,3 +247,12 @@ class RowSource:
         """Raise ClosedError once closed."""
         if self._closed:
             raise ClosedError("the consumer has been closed")
+
+
+def _leader_epoch_before(position: int, buffers: Sequence[FetchedBatches], state: PartitionState) -> int:
+    """Return the leader epoch of what lies before a position; that known so far when nothing of these does."""
+    for buffer in reversed(buffers):
+        leader_epoch = buffer.leader_epoch_before(position)
+        if leader_epoch is not None:
+            return leader_epoch
+    return state.leader_epoch

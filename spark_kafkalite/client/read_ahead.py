@@ -184,6 +184,7 @@ class ReadAhead:
                     continue
                 if topic_partition in found:
                     state.position = state.fetch_offset = found[topic_partition]
+                    state.leader_epoch = outcome.leader_epochs[topic_partition]
                     state.reset_to = None
                 elif topic_partition in failed and not is_retriable(failed[topic_partition]):
                     state.error = failed[topic_partition]

@@ -13,6 +13,7 @@ from typing import Final
 
 from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient
 from spark_kafkalite.client.config import ConsumerConfig
+from spark_kafkalite.client.list_offsets import OffsetAndTimestamp
 from spark_kafkalite.client.partition_state import COMMITTED
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.clock import Clock
@@ -31,7 +32,14 @@ class FoundPositions:
     """The outcome of a round of look-ups; partitions in neither are still to be looked up."""
 
     positions: dict[TopicPartition, int] = field(default_factory=dict)
+    # Of the record before each position, -1 where that is not known.
+    leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
     failed: dict[TopicPartition, KafkaliteError] = field(default_factory=dict)
+
+    def add(self, topic_partition: TopicPartition, position: int, leader_epoch: int) -> None:
+        """Note where a partition starts."""
+        self.positions[topic_partition] = position
+        self.leader_epochs[topic_partition] = leader_epoch
 
 
 class StartPositions:
@@ -62,7 +70,8 @@ class StartPositions:
         for topic in topics:
             part = {each: timestamp for each, timestamp in timestamps.items() if each.topic == topic}
             try:
-                found.positions.update(self._by_time(part, auto_create, short=len(topics) > 1))
+                for each, answer in self._by_time(part, auto_create, short=len(topics) > 1).items():
+                    found.add(each, answer.offset, answer.leader_epoch)
             except ClosedError:
                 raise
             except KafkaliteError as error:
@@ -80,7 +89,9 @@ class StartPositions:
         except KafkaliteError as error:
             found.failed.update(dict.fromkeys(wanted, error))
             return {}
-        found.positions.update({each: committed[each].offset for each in wanted if each in committed})
+        for each in wanted:
+            if each in committed:
+                found.add(each, committed[each].offset, committed[each].leader_epoch)
         left = [each for each in wanted if each not in committed]
         place = self.reset()
         if place is None:
@@ -94,7 +105,7 @@ class StartPositions:
 
     def _by_time(
         self, timestamps: Mapping[TopicPartition, int], auto_create: bool, *, short: bool
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         answers = self._cluster.offsets_for(
             timestamps,
             self._deadline(short=short),
@@ -105,7 +116,7 @@ class StartPositions:
         if missing:
             # A time after the last record: the end of the log.
             answers.update(self._cluster.offsets_for(missing, self._deadline(), isolation=self._config.isolation))
-        return {each: answer.offset for each, answer in answers.items() if answer is not None}
+        return {each: answer for each, answer in answers.items() if answer is not None}
 
     def _deadline(self, *, short: bool = False) -> Deadline:
         timeout_ms = self._config.client.request_timeout_ms

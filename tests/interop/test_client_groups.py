@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer as OtherConsumer
 from confluent_kafka import Producer as OtherProducer
 
-from spark_kafkalite import Admin, Producer
+from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin import GroupListing
 from spark_kafkalite.errors import (
     GroupIdNotFound,
@@ -86,6 +86,33 @@ def test_a_group_with_a_member(admin: Admin, group: str, topic: str, member: Oth
         admin.delete_groups([group])
     with pytest.raises(GroupSubscribedToTopic, match=f"for {topic}-0: members of the group read the topic"):
         admin.delete_group_offsets(group, [TopicPartition(topic, 0)])
+
+
+def test_commits_carry_the_leader_epoch_of_what_was_read(admin: Admin, bootstrap: str, group: str, topic: str) -> None:
+    first = TopicPartition(topic, 0)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for number in range(4):
+            producer.send(topic, b"%d" % number, partition=0)
+
+    def consumer() -> Consumer:
+        return Consumer(
+            bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False, auto_offset_reset="earliest"
+        )
+
+    with consumer() as reader:
+        reader.assign([first])
+        assert len(reader.poll(30_000, max_records=2)) == 2
+        reader.commit()
+        assert admin.group_offsets(group) == {first: CommittedOffset(2, leader_epoch=0)}
+    with consumer() as reader:
+        reader.assign([first])
+        assert reader.position(first, 30_000) == 2
+        reader.commit()
+        assert admin.group_offsets(group) == {first: CommittedOffset(2, leader_epoch=0)}
+        reader.seek(first, 3)
+        reader.commit()
+        # What lies before it has not been seen.
+        assert admin.group_offsets(group) == {first: CommittedOffset(3)}
 
 
 def test_what_is_not_there(admin: Admin, group: str, topic: str) -> None:

@@ -71,6 +71,20 @@ def test_the_position_moves_by_the_ends_of_batches() -> None:
     assert piece.first_base_offset == 5
 
 
+def test_the_leader_epoch_before_an_offset_is_that_of_the_batch_before_it() -> None:
+    data = bytearray()
+    for first, epoch in ((0, 3), (10, 3), (20, 5)):
+        batch = make_batch([b"x"] * 10)
+        stamp(batch, 0, first, epoch)
+        data += batch
+    piece = fetched(bytes(data), 4)
+    piece.decode_into(ColumnBuilder(False))
+    assert piece.is_exhausted
+    epochs = {offset: piece.leader_epoch_before(offset) for offset in (0, 1, 10, 11, 20, 21, 30, 99)}
+    assert epochs == {0: None, 1: 3, 10: 3, 11: 3, 20: 3, 21: 5, 30: 5, 99: 5}
+    assert fetched(b"").leader_epoch_before(5) is None
+
+
 def test_a_range_that_ends_in_a_gap_is_finished() -> None:
     piece = fetched(log((0, 3), (10, 12)), until_offset=6)
     builder = ColumnBuilder(False)
