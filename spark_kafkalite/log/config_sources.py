@@ -30,7 +30,15 @@ _BROKER_LOG_SETTINGS = {setting.name: setting for setting in BROKER_LOG_SETTINGS
 _FAMILY = {
     synonym.name: synonyms[number:] for synonyms in BROKER_SYNONYMS.values() for number, synonym in enumerate(synonyms)
 }
-_DEFAULTS = {synonyms[0].name: TOPIC_SETTINGS[name].default for name, synonyms in BROKER_SYNONYMS.items()}
+# The finest name of a family is shown with the value in force, the last one with the default in its own unit, as Kafka
+# shows it (log.retention.hours=168).
+_DEFAULTS = {
+    synonym.name: TOPIC_SETTINGS[name].default // synonym.factor
+    if synonym.factor != 1
+    else TOPIC_SETTINGS[name].default
+    for name, synonyms in BROKER_SYNONYMS.items()
+    for synonym in (synonyms[0], synonyms[-1])
+}
 
 
 class ConfigLayer(NamedTuple):
@@ -125,5 +133,6 @@ def describe_broker(
         if default is not None:
             synonyms.append(ConfigSynonym(setting.name, setting.text(default), SOURCE_DEFAULT))
         source = synonyms[0].source if synonyms else SOURCE_DEFAULT
-        described.append(DescribedSetting(setting, setting.text(values[setting.name]), source, tuple(synonyms)))
+        value = values[setting.name] if values[setting.name] is not None else default
+        described.append(DescribedSetting(setting, setting.text(value), source, tuple(synonyms)))
     return described

@@ -103,5 +103,12 @@ def test_a_brokers_setting_is_shown_as_it_is_in_force() -> None:
         ("num.partitions", "3", SOURCE_STATIC_BROKER),
         ("num.partitions", "1", SOURCE_DEFAULT),
     ]
+    # As Kafka shows them.
+    assert [(described[name].value, described[name].source) for name in ("log.retention.hours", "log.roll.hours")] == [
+        ("2", SOURCE_STATIC_BROKER), ("168", SOURCE_DEFAULT)
+    ]  # fmt: skip
+    assert described["log.roll.hours"].synonyms == (("log.roll.hours", "168", SOURCE_DEFAULT),)
+    assert described["log.flush.scheduler.interval.ms"].value == str(2**63 - 1)
     # What has no default names none.
+    assert described["log.retention.minutes"].synonyms == (("log.retention.hours", "2", SOURCE_STATIC_BROKER),)
     assert described["broker.rack"] == (BROKER_SETTINGS["broker.rack"], None, SOURCE_DEFAULT, ())
