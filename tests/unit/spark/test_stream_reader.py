@@ -201,6 +201,39 @@ def test_a_topic_made_again_is_read_from_its_beginning_when_loss_is_allowed():
     assert spans(reader.partitions(end, later)) == {"t-0": (25, 30)}
 
 
+def test_a_topic_made_again_with_as_many_records_is_read_all_the_same():
+    reader, cluster, first = lose(failOnDataLoss="false")
+    cluster.topic_id = b"2" * 16
+    end = reader.latestOffset(first, ALL)
+    assert spans(reader.partitions(first, end)) == {"t-0": (0, 9)}
+    last = reader.latestOffset(end, ALL)
+    assert spans(reader.partitions(end, last)) == {"t-0": (9, 10)}
+    assert reader.latestOffset(last, ALL) is last
+
+
+def test_a_topic_made_again_while_the_source_waits_for_records_is_read_from_its_beginning(monkeypatch):
+    reader, cluster, first = lose(failOnDataLoss="false")
+    assert reader.latestOffset(first, ALL) is first
+
+    def made_again(_):
+        cluster.ends[T0], cluster.topic_id = 4, b"2" * 16
+
+    monkeypatch.setattr("spark_kafkalite.spark.stream_reader.time.sleep", made_again)
+    assert spans(reader.partitions(first, reader.latestOffset(first, ALL))) == {"t-0": (0, 4)}
+
+
+def test_a_topic_made_again_between_the_look_at_its_id_and_that_at_its_end_is_read_in_the_end():
+    reader, cluster, first = lose(failOnDataLoss="false")
+    assert reader.latestOffset(first, ALL) is first
+    cluster.ends[T0] = 4  # the id that was looked up just before is the old one's
+    end = reader.latestOffset(first, ALL)
+    assert reader.partitions(first, end) == []
+    cluster.topic_id = b"2" * 16
+    next_end = reader.latestOffset(end, ALL)
+    assert spans(reader.partitions(end, next_end)) == {"t-0": (0, 3)}
+    assert spans(reader.partitions(next_end, reader.latestOffset(next_end, ALL))) == {"t-0": (3, 4)}
+
+
 def test_a_log_that_was_truncated_is_not_read_again():
     reader, cluster, first = lose(failOnDataLoss="false")
     assert reader.latestOffset(first, ALL) is first  # the id is known by now
