@@ -181,7 +181,8 @@ class ReaderOptions:
             if name == "endingTimestamp":
                 _LOG.warning("option endingTimestamp has no effect on a stream")
                 continue
-            raise option_error(INVALID_OPTION, name, "...", "a stream has no end; leave it out, or use spark.read")
+            value = self.ending.text if self.ending is not None and self.ending.option == name else "..."
+            raise option_error(INVALID_OPTION, name, value, "a stream has no end; leave it out, or use spark.read")
 
     def warn_batch(self) -> None:
         """Warn about options that do nothing in a batch."""
