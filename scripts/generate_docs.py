@@ -44,7 +44,9 @@ not in the table does; only ApiVersions itself answers a version that it does no
 ## What is not served
 
 - The newer consumer protocol (KIP-848, keys 68 and 69): clients that prefer it fall back to the one served here.
-- Transactions (24 to 28): a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+- Transactions (24 to 28): a transactional id, or a transactional batch, is refused with
+  TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+- Settings of broker loggers, client metrics and groups (types 8, 16 and 32 in 32, 33 and 44): INVALID_REQUEST.
 - Moving replicas between log directories (34).
 - Elections and reassignments (43, 45, 46).
 - Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
@@ -62,8 +64,8 @@ not in the table does; only ApiVersions itself answers a version that it does no
   INVALID_COMMIT_OFFSET_SIZE otherwise. What its members say of themselves is bounded (`group.max.bytes`,
   GROUP_MAX_SIZE_REACHED), and so is what those of all groups take (`group.coordinator.max.bytes`,
   COORDINATOR_NOT_AVAILABLE); a member has at most 100 protocols.
-- A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, and with INVALID_RECORD when it unpacks to more
-  than `max.decompressed.batch.bytes`.
+- A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, as it arrives or as the topic's
+  `compression.type` keeps it, and with INVALID_RECORD when it unpacks to more than `max.decompressed.batch.bytes`.
 """
 
 _CONFIGURATION_HEAD = """# Settings
