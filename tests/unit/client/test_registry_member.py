@@ -16,7 +16,8 @@ from spark_kafkalite.errors import KafkaliteError, LeaderNotAvailable, Rebalance
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry import consumer_nodes, znodes
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration, SubscriptionPattern
-from spark_kafkalite.registry.embedded import EmbeddedRegistry, EmbeddedStore
+from spark_kafkalite.registry.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Stat, Store
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from tests.unit.client.recording_store import RecordingStore

@@ -21,7 +21,8 @@ from spark_kafkalite.registry import session, znodes
 from spark_kafkalite.registry.cluster_state import ClusterState, PartitionState
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.controller import Controller, NewTopic
-from spark_kafkalite.registry.embedded import EmbeddedRegistry, EmbeddedStore
+from spark_kafkalite.registry.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.store import answer
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr
