@@ -219,6 +219,22 @@ class TestCommitAndFetch:
             (group, 42, 0),
         ]
 
+    @pytest.mark.parametrize("version", [7, 8])
+    def test_a_partition_that_is_named_often_is_answered_once(
+        self, client: RawClient, group: str, version: int
+    ) -> None:
+        commit(client, group, {(TOPIC, 0): 1, (TOPIC, 1): 2}, metadata="m" * 100)
+        request = OffsetFetchRequest(
+            group_id=group,
+            topics=[OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0, 1] * 1_000)] * 2,
+        )
+        if version >= 8:
+            topics = [OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0, 1] * 1_000)] * 2
+            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
+        answer = client.call(request, version)
+        (topic,) = answer.topics if version < 8 else answer.groups[0].topics
+        assert [(each.partition_index, each.committed_offset) for each in topic.partitions] == [(0, 1), (1, 2)]
+
     def test_a_bad_partition_spoils_only_itself(self, client: RawClient, group: str) -> None:
         wanted = {(TOPIC, 0): 5, (TOPIC, 3): 5, (TOPIC, -1): 5, ("no-such-topic", 0): 5}
         assert commit(client, group, wanted) == {

@@ -1,6 +1,7 @@
 """OffsetFetch (key 9), versions 1 to 9: how far groups have read, from memory.
 
-A partition for which nothing is committed has offset -1, which is no error; so has everything of an unknown group.
+A partition for which nothing is committed has offset -1, which is no error; so has everything of an unknown group. One
+that is named twice is answered once: its text may be a thousand times as long as its number in the request.
 
 v1  named partitions of one group; an error of the group is told for each partition
 v2  null topics mean all partitions that have offsets; an error of the group at the top
@@ -124,15 +125,12 @@ def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> tuple[int,
         error_code = error.code
     if asked is None:
         return error_code, _by_topic(committed.items())
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in asked:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return error_code, [
-        (
-            topic.name,
-            [
-                (number, committed.get(TopicPartition(topic.name, number), _NOTHING))
-                for number in topic.partition_indexes
-            ],
-        )
-        for topic in asked
+        (name, [(number, committed.get(TopicPartition(name, number), _NOTHING)) for number in numbers])
+        for name, numbers in wanted.items()
     ]
 
 
