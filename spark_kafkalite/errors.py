@@ -12,7 +12,10 @@ names the thing, the value, the bound and what to do.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+# A string of the protocol has at most 32767 bytes, and a character up to four.
+_LONGEST_TEXT: Final = 4000
 
 
 class KafkaliteError(Exception):
@@ -79,6 +82,11 @@ class KafkaError(KafkaliteError):
     """An outcome that the protocol numbers. ``code`` is the number on the wire."""
 
     code: ClassVar[int] = -1
+
+    def __str__(self) -> str:
+        """Return the text, cut where names and values in it, which a client sent, make it too long for an answer."""
+        text = super().__str__()
+        return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
 
 
 class RetriableError(KafkaError):

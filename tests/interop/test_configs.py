@@ -166,6 +166,16 @@ def test_refusals(
     assert admin.describe_configs(all_brokers=True) == {}
 
 
+def test_what_is_too_long_is_refused_in_a_text_that_fits(broker: BrokerProcess, admin: Admin) -> None:
+    topic, longest = made(admin, "patient"), "x" * 32767
+    asked = [(TOPIC, topic, "retention.ms", longest), (TOPIC, topic, longest, "1"), (BROKER, longest, "a", "1")]
+    with RawClient(broker.bootstrap) as client:
+        for kind, name, setting, value in asked:
+            request = IncrementalAlterConfigsRequest(resources=[resource(kind, name, [(setting, SET, value)])])
+            (answer,) = client.call(request, 1).responses
+            assert answer.error_code in (40, 42) and "characters)" in answer.error_message[-20:]
+
+
 def test_a_policy_is_kept_once_and_no_keys_ask_for_all(broker: BrokerProcess, admin: Admin) -> None:
     topic = made(admin, "once", cleanup_policy="compact,delete,compact")
     admin.incremental_alter_configs([ConfigChange("cleanup.policy", "append", "delete,delete")], topic=topic)

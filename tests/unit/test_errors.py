@@ -34,6 +34,14 @@ def test_code_name_and_retriable_are_those_of_the_protocol(error: type[errors.Ka
     assert official.retriable == error.retriable
 
 
+def test_text_fits_into_an_answer_whatever_a_client_has_sent() -> None:
+    for character in "xé\U0001f600":
+        text = str(errors.InvalidConfig(f"unknown setting {character * 32767}"))
+        assert text.startswith(f"unknown setting {character * 100}") and text.endswith("... (32783 characters)")
+        assert len(text.encode()) <= 32767 - 1000
+    assert str(errors.InvalidConfig("x" * 4000)) == "x" * 4000
+
+
 @pytest.mark.parametrize("error", [*WIRE_ERRORS, *BRANCHES], ids=lambda error: error.__name__)
 def test_only_what_can_be_tried_again_asks_for_new_metadata(error: type[errors.KafkaError]) -> None:
     assert error.retriable or not error.refresh_metadata
