@@ -41,6 +41,7 @@ from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.store import BadArguments, NoNode, OutOfRoom, Store
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.settings import Setting, SettingGroup
+from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -238,6 +239,9 @@ def _apply(
     else:
         present = [item for item in present if item not in given]
     settings[name] = ",".join(present)
+    if len(settings[name].encode()) > MAX_STRING_BYTES:
+        # What is longer no DescribeConfigs could show.
+        raise InvalidConfig(f"{name} would have more than {MAX_STRING_BYTES} bytes, the most that a value may have")
 
 
 def _items(setting: Setting, value: object) -> list[str]:

@@ -176,6 +176,19 @@ def test_what_is_too_long_is_refused_in_a_text_that_fits(broker: BrokerProcess, 
             assert answer.error_code in (40, 42) and "characters)" in answer.error_message[-20:]
 
 
+def test_a_list_does_not_grow_beyond_what_can_be_described(broker: BrokerProcess, admin: Admin) -> None:
+    topic, name = made(admin, "growing"), "leader.replication.throttled.replicas"
+    with RawClient(broker.bootstrap) as client:
+
+        def append(first: int) -> int:
+            items = ",".join(f"{number}:1" for number in range(first, first + 2500))
+            request = IncrementalAlterConfigsRequest(resources=[resource(TOPIC, topic, [(name, APPEND, items)])])
+            return int(client.call(request, 1).responses[0].error_code)
+
+        assert [append(100_000), append(200_000)] == [0, InvalidConfig.code]
+    assert len((admin.describe_configs(topic=topic)[name].value or "").split(",")) == 2500
+
+
 def test_a_policy_is_kept_once_and_no_keys_ask_for_all(broker: BrokerProcess, admin: Admin) -> None:
     topic = made(admin, "once", cleanup_policy="compact,delete,compact")
     admin.incremental_alter_configs([ConfigChange("cleanup.policy", "append", "delete,delete")], topic=topic)
