@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -46,6 +47,9 @@ from spark_kafkalite.registry.store import (
 from spark_kafkalite.registry.zookeeper_client import EVENT_TYPES, Client, OneThreadHandler, Watch
 
 _LOG = logging.getLogger(__name__)
+_KAZOO_LOG = logging.getLogger(f"{__name__}.kazoo")
+# Kazoo says with every attempt why it failed; this often is enough.
+_SAME_MESSAGE_S: Final = 60.0
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 DEFAULT_CONNECT_TIMEOUT_S: Final = 30.0
@@ -274,7 +278,8 @@ class ZooKeeperStore:
         if not self._client.connected:
             self.close()
             raise store.ConnectionLoss(
-                f"no ZooKeeper answers at {self._where} within {timeout_s:g} s; start it, or correct zookeeper.connect"
+                f"no ZooKeeper answers at {self._where} within {round(timeout_s, 1):g} s; start it, or correct "
+                "zookeeper.connect"
             )
         with self._lock:
             self._client.add_listener(self.session_changed)
@@ -338,6 +343,22 @@ class ZooKeeperStore:
         return future
 
 
+class _NotTheSameAgain(logging.Filter):
+    """Holds back a message that was logged a moment ago."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text, now_s = record.getMessage(), time.monotonic()
+        self._logged_s = {each: at_s for each, at_s in self._logged_s.items() if now_s - at_s < _SAME_MESSAGE_S}
+        return self._logged_s.setdefault(text, now_s) == now_s
+
+
+_KAZOO_LOG.addFilter(_NotTheSameAgain())
+
+
 def open_zookeeper(
     connect: str,
     *,
@@ -359,7 +380,7 @@ def open_zookeeper(
         auth_data=[auth] if auth else None,
         # One attempt after the other, for ever: expiry, not a count, ends a session.
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-        logger=_LOG,
+        logger=_KAZOO_LOG,
     )
     opened = ZooKeeperStore(client, handler, session_timeout_ms)
     opened.connect(connect_timeout_s, make_chroot=make_chroot)
