@@ -28,6 +28,7 @@ from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.znodes import BrokerRegistration, broker_path
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.interop.assigned_member import assigned_member
 
 RECORDS = 10
 _numbers = count()
@@ -96,16 +97,8 @@ def kafkalite(bootstrap: str, capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def member(bootstrap: str, group: str, topic: str) -> Iterator[OtherConsumer]:
-    consumer = OtherConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "client.id": "reader", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-    deadline = time.monotonic() + 30
-    while not consumer.assignment():
-        assert time.monotonic() < deadline, "the consumer was not assigned its partitions"
-        consumer.poll(0.1)
-    yield consumer
-    consumer.close()
+    with assigned_member(bootstrap, group, topic, client_id="reader", auto_offset_reset="earliest") as consumer:
+        yield consumer
 
 
 def offsets_of(admin: Admin, group: str) -> list[int]:

@@ -21,6 +21,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from tests.interop.assigned_member import assigned_member
 
 _numbers = itertools.count()
 
@@ -39,16 +40,8 @@ def topic(admin: Admin, group: str) -> str:
 @pytest.fixture
 def member(bootstrap: str, group: str, topic: str) -> Iterator[OtherConsumer]:
     """A member that has been assigned its partitions."""
-    consumer = OtherConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "client.id": "a-reader", "group.instance.id": "reader-1"}
-    )
-    consumer.subscribe([topic])
-    deadline = time.monotonic() + 30
-    while not consumer.assignment():
-        assert time.monotonic() < deadline, "the consumer was not assigned its partitions"
-        consumer.poll(0.1)
-    yield consumer
-    consumer.close()
+    with assigned_member(bootstrap, group, topic, client_id="a-reader", group_instance_id="reader-1") as consumer:
+        yield consumer
 
 
 def test_offsets_are_committed_found_moved_and_deleted(admin: Admin, group: str, topic: str) -> None:
