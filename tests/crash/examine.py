@@ -125,7 +125,13 @@ class Examination:
             return
         self.found[topic] = len(found)
         if self._is_stuck:
-            self.problems.append(f"{topic}: {len(found)} records from {start} on, and no end at {end}")
+            # Whatever it was, it may not come again: say all that there is to see.
+            files = sorted((path.name, path.stat().st_size) for path in (self._data_dir / f"{topic}-0").iterdir())
+            last = found[-1][0] if found else None
+            self.problems.append(
+                f"{topic}: {len(found)} records from {start} on, the last at {last}, and no end at {end}; {files}"
+                f"{self._broker.tail()}"
+            )
             return
         offsets = [offset for offset, _, _ in found]
         if plan.is_compacted:
@@ -198,6 +204,8 @@ class Examination:
             # What compaction has taken records from is not what the producer has sent, and would send again.
             if last.record_count == last.last_offset_delta + 1 and not last.attributes & DELETE_HORIZON_BIT:
                 again = bytearray(bytes(fetched.records)[position : position + last.size_bytes])
+                # As the producer has sent it: without an offset.
+                kernel.stamp(again, 0, 0, -1)
                 answer = client.produce(topic, again)
                 if (answer.error_code, answer.base_offset) != (0, last.base_offset):
                     self.problems.append(
