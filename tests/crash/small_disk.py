@@ -6,17 +6,13 @@ import atexit
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from spark_kafkalite.testing.cluster import BrokerProcess
-
-_ATTACH_TIMEOUT_S = 10.0
+from tests.crash.traced import traced
 
 
 def why_not() -> str | None:
@@ -59,27 +55,8 @@ def failing(broker: BrokerProcess, call: str, error: str, *paths: Path) -> Itera
     """Let a system call of the running broker fail, on these files only."""
     only = [part for path in paths for part in ("-P", str(path))]
     inject = ["-e", f"trace={call}", "-e", f"inject={call}:error={error}"]
-    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(broker.pid), *only, *inject]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until_s = time.monotonic() + _ATTACH_TIMEOUT_S
-        while not _is_traced(broker.pid):
-            if process.poll() is not None or time.monotonic() > until_s:
-                pytest.fail("strace does not attach to the broker")
-            time.sleep(0.01)
+    with traced(broker.pid, *only, *inject):
         yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _is_traced(pid: int) -> bool:
-    threads = list(Path(f"/proc/{pid}/task").iterdir())
-    return all("TracerPid:\t0\n" not in (thread / "status").read_text() for thread in threads)
 
 
 def limit(broker: BrokerProcess, name: str, value: int | str) -> None:

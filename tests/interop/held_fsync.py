@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,8 +12,7 @@ from typing import Self
 import pytest
 
 from spark_kafkalite.testing.cluster import BrokerProcess
-
-_ATTACH_TIMEOUT_S = 10.0
+from tests.crash.traced import traced
 
 
 class HeldFsync:
@@ -30,44 +27,19 @@ class HeldFsync:
         self._broker = broker
         self._hold_s = hold_s
         self._output = scratch / "strace"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._tracing = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         delay = f"inject=fdatasync:delay_enter={int(self._hold_s * 1e6)}"
-        traced = ["-p", str(self._broker.pid), "-e", "trace=fdatasync", "-e", delay]
-        command = ["strace", "-f", "-y", "-qq", "-o", str(self._output), *traced]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        until_s = time.monotonic() + _ATTACH_TIMEOUT_S
-        while not self._attached():
-            if self._process.poll() is not None or time.monotonic() > until_s:
-                error = b"" if self._process.stderr is None else self._process.stderr.read(500)
-                self._end()
-                pytest.fail(f"strace does not attach to the broker: {error!r}")
-            time.sleep(0.01)
+        options = ("-y", "-e", "trace=fdatasync", "-e", delay)
+        self._tracing.enter_context(traced(self._broker.pid, *options, output=self._output))
         return self
-
-    def _attached(self) -> bool:
-        threads = list(Path(f"/proc/{self._broker.pid}/task").iterdir())
-        return all("TracerPid:\t0\n" not in (thread / "status").read_text() for thread in threads)
 
     def calls(self, name: str = ".log") -> int:
         """Return how many syncs of files with this in their name have begun."""
         return len(re.findall(rf"fdatasync\(\d+<[^>]*{re.escape(name)}", self._output.read_text()))
 
-    def _end(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        self._tracing.close()
