@@ -6,9 +6,19 @@ its own log). The checkpoint is the truth about what was read: run the job again
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING, Final
+
 import click
 
 from spark_kafkalite.spark.jobs.session import JobFailed, client_option, parse_client_options, start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOOK_FOR_INTERRUPTION_S: Final = 1
 
 
 @click.command(name="stream", context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,7 +42,10 @@ def main(
     max_offsets_per_trigger: int | None,
     client_options: tuple[str, ...],
 ) -> None:
-    """Copy TOPIC to another topic or to Parquet files, batch by batch, and go on where the checkpoint stands."""
+    """Copy TOPIC to another topic or to Parquet files, batch by batch, and go on where the checkpoint stands.
+
+    With a trigger such as '10 seconds' it never ends; Ctrl-C ends it, and loses nothing.
+    """
     from pyspark.errors import PySparkException
 
     if (to_topic is None) == (destination is None):
@@ -57,9 +70,30 @@ def main(
             writer = writer.trigger(once=True)
         else:
             writer = writer.trigger(processingTime=trigger)
-        writer.start().awaitTermination()
+        _await_end(writer.start())
     except PySparkException as error:
         raise JobFailed(_own_line(str(error))) from error
+
+
+def _await_end(query: StreamingQuery) -> None:
+    """Wait until the query ends; Ctrl-C stops it.
+
+    PySpark's own handler would talk to the JVM in the middle of another call, and print tracebacks.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    try:
+        while not interrupted.is_set() and not query.awaitTermination(_LOOK_FOR_INTERRUPTION_S):
+            pass
+        if interrupted.is_set():
+            # Under spark-submit the JVM has had the signal too and may be gone.
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                query.stop()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _own_line(text: str) -> str:
