@@ -21,22 +21,30 @@ FAULTS = ("lost-record", "doubled-file")
 EXPECTED_FLIGHTS = 336_776
 
 
+def _step_numbers(_: click.Context, __: click.Parameter, text: str) -> set[int]:
+    numbers = {part.strip() for part in text.split(",")}
+    if not numbers <= set("12345"):
+        raise click.BadParameter(f"{text}: not of the form 1,2,4; the steps are 1 to 5")
+    return {int(number) for number in numbers}
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--output", type=click.Path(path_type=Path), default=Path("demo-output"), show_default=True)
-@click.option("--steps", default="1,2,3,4,5", show_default=True, help="1 and 2 always run.")
+@click.option("--steps", default="1,2,3,4,5", show_default=True, help="1 and 2 always run.", callback=_step_numbers)
 @click.option("--hdfs/--no-hdfs", "use_hdfs", default=True, help="Load into a real HDFS when its jars can be had.")
 @click.option("--seed-fault", type=click.Choice(FAULTS), help="Damage something on purpose, to see a check fail.")
-def main(output: Path, steps: str, use_hdfs: bool, seed_fault: str | None) -> None:
+def main(output: Path, steps: set[int], use_hdfs: bool, seed_fault: str | None) -> None:
     """Send the flights of 2013 through broker, Spark and Hadoop, kill things on the way, and check every step."""
-    wanted = {int(step) for step in steps.split(",")}
     output = output.absolute()
+    if output.exists() and any(output.iterdir()) and not (output / "broker").exists():
+        raise click.UsageError(f"--output {output}: it would be emptied, and is not an earlier demo's; name another")
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     report = Report()
     paths = {"output": str(output), "broker's data": str(output / "broker"), "job logs": str(output / "logs")}
     with ExitStack() as running:
         try:
-            _run_steps(report, running, output, wanted, use_hdfs, seed_fault, paths)
+            _run_steps(report, running, output, steps, use_hdfs, seed_fault, paths)
         except CheckFailed as failed:
             report.say(f"stopped after step {failed}: what follows would rest on it")
     sys.exit(0 if report.finish(paths) else 1)
@@ -88,7 +96,7 @@ def _run_steps(
             until_november = year.months(1, 11)
             loading.run(report, broker, loader, until_november, december, year, seed_fault == "doubled-file")
         sent_in_order.append(year.renumbered_tail(loading.RESENT))
-        paths["loaded files"] = f"{destination}/load/flights"
+        paths["loaded files"] = str(output / "files" / "load" / "flights")
     elif 5 in wanted:
         topic.publish(broker.bootstrap, "flights", december)
     if 5 in wanted:
@@ -96,7 +104,10 @@ def _run_steps(
 
         with report.step("5. spark-submit of the replay job"):
             replaying.run(report, spark, broker.bootstrap, destination, output / "logs", sent_in_order)
-        paths["replayed files"] = f"{destination}/replay-*"
+        paths["replayed files"] = str(output / "files" / "replay-*")
+    if destination.startswith("hdfs:"):
+        _copy_from_hdfs(spark, destination, output / "files")
+        report.say(f"HDFS stops with the demo: its files are copied to {output / 'files'}")
     report.check("the broker stops cleanly", broker.stop() == 0, "SIGTERM, exit code 0")
 
 
@@ -119,6 +130,13 @@ def _destination(report: Report, running: ExitStack, output: Path, use_hdfs: boo
         return f"{cluster.uri}/flights-demo"
     report.figure("HDFS", f"not run: {problem}")
     return f"file://{output / 'files'}"
+
+
+def _copy_from_hdfs(spark: Any, source: str, target: Path) -> None:
+    jvm = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(source)
+    files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    files.copyToLocalFile(False, path, jvm.org.apache.hadoop.fs.Path(str(target)), True)
 
 
 def _start_spark(running: ExitStack, output: Path) -> Any:

@@ -16,6 +16,14 @@ def run_demo(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
 
 
+def test_a_directory_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("of years")
+    done = run_demo(tmp_path)
+    assert done.returncode == 2
+    assert f"--output {tmp_path}: it would be emptied" in done.stderr
+    assert (tmp_path / "thesis.txt").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_lost_record_is_found(tmp_path: Path) -> None:
