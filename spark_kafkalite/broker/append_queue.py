@@ -1,7 +1,8 @@
 """Batches of one partition that wait for a thread, and those that came after them and must not overtake them.
 
 A batch goes to a thread when walking its records is too much for the loop (a large compressed one), or when the
-topic's ``compression.type`` names another codec than the producer's, so that it must be compressed anew. The thread
+topic's ``compression.type`` names another codec than the producer's, so that it must be compressed anew; or when the
+log's end has to be read first, which a fast start has put off (``PartitionLog.unread_tail``). The thread
 gets the batch and the rules of that moment, and gives back the batch to append; nothing else is shared with it.
 Everything handed in later queues behind, in order, and is then appended by the loop without a thread where it needs
 none.
@@ -11,6 +12,7 @@ A queued batch is a copy: the request's memory is gone by then. It counts as req
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +22,7 @@ from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.errors import KafkaError, KafkaStorageError
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.fs import NotInMemory
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.records import layout
 from spark_kafkalite.records.admission import AdmissionRules, check_size, walk
@@ -129,6 +132,10 @@ class Appender:
         """Return the rules that hold now."""
         raise NotImplementedError
 
+    def read_first(self) -> NotInMemory | None:
+        """Return what a thread loads before the next append, if anything."""
+        raise NotImplementedError
+
 
 class AppendQueue:
     """The queue of one partition; empty nearly always."""
@@ -183,8 +190,17 @@ class AppendQueue:
     def _start_thread(self, queued: _Queued, header: BatchHeader) -> None:
         rules, recompression = self._appender.thread_rules()
         own_rules = replace(rules)
+        missing = self._appender.read_first()
+
+        def work() -> Checked:
+            if missing is not None:
+                # The append meets the error as well.
+                with contextlib.suppress(OSError, KafkaError):
+                    missing.load()
+            return check_in_thread(queued.batch, header, own_rules, recompression)
+
         self._io.submit(
-            lambda: check_in_thread(queued.batch, header, own_rules, recompression),
+            work,
             lambda checked: self._checked(queued, checked),
             lambda error: self._checked(queued, error),
             Lane.CHECK,

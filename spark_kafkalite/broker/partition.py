@@ -51,6 +51,7 @@ from spark_kafkalite.errors import (
     UnknownLeaderEpoch,
 )
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.fs import NotInMemory
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segment import LogSlice
@@ -354,6 +355,8 @@ class Partition(Appender):
         header, needs_thread = admit(batch, 0, len(batch), rules, produce_version=produce_version)
         if needs_thread or (self._recompression is not None and self._recompression.codec != header.codec):
             return header
+        if self.log.segments.active.unread_until_offset >= 0 and self.log.unread_tail() is not None:
+            return header
         return self._append(batch, header)
 
     def append_later(
@@ -373,6 +376,10 @@ class Partition(Appender):
         """Append a batch that a thread has checked. Raises KafkaError, also when leadership has gone meanwhile."""
         self.check_leader()
         return self._append(checked.batch, checked.header)
+
+    def read_first(self) -> NotInMemory | None:
+        """Return what a thread loads before the log takes the next append, if anything."""
+        return self.log.unread_tail()
 
     def thread_rules(self) -> tuple[AdmissionRules, Recompression | None]:
         """Return the rules for a batch that a thread checks now."""

@@ -3,6 +3,9 @@
 It holds its file open. What its indexes gained since they were last written lies in memory; they are written when the
 segment rolls and at a clean stop. After a fast start its end is known and its tail has not been read yet
 (``unread_until_offset``): what rolling, indexes and look-ups by time need of it is read by whoever needs it first.
+
+Indexes that do not fit the log are made anew by walking all of it (:class:`_IndexWalk`), where the loop may not wait in
+a thread, while appends go on. The loop walks the little that came meanwhile and takes the result over in one go.
 """
 
 from __future__ import annotations
@@ -13,15 +16,20 @@ from typing import Final
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import File, waiting, write_whole
+from spark_kafkalite.log.fs import File, NotInMemory, may_wait, write_whole
+from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.segment import Segment
+from spark_kafkalite.log.segment import IndexesDamaged, Segment
 from spark_kafkalite.log.time_index import TimeIndex
 from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
 
 # What a rebuild of indexes reads at once, and how often it makes an entry (Kafka's default, whatever the topic's is).
 _REBUILD_BYTES: Final = 1 << 20
 _REBUILT_INTERVAL_BYTES: Final = 4096
+# Entries that a thread may make, about: the loop writes them to the files when they come to SPILL_ENTRIES.
+_REBUILT_ENTRIES: Final = 32768
+# What the loop walks by itself of what was appended during a rebuild: some milliseconds' work.
+_WALKED_IN_THE_LOOP_BYTES: Final = 256 << 10
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +43,7 @@ class ActiveSegment(Segment):
         "_offset_of_max_timestamp",
         "_since_index_entry",
         "_timestamp_so_far",
+        "_walked",
         "created_ms",
         "first_timestamp_ms",
         "roll_jitter_ms",
@@ -66,6 +75,8 @@ class ActiveSegment(Segment):
         self._index_bytes = index_entries * TimeIndex.ENTRY.size
         self._timestamp_so_far = -1
         self._offset_of_max_timestamp = base_offset
+        # Up to one walk over the log that a thread has done; whoever takes it out owns it.
+        self._walked: list[_IndexWalk] = []
         self.created_ms = created_ms
         # Largest timestamp of the first batch; -1 while there is none. Rolling by time counts from it.
         self.first_timestamp_ms = -1
@@ -225,22 +236,43 @@ class ActiveSegment(Segment):
         return last
 
     def rebuild_indexes(self, reason: str) -> BatchHeader | None:
-        logger.warning("%s: %s; its indexes are rebuilt", self.log_path, reason)
-        size = self.size_bytes
-        batches = Segment(self.files, self._path.rpartition("/")[0], self.base_offset, size)
-        self.reset()
-        last: BatchHeader | None = None
-        # The loop owns the active segment and may not leave it half-done; a damaged index there is rare enough.
-        with waiting():
-            try:
-                for position, last in batches.headers(0, read_bytes=_REBUILD_BYTES):
-                    self.take_up(
-                        position, last.size_bytes, last.last_offset, last.max_timestamp, _REBUILT_INTERVAL_BYTES
-                    )
-            except CorruptMessage as error:
-                logger.error("%s; what follows cannot be read", error)
-        self.size_bytes = size
-        return last
+        walk = self._take_walk()
+        if not may_wait() and (walk is None or self.size_bytes - walk.position > _WALKED_IN_THE_LOOP_BYTES):
+            if walk is not None:
+                self._walked.append(walk)
+            raise IndexesDamaged(self, reason)
+        if walk is None:
+            logger.warning("%s: %s; its indexes are rebuilt", self.log_path, reason)
+            walk = _IndexWalk(self, _REBUILT_INTERVAL_BYTES)
+        try:
+            walk.go_on()
+        except NotInMemory:
+            self._walked.append(walk)
+            raise
+        self.offset_index, self.time_index = walk.offset_index, walk.time_index
+        self.offset_index.spills = self.time_index.spills = True
+        self._index_bytes = self.offset_index.count * TimeIndex.ENTRY.size
+        self._since_index_entry = walk.since_index_entry
+        self._timestamp_so_far, self._offset_of_max_timestamp = walk.max_timestamp
+        self.first_timestamp_ms = walk.first_timestamp_ms
+        return walk.last
+
+    def rebuild_in_thread(self, reason: str) -> None:
+        walked, walk = self._walked, self._take_walk()
+        if walk is None:
+            logger.warning("%s: %s; its indexes are rebuilt in a thread", self.log_path, reason)
+            walk = _IndexWalk(self, max(_REBUILT_INTERVAL_BYTES, self.size_bytes // _REBUILT_ENTRIES))
+            # The files are the loop's.
+            walk.offset_index.spills = walk.time_index.spills = False
+        walk.go_on()
+        # Into the list of before, which a truncation has thrown away.
+        walked.append(walk)
+
+    def _take_walk(self) -> _IndexWalk | None:
+        try:
+            return self._walked.pop()
+        except IndexError:
+            return None
 
     def reset(self) -> None:
         """Forget what is known of the file, for recovery to ``take_up`` its batches anew."""
@@ -257,6 +289,7 @@ class ActiveSegment(Segment):
         """Cut the file at a batch start; ``offset`` is the first one that is gone."""
         self._file.truncate(position)
         self.size_bytes = position
+        self._walked = []
         self.offset_index.truncate_to(position)
         self.time_index.truncate_to(offset)
         self._index_bytes = self.offset_index.count * TimeIndex.ENTRY.size
@@ -264,3 +297,52 @@ class ActiveSegment(Segment):
             self.load_tail()
         except CorruptMessage as error:
             self.rebuild_indexes(str(error))
+
+
+class _IndexWalk:
+    """Indexes that are being made anew by walking a segment's batches from its start; one thread at a time."""
+
+    __slots__ = (
+        "_interval_bytes",
+        "_segment",
+        "first_timestamp_ms",
+        "last",
+        "max_timestamp",
+        "offset_index",
+        "position",
+        "since_index_entry",
+        "time_index",
+    )
+
+    def __init__(self, segment: ActiveSegment, interval_bytes: int) -> None:
+        self._segment = segment
+        self._interval_bytes = interval_bytes
+        self.offset_index = OffsetIndex(segment.files, segment.offset_index.path, segment.base_offset, 0)
+        self.time_index = TimeIndex(segment.files, segment.time_index.path, segment.base_offset, 0)
+        # How far it has come.
+        self.position = 0
+        self.last: BatchHeader | None = None
+        self.since_index_entry = 0
+        self.first_timestamp_ms = -1
+        self.max_timestamp = -1, segment.base_offset
+
+    def go_on(self) -> None:
+        """Walk to where the segment ends now. What cannot be walked is left out, once and for all."""
+        end = self._segment.size_bytes
+        try:
+            for position, header in self._segment.headers(self.position, end, read_bytes=_REBUILD_BYTES):
+                # As ActiveSegment.take_up does.
+                if header.max_timestamp > self.max_timestamp[0]:
+                    self.max_timestamp = header.max_timestamp, header.last_offset
+                if self.since_index_entry > self._interval_bytes:
+                    self.offset_index.append(header.last_offset, position)
+                    self.time_index.maybe_append(*self.max_timestamp)
+                    self.since_index_entry = 0
+                if not position:
+                    self.first_timestamp_ms = header.max_timestamp
+                self.since_index_entry += header.size_bytes
+                self.position = position + header.size_bytes
+                self.last = header
+        except CorruptMessage as error:
+            logger.error("%s; what follows cannot be read", error)
+            self.position = end

@@ -212,23 +212,6 @@ class _WithoutWaiting:
 _without_waiting = _WithoutWaiting()
 
 
-class _Waiting:
-    """The context manager that ``waiting`` gives."""
-
-    __slots__ = ("_before",)
-
-    def __enter__(self) -> None:
-        self._before, _patience.waits = _patience.waits, True
-
-    def __exit__(self, *_: object) -> None:
-        _patience.waits = self._before
-
-
-def waiting() -> _Waiting:
-    """Let reads wait for the disk again, inside ``without_waiting``: for work that must not stop half-way."""
-    return _Waiting()
-
-
 def may_wait() -> bool:
     """Return whether reads of this thread may wait for the disk."""
     return _patience.waits

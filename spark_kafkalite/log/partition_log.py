@@ -35,7 +35,7 @@ from spark_kafkalite.log.checkpoint import (
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.flush import FlushJob
-from spark_kafkalite.log.fs import replace_file
+from spark_kafkalite.log.fs import NotInMemory, replace_file, without_waiting
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState, snapshot_path
@@ -252,6 +252,21 @@ class PartitionLog(LocalLog):
             self._take_back(base_offset)
             raise
         return AppendResult(base_offset, last_offset, append_time_ms, False)
+
+    def unread_tail(self) -> NotInMemory | None:
+        """Return what a thread has to load before the log takes appends, if anything: after a fast start its end is
+        read by the first append, and where the indexes there are damaged all of the active segment is."""
+        if self.segments.active.unread_until_offset < 0 or self.failure is not None or self.closed:
+            return None
+        try:
+            with without_waiting():
+                self._make_ready()
+        except NotInMemory as missing:
+            return missing
+        except KafkaStorageError:
+            # The append meets it as well.
+            pass
+        return None
 
     def _make_ready(self) -> None:
         """Have the log take appends: read what a fast start has left unread. Raises KafkaStorageError (56) or

@@ -206,6 +206,10 @@ class Segment:
         self._max_timestamp = sealed._max_timestamp
         return last
 
+    def rebuild_in_thread(self, reason: str) -> None:
+        """Do what ``rebuild_indexes`` needs a thread for; the look-up that has found the damage is then done again."""
+        self.rebuild_indexes(reason)
+
     @property
     def largest_timestamp_ms(self) -> int | None:
         """What retention goes by: the largest timestamp, or when the file was last written if no record has one.
@@ -322,4 +326,4 @@ class IndexesDamaged(NotInMemory):
         with _rebuilding:
             # Unless another look-up has had it done meanwhile.
             if self._segment.offset_index is self._damaged:
-                self._segment.rebuild_indexes(self._reason)
+                self._segment.rebuild_in_thread(self._reason)

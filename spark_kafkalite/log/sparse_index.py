@@ -32,10 +32,12 @@ class SparseIndex:
     ENTRY: ClassVar[struct.Struct]
     KEY_TYPECODE: ClassVar[str]
 
-    __slots__ = ("_changed", "_files", "_keys", "_stored", "_values", "path")
+    __slots__ = ("_changed", "_files", "_keys", "_stored", "_values", "path", "spills")
 
     def __init__(self, files: OpenFiles, path: str, stored_entries: int) -> None:
         self.path = path
+        # Whether what is held in memory goes to the file when it is much.
+        self.spills = True
         self._files = files
         self._stored = stored_entries
         # Whether the file lacks something, or may be missing.
@@ -65,7 +67,7 @@ class SparseIndex:
         self._keys.append(key)
         self._values.append(value)
         self._changed = True
-        if len(self._keys) > SPILL_ENTRIES:
+        if len(self._keys) > SPILL_ENTRIES and self.spills:
             try:
                 self.write()
             except OSError as error:

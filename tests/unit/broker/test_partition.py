@@ -448,6 +448,29 @@ class TestQueue:
         assert isinstance(error, MessageTooLarge) and str(error).endswith("max.message.bytes of the topic is 1000")
         assert small == [AppendResult(0, 0, -1, False)]
 
+    @pytest.mark.parametrize("damaged", [True, False])
+    def test_after_a_fast_start_a_thread_reads_a_damaged_end_first(self, harness: Harness, damaged: bool) -> None:
+        before = harness.partition(index_interval_bytes=500)
+        for _ in range(200):
+            harness.append(before)
+        before.log.close()
+        index = harness.fs.open(f"/logs/t-0/{0:020d}.index")
+        if damaged:
+            index.pwrite(b"\x00\x00\x00\x07" * (index.size() // 4), 0)
+        log = PartitionLog.open(
+            OpenFiles(harness.fs), "/logs/t-0", TP, before.config, harness.clock, clean=True, recovery_point=200
+        )
+        assert log.segments.active.unread_until_offset == 200
+        partition = Partition(TP, b"i" * 16, log, harness.services, 200)
+        partition.become_leader(1, (1,), (1,), 1)
+        outcomes = [self.queue(harness, partition, harness.batch(2)) for _ in range(3)]
+        assert partition.must_queue == damaged
+        if damaged:
+            assert outcomes == [[], [], []]
+            harness.io.run_one()
+        assert outcomes == [[AppendResult(base, base + 1, -1, False)] for base in (200, 202, 204)]
+        assert not harness.io.work
+
     @pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("lz4", 1, 12), ("zstd", -50, 19)])
     def test_levels_of_compression_are_obeyed_at_once(self, harness: Harness, codec: str, low: int, high: int) -> None:
         values = [b"%d" % (number * 7919 % 10007) for number in range(2000)]
