@@ -1,9 +1,6 @@
 """Columns of records to and from Arrow, without copying keys and values.
 
-Owns the schema that readers hand out, that of Spark's own Kafka source: ``key``, ``value`` binary, ``topic`` string,
-``partition`` int32, ``offset`` int64, ``timestamp`` in microseconds UTC, ``timestampType`` int32, and ``headers`` as a
-list of (key, value), null for a record without headers. A record without a timestamp shows the millisecond before the
-epoch, as there. The buffers of :class:`Columns` are wrapped, not copied; topic and partition are made by repetition.
+The buffers of :class:`Columns` are wrapped, not copied; topic and partition are made by repetition.
 """
 
 from __future__ import annotations
@@ -13,24 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_kafkalite.client.read_schema import HEADERS_TYPE, READ_SCHEMA, READ_SCHEMA_WITH_HEADERS, TIMESTAMP_TYPE
 from spark_kafkalite.errors import SerializationError
 from spark_kafkalite.records.buffers import HeaderColumns, shift_bitmap
 from spark_kafkalite.records.kernel import Columns
-
-HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
-READ_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", TIMESTAMP_TYPE),
-        pa.field("timestampType", pa.int32()),
-    ]
-)
-READ_SCHEMA_WITH_HEADERS = READ_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 
 
 def record_batch(columns: Columns, topic: str, partition: int, *, with_headers: bool) -> pa.RecordBatch:

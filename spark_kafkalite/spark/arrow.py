@@ -1,8 +1,4 @@
-"""The source's Arrow schema, and record columns as Arrow record batches.
-
-Owns the schema of Spark's Kafka source (``key value topic partition offset timestamp timestampType [headers]``, all
-nullable, timestamps as microseconds in UTC) in both of its forms, and the projection that a user's own ``.schema(...)``
-asks for. Spark checks a batch's schema for equality with its own, names, order, types and nullability.
+"""Record columns as the source's Arrow record batches.
 
 Keys, values, headers and offsets are the kernel's buffers, wrapped and not copied. The columns that are the same in
 every row (topic, partition, mostly timestampType) are made once per size and partition and sliced. Timestamps are
@@ -11,87 +7,16 @@ multiplied once for a batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafkalite.client.arrow import READ_SCHEMA, TIMESTAMP_TYPE
+from spark_kafkalite.client.read_schema import TIMESTAMP_TYPE
 from spark_kafkalite.records.columns import Columns
-from spark_kafkalite.spark.conditions import INVALID_SCHEMA, SparkConditionError
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-# With the name that Spark gives a list's items.
-HEADERS_TYPE: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-READ_SCHEMA_WITH_HEADERS: Final = READ_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 
 # What milliseconds may be without leaving int64 as microseconds; a hostile producer may send any int64.
 _TIMESTAMP_LIMIT_MS: Final = (2**63 - 1) // 1000
-
-
-def spark_schema(include_headers: bool) -> StructType:
-    """Return the schema that Spark sees."""
-    from pyspark.sql.types import (
-        ArrayType,
-        BinaryType,
-        IntegerType,
-        LongType,
-        StringType,
-        StructField,
-        StructType,
-        TimestampType,
-    )
-
-    fields = [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-    if include_headers:
-        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-        fields.append(StructField("headers", ArrayType(header)))
-    return StructType(fields)
-
-
-def projected_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of the columns that Spark asks for: all of ours, or those of a user's ``.schema(...)``.
-
-    Raises SparkConditionError for a column that the source does not have, or that has another type there.
-    """
-    ours = {field.name: field for field in spark_schema(include_headers=True)}
-    fields = []
-    for field in schema:
-        mine = ours.get(field.name)
-        if mine is None:
-            raise SparkConditionError(
-                INVALID_SCHEMA,
-                f"schema={field.name}: no such column; take some of {', '.join(ours)}, or leave out .schema()",
-            )
-        # Compared without nullability, which a user may state either way.
-        if field.dataType.simpleString() != mine.dataType.simpleString():
-            raise SparkConditionError(
-                INVALID_SCHEMA,
-                f"schema={field.name} {field.dataType.simpleString()}: the column is {mine.dataType.simpleString()} "
-                "in the source; read it as that and cast it, or leave out .schema()",
-            )
-        arrow_field = READ_SCHEMA_WITH_HEADERS.field(field.name)
-        if field.name == "headers":
-            arrow_field = _arrow_of(schema, field.name)
-        fields.append(arrow_field.with_nullable(field.nullable))
-    return pa.schema(fields)
-
-
-def _arrow_of(schema: StructType, name: str) -> pa.Field:
-    """Return Spark's own Arrow field: nullability inside a nested type follows what the user wrote."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC").field(name)
 
 
 class RecordBatchMaker:

@@ -23,9 +23,8 @@ from spark_kafkalite.spark.conditions import (
 )
 from spark_kafkalite.spark.offset_options import OffsetSpec
 from spark_kafkalite.spark.offset_ranges import OffsetRange, Offsets, packed, ranges_between, split
-from spark_kafkalite.spark.offset_registry import committed_start
 from spark_kafkalite.spark.options import ReaderOptions
-from spark_kafkalite.spark.partition_reader import ReadPlan, ReadTask, read_task
+from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -47,6 +46,8 @@ class KafkaliteBatchReader(DataSourceReader):
         lookup = ClusterOffsets(self._options)
         assigned = lookup.assigned()
         if self._starting.committed:
+            from spark_kafkalite.spark.offset_registry import committed_start
+
             start = committed_start(self._options, lookup, assigned)
         else:
             start = lookup.resolved(self._starting, assigned.partitions, starting=True)
@@ -59,6 +60,8 @@ class KafkaliteBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges; runs in a Python worker."""
+        from spark_kafkalite.spark.partition_reader import read_task
+
         return read_task(self._plan, partition)
 
 

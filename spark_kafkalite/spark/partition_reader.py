@@ -13,8 +13,7 @@ compacted away, markers of transactions and aborted records are no loss: the fet
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from spark_kafkalite.spark.arrow import RecordBatchMaker
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
 from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.offset_ranges import DataLoss, OffsetRange
-from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 from spark_kafkalite.spark.worker_memory import keep_freed_memory
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
@@ -40,32 +39,6 @@ _READ_AHEAD: Final = 2
 # A small range does not need a buffer of the full fetch size.
 _SMALL_FETCH_BYTES: Final = 1024 * 1024
 _SMALL_RANGE_OFFSETS: Final = 1_000
-
-
-@dataclass(frozen=True)
-class ReadPlan:
-    """What every task of a read needs to know; pickled with the reader."""
-
-    client: Mapping[str, str]
-    schema: pa.Schema
-    fail_on_data_loss: bool
-    read_timeout_ms: int
-
-    @classmethod
-    def of(cls, options: ReaderOptions, schema: pa.Schema) -> ReadPlan:
-        """Return the plan of a read. Raises SparkConditionError for a bad client setting."""
-        reading_config(options.client)
-        return cls(dict(options.client), schema, options.fail_on_data_loss, options.read_timeout_ms)
-
-
-class ReadTask(InputPartition):
-    """The ranges that one task reads, one after the other."""
-
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
-        self.ranges = ranges
-
-    def __repr__(self) -> str:
-        return f"ReadTask({', '.join(map(str, self.ranges))})"
 
 
 def read_task(plan: ReadPlan, task: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,8 @@ found: options are checked, the brokers are asked, topics looked up. What depend
 there and is checked in ``reader()`` and ``streamReader()``; a write's mistakes are found in ``writer()`` and
 ``streamWriter()``.
 
-Whoever reads does not import what writes: a query starts several Python processes, and each imports this module.
+A query starts several Python processes, and each imports this module: so nobody imports what writes before writing,
+nor what fetches and decodes before a task reads.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_kafkalite.spark.arrow import projected_schema, spark_schema
 from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
 from spark_kafkalite.spark.options import reader_options, writer_options
+from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 
 FORMAT_NAME = "kafkalite"

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -44,9 +44,11 @@ from spark_kafkalite.spark.offset_ranges import (
     to_json,
     waiting,
 )
-from spark_kafkalite.spark.offset_registry import OffsetRegistry, committed_start, known_id
 from spark_kafkalite.spark.options import ReaderOptions
-from spark_kafkalite.spark.partition_reader import ReadPlan, ReadTask, read_task
+from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
+
+if TYPE_CHECKING:
+    from spark_kafkalite.spark.offset_registry import OffsetRegistry
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -90,7 +92,10 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @property
     def _registry(self) -> OffsetRegistry | None:
-        if self._registry_made is None:
+        if self._registry_made is None and self._options.commit.commits:
+            # Most queries commit nothing, and a process is started for each of them.
+            from spark_kafkalite.spark.offset_registry import OffsetRegistry
+
             self._registry_made = OffsetRegistry.of(self._options)
         return self._registry_made
 
@@ -102,6 +107,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             assigned = self._lookup.assigned()
             self._note(assigned)
             if self._starting.committed:
+                from spark_kafkalite.spark.offset_registry import committed_start
+
                 self._initial = committed_start(self._options, self._lookup, assigned)
             else:
                 self._initial = self._lookup.resolved(self._starting, assigned.partitions, starting=True)
@@ -228,6 +235,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
     def _ids(self) -> dict[str, bytes]:
+        from spark_kafkalite.spark.offset_registry import known_id
+
         return {topic: topic_id for topic in self._topic_ids if (topic_id := known_id(self._topic_ids, topic))}
 
     def _compare_ids(self, known: Offsets) -> set[str]:
@@ -318,6 +327,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges; runs in a Python worker, on a copy of this object."""
+        from spark_kafkalite.spark.partition_reader import read_task
+
         return read_task(self._plan, partition)
 
 

@@ -23,13 +23,13 @@ from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import admin_config
 from spark_kafkalite.client.coordinator import GroupCoordinator
 from spark_kafkalite.client.group_offsets import commit_offsets, fetch_offsets
+from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.errors import TopicAlreadyExists
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry.consumer_nodes import encode_offset, offset_path
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
 from spark_kafkalite.spark import offset_registry
-from spark_kafkalite.spark.arrow import READ_SCHEMA
 from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options

@@ -169,12 +169,13 @@ def test_sql_views_and_why_no_tables(topics, spark):
 
 def test_records_that_retention_took_are_data_loss(topics):
     """A range whose start is gone by the time the task runs, which only the task can see."""
+    from spark_kafkalite.client.read_schema import READ_SCHEMA
     from spark_kafkalite.model import TopicPartition
-    from spark_kafkalite.spark.arrow import READ_SCHEMA
     from spark_kafkalite.spark.conditions import SparkConditionError
     from spark_kafkalite.spark.offset_ranges import OffsetRange
     from spark_kafkalite.spark.options import reader_options
-    from spark_kafkalite.spark.partition_reader import ReadPlan, ReadTask, read_task
+    from spark_kafkalite.spark.partition_reader import read_task
+    from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 
     topic = topics.new()
     topics.fill(topic, range(5))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_kafkalite.client.arrow import READ_SCHEMA, READ_SCHEMA_WITH_HEADERS, columns_of, record_batch
+from spark_kafkalite.client.arrow import columns_of, record_batch
+from spark_kafkalite.client.read_schema import READ_SCHEMA, READ_SCHEMA_WITH_HEADERS
 from spark_kafkalite.errors import SerializationError
 from spark_kafkalite.records.kernel import ColumnBuilder, Columns, OpenBatch, read_header
 

@@ -4,12 +4,13 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from spark_kafkalite.client.fetcher import RangeNotInLog
+from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.arrow import READ_SCHEMA
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.spark.partition_reader import ReadPlan, ReadTask, _after_loss, read_task
+from spark_kafkalite.spark.partition_reader import _after_loss, read_task
+from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 
 T0 = TopicPartition("t", 0)
 WHOLE = OffsetRange(T0, 10, 20)

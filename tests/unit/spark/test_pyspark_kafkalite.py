@@ -40,3 +40,28 @@ def test_a_broken_installation_says_so_when_it_is_used():
 
 def test_importing_the_package_does_not_import_pyspark():
     assert run("import sys, spark_kafkalite.spark; print('pyspark' in sys.modules)") == "False"
+
+
+def test_what_only_plans_does_not_import_what_reads_and_writes():
+    # Spark starts a Python process for every streaming query; each module here is a part of the wait for it.
+    imported = run(
+        "import sys, pyspark_kafkalite\n"
+        "from spark_kafkalite.spark.options import reader_options\n"
+        "from spark_kafkalite.spark.read_schema import projected_schema, spark_schema\n"
+        "from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader\n"
+        "options = reader_options({'kafka.bootstrap.servers': 'localhost:1', 'subscribe': 't'})\n"
+        "reader = KafkaliteStreamReader(options, projected_schema(spark_schema(False)))\n"
+        "assert reader._registry is None\n"
+        "print(*sys.modules)"
+    ).split()
+    heavy = {
+        "pyarrow.compute",
+        "spark_kafkalite.client.fetcher",
+        "spark_kafkalite.client.producer",
+        "spark_kafkalite.records.kernel",
+        "spark_kafkalite.spark.offset_registry",
+        "spark_kafkalite.spark.partition_reader",
+        "spark_kafkalite.spark.writer",
+    }
+    assert "spark_kafkalite.spark.stream_reader" in imported
+    assert not heavy & set(imported)

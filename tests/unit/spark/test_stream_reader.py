@@ -7,8 +7,8 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.arrow import READ_SCHEMA
 from spark_kafkalite.spark.cluster_offsets import Assigned
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.offset_options import EARLIEST

@@ -1,0 +1,43 @@
+"""What a reader on the driver and its tasks agree on: the plan of a read, and the ranges of each task.
+
+Apart from :mod:`.partition_reader`, which does the reading: the driver's Python processes only plan, Spark starts one
+for each streaming query, and what fetches and decodes was a third of what they imported of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from spark_kafkalite.spark.connections import reading_config
+from spark_kafkalite.spark.offset_ranges import OffsetRange
+from spark_kafkalite.spark.options import ReaderOptions
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What every task of a read needs to know; pickled with the reader."""
+
+    client: Mapping[str, str]
+    schema: pa.Schema
+    fail_on_data_loss: bool
+    read_timeout_ms: int
+
+    @classmethod
+    def of(cls, options: ReaderOptions, schema: pa.Schema) -> ReadPlan:
+        """Return the plan of a read. Raises SparkConditionError for a bad client setting."""
+        reading_config(options.client)
+        return cls(dict(options.client), schema, options.fail_on_data_loss, options.read_timeout_ms)
+
+
+class ReadTask(InputPartition):
+    """The ranges that one task reads, one after the other."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        self.ranges = ranges
+
+    def __repr__(self) -> str:
+        return f"ReadTask({', '.join(map(str, self.ranges))})"
