@@ -1,23 +1,37 @@
-"""A Spark source that reads nothing: ready Arrow batches, as fast as Spark takes them.
+"""A Spark source that reads nothing and a sink that writes nothing: ready Arrow batches, as fast as Spark takes or
+gives them.
 
-What it reaches is the ceiling of any Python source in the same run on the same machine.
+What they reach, in a batch and in a stream, is the ceiling of any Python source and sink in the same run on the same
+machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_kafkalite.spark.arrow import READ_SCHEMA, spark_schema
+from spark_kafkalite.client.read_schema import READ_SCHEMA
+from spark_kafkalite.spark.read_schema import spark_schema
 
 ROWS_PER_BATCH = 65_536
 
 
 class EmptySource(DataSource):
-    """``format("empty_arrow")`` with the options ``rows``, ``partitions`` and ``bytes`` (of a value)."""
+    """``format("empty_arrow")`` with the options ``rows``, ``partitions`` and ``bytes`` (of a value) for reading."""
 
     @classmethod
     def name(cls) -> str:
@@ -27,24 +41,35 @@ class EmptySource(DataSource):
         return spark_schema(include_headers=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(int(self.options["rows"]), int(self.options["partitions"]), int(self.options["bytes"]))
+        return _Reader(self._shape())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return _StreamReader(self._shape())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return _Writer()
+
+    def _shape(self) -> _Shape:
+        return _Shape(int(self.options["rows"]), int(self.options["partitions"]), int(self.options["bytes"]))
 
 
-class _Reader(DataSourceReader):
-    def __init__(self, rows: int, partitions: int, value_bytes: int) -> None:
-        self._rows_each = rows // partitions
-        self._partitions = partitions
-        self._value_bytes = value_bytes
+@dataclass(frozen=True)
+class _Shape:
+    """How many rows there are, in how many partitions, and the size of each value."""
 
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(number) for number in range(self._partitions)]
+    rows: int
+    partitions: int
+    value_bytes: int
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        per_batch = max(1, min(ROWS_PER_BATCH, (16 << 20) // self._value_bytes))
+    def tasks(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(self.partitions)]
+
+    def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        per_batch = max(1, min(ROWS_PER_BATCH, (16 << 20) // self.value_bytes))
         whole = pa.RecordBatch.from_arrays(
             [
                 pa.nulls(per_batch, pa.binary()),
-                pa.repeat(pa.scalar(b"x" * self._value_bytes, pa.binary()), per_batch),
+                pa.repeat(pa.scalar(b"x" * self.value_bytes, pa.binary()), per_batch),
                 pa.repeat("topic", per_batch),
                 pa.repeat(pa.scalar(partition.value, pa.int32()), per_batch),
                 pa.array(range(per_batch), pa.int64()),
@@ -53,7 +78,52 @@ class _Reader(DataSourceReader):
             ],
             schema=READ_SCHEMA,
         )
-        left = self._rows_each
+        left = self.rows // self.partitions
         while left > 0:
             yield whole.slice(0, min(left, per_batch))
             left -= per_batch
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, shape: _Shape) -> None:
+        self._shape = shape
+
+    def partitions(self) -> list[InputPartition]:
+        return self._shape.tasks()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._shape.batches(partition)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Everything in one batch."""
+
+    def __init__(self, shape: _Shape) -> None:
+        self._shape = shape
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        pass
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"rows": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return {"rows": self._shape.rows}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return self._shape.tasks()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._shape.batches(partition)
+
+
+class _Writer(DataSourceArrowWriter):
+    """Takes the rows and forgets them."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()

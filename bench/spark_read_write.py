@@ -1,4 +1,4 @@
-"""Rows a second through Spark: ours against Spark's JVM connector, and against a source that reads nothing.
+"""Rows a second through Spark: ours against Spark's JVM connector, and against a source and a sink that do nothing.
 
 Both connectors run in one session of PySpark 4.2.0 (the connector's jars are of that version), local[2]: ours with our
 broker, the JVM connector with Apache Kafka 4.3. Each figure is the median of rounds taken in turn, after one round that
@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from bench.empty_source import EmptySource
 from bench.measurement import Row, warm_page_cache
@@ -34,6 +34,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTITIONS = 4
 _NAMES = itertools.count()
 JVM = "Spark's JVM connector 4.2.0"
+EMPTY_SOURCE = "an empty Arrow source"
+EMPTY_SINK = "an empty Arrow sink"
 # One round of writing stays in the page cache, and is removed before the kernel writes it out: with more, both brokers
 # wait for the disk, which is not the question here.
 WRITTEN_BYTES = 256 << 20
@@ -41,15 +43,19 @@ REMOVED_AT_ONCE = {"log.segment.delete.delay.ms": "0"}
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    """Measure everything: the sizes that the design names, or two of them in a quick run."""
+    """Measure everything: the sizes that the design names, or the first of them in a quick run."""
     rounds = 3 if quick else 5
     with Bench(rounds) as bench:
-        yield from bench.sizes(600_000 if quick else 10_000_000, 100, read=3.0, stream=2.5, write=4.0)
+        yield from bench.reads(600_000 if quick else 10_000_000, 100, read=3.0, stream=2.5)
+        yield from bench.writes(600_000 if quick else 10_000_000, 100, target=4.0)
         if quick:
             return
-        yield from bench.sizes(2_000_000, 1_000, read=1.5)
-        yield from bench.sizes(200_000, 10_000, read=1.0, write=1.0)
-        yield from bench.sizes(5_000_000, 100, codec="zstd", read=1.0, write=1.0)
+        yield from bench.writes(200_000, 10_000, target=1.0)
+        yield from bench.writes(5_000_000, 100, codec="zstd", target=1.0)
+        yield from bench.reads(5_000_000, 100, codec="zstd", read=1.0)
+        yield from bench.reads(200_000, 10_000, read=1.0)
+        yield from bench.reads(2_000_000, 1_000, read=1.5)
+        yield from bench.writes(2_000_000, 1_000)
 
 
 class Bench:
@@ -90,7 +96,7 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def sizes(
+    def reads(
         self,
         count: int,
         value_bytes: int,
@@ -98,39 +104,42 @@ class Bench:
         codec: str = "none",
         read: float | None = None,
         stream: float | None = None,
-        write: float | None = None,
     ) -> Iterator[Row]:
-        """Measure one size of records; targets are ratios to the JVM connector, None where there is none."""
+        """Measure reading one size of records; targets are ratios to the JVM connector, None where there is none."""
         warm_page_cache(2 * count * (value_bytes + 20))
-        what = f"{_size(value_bytes)} values" + (f", {codec}" if codec != "none" else "")
+        what = _what(value_bytes, codec)
         topic = f"read-{next(_NAMES)}"
         for bootstrap in (self._ours, self._theirs):
             _fill(bootstrap, topic, count, value_bytes, codec)
-        ours, peer, empty = self._in_turn(
+        seconds = self._in_turn(
             lambda: self._read("kafkalite", self._ours, topic, count),
             lambda: self._read("kafka", self._theirs, topic, count),
             lambda: self._read_empty(count, value_bytes),
         )
-        yield Row(f"Spark batch read, {what}", "rows/s", _rate(count, ours), _rate(count, peer), JVM, target=read)
-        target = 0.75 if value_bytes == 100 and codec == "none" else None
-        yield Row(
-            f"Spark batch read, {what}", "rows/s", _rate(count, ours), _rate(count, empty), "an empty Arrow source",
-            target=target,
-        )  # fmt: skip
-        ours, peer = self._in_turn(
-            lambda: self._stream("kafkalite", self._ours, topic, count),
-            lambda: self._stream("kafka", self._theirs, topic, count),
+        of_empty = 0.75 if value_bytes == 100 and codec == "none" else None
+        yield from _beside(f"Spark batch read, {what}", count, seconds, (read, of_empty), EMPTY_SOURCE)
+        options = {"subscribe": topic, "startingOffsets": "earliest"}
+        seconds = self._in_turn(
+            lambda: self._stream("kafkalite", {"kafka.bootstrap.servers": self._ours, **options}, count),
+            lambda: self._stream("kafka", {"kafka.bootstrap.servers": self._theirs, **options}, count),
+            lambda: self._stream("empty_arrow", _empty_options(count, value_bytes), count),
         )
-        yield Row(
-            f"Spark AvailableNow stream into noop, {what}", "rows/s", _rate(count, ours), _rate(count, peer), JVM,
-            target=stream,
-        )  # fmt: skip
-        written = min(count, WRITTEN_BYTES // (value_bytes + 20))
-        ours, peer = self._in_turn(
-            lambda: self._write("kafkalite", self._ours, written, value_bytes, codec),
-            lambda: self._write("kafka", self._theirs, written, value_bytes, codec),
+        yield from _beside(f"Spark AvailableNow stream into noop, {what}", count, seconds, (stream, None), EMPTY_SOURCE)
+
+    def writes(
+        self, count: int, value_bytes: int, *, codec: str = "none", target: float | None = None
+    ) -> Iterator[Row]:
+        """Measure writing one size of records; the target is a ratio to the JVM connector."""
+        count = min(count, WRITTEN_BYTES // (value_bytes + 20))
+        warm_page_cache(2 * WRITTEN_BYTES)
+        seconds = self._in_turn(
+            lambda: self._write("kafkalite", self._ours, count, value_bytes, codec),
+            lambda: self._write("kafka", self._theirs, count, value_bytes, codec),
+            lambda: self._write_nowhere(count, value_bytes, codec),
         )
-        yield Row(f"Spark batch write, {what}", "rows/s", _rate(written, ours), _rate(written, peer), JVM, target=write)
+        yield from _beside(
+            f"Spark batch write, {_what(value_bytes, codec)}", count, seconds, (target, None), EMPTY_SINK
+        )
 
     def _in_turn(self, *measured: Callable[[], float]) -> list[list[float]]:
         """Return each one's seconds in every round but the first."""
@@ -145,16 +154,15 @@ class Bench:
 
     def _read_empty(self, count: int, value_bytes: int) -> float:
         started = time.monotonic()
-        options = {"rows": count, "partitions": PARTITIONS, "bytes": value_bytes}
-        _check(self._spark.read.format("empty_arrow").options(**options).load(), count)
+        _check(self._spark.read.format("empty_arrow").options(**_empty_options(count, value_bytes)).load(), count)
         return time.monotonic() - started
 
-    def _stream(self, source: str, bootstrap: str, topic: str, count: int) -> float:
+    def _stream(self, source: str, options: dict[str, str], count: int) -> float:
         checkpoint = self._directory / f"checkpoint-{next(_NAMES)}"
         started = time.monotonic()
         query = (
             self._spark.readStream.format(source)
-            .options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"})
+            .options(**options)
             .load()
             .writeStream.format("noop")
             .option("checkpointLocation", str(checkpoint))
@@ -172,9 +180,7 @@ class Bench:
         topic = f"write-{next(_NAMES)}"
         with Admin({"bootstrap.servers": bootstrap}) as admin:
             admin.create_topic(topic, PARTITIONS)
-            frame = self._spark.range(0, count, 1, PARTITIONS).selectExpr(
-                f"cast(repeat('x', {value_bytes}) AS binary) AS value"
-            )
+            frame = self._values(count, value_bytes, codec)
             started = time.monotonic()
             options = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "kafka.compression.type": codec}
             frame.write.format(sink).options(**options).mode("append").save()
@@ -182,10 +188,45 @@ class Bench:
             admin.delete_topics([topic])
         return seconds
 
+    def _write_nowhere(self, count: int, value_bytes: int, codec: str) -> float:
+        frame = self._values(count, value_bytes, codec)
+        started = time.monotonic()
+        frame.write.format("empty_arrow").mode("append").save()
+        return time.monotonic() - started
 
-def _check(frame: object, count: int) -> None:
-    found = frame.selectExpr("count(*)", "sum(length(value))").first()  # type: ignore[attr-defined]
+    def _values(self, count: int, value_bytes: int, codec: str) -> DataFrame:
+        """Return rows to write: the cheapest that Spark can make or, for a codec, such as compress like those read."""
+        value = f"repeat('x', {value_bytes})"
+        if codec != "none":
+            hashes = ", ".join(f"hex(xxhash64(id, {number}))" for number in range(value_bytes // 32))
+            value = f"rpad(concat({hashes}), {value_bytes}, 'x')"
+        return self._spark.range(0, count, 1, PARTITIONS).selectExpr(f"cast({value} AS binary) AS value")
+
+
+def _check(frame: DataFrame, count: int) -> None:
+    found = frame.selectExpr("count(*)", "sum(length(value))").first()
     assert found[0] == count, f"{found[0]} of {count} rows were read"
+
+
+def _beside(
+    what: str,
+    count: int,
+    seconds: list[list[float]],
+    targets: tuple[float | None, float | None],
+    empty: str,
+) -> Iterator[Row]:
+    """Yield two rows: ours against the JVM connector, and against what does nothing."""
+    ours, peer, nothing = (_rate(count, each) for each in seconds)
+    yield Row(what, "rows/s", ours, peer, JVM, target=targets[0])
+    yield Row(what, "rows/s", ours, nothing, empty, target=targets[1])
+
+
+def _empty_options(count: int, value_bytes: int) -> dict[str, str]:
+    return {"rows": str(count), "partitions": str(PARTITIONS), "bytes": str(value_bytes)}
+
+
+def _what(value_bytes: int, codec: str) -> str:
+    return f"{_size(value_bytes)} values" + (f", {codec}" if codec != "none" else "")
 
 
 def _rate(count: int, seconds: list[float]) -> list[float]:
@@ -223,7 +264,10 @@ def main() -> None:
     parser.add_argument("--codec", default="none")
     arguments = parser.parse_args()
     with Bench(arguments.rounds) as bench:
-        for row in bench.sizes(arguments.rows, arguments.bytes, codec=arguments.codec):
+        for row in itertools.chain(
+            bench.reads(arguments.rows, arguments.bytes, codec=arguments.codec),
+            bench.writes(arguments.rows, arguments.bytes, codec=arguments.codec),
+        ):
             print(
                 f"{row.what}: {row.our_median:,.0f} {row.unit}, {row.peer_name}: {row.peer_median:,.0f}, "
                 f"ratio {row.ratio:.2f}",
