@@ -267,7 +267,8 @@ def test_closed_standard_streams_are_no_error(run: Commands, topic: str, closed:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_full_disk_behind_the_output_is_one_line(run: Commands) -> None:
+def test_a_full_disk_behind_the_output_is_one_line(run: Commands, topic: str) -> None:
+    run("topics", "create", "--topic", topic)  # without any topic there would be nothing to write
     with Path("/dev/full").open("wb") as full, started("topics", "list", *run.at, stdout=full.fileno()) as process:
         assert process.stderr is not None
         assert process.wait(TIMEOUT_S) == 1
