@@ -42,6 +42,7 @@ from spark_kafkalite.registry.store import (
     SessionState,
     Watcher,
     WatchEvent,
+    call_back,
 )
 from spark_kafkalite.registry.tree import Node, Tree
 
@@ -323,7 +324,7 @@ def open_embedded(
 def _deliver(task: _Task) -> None:
     """Call the watches that a task fired, then answer it."""
     for watcher, event in task.fired:
-        _call(watcher, event)
+        call_back(watcher, event)
     try:
         task.answer(task.result, task.error)
     except Exception:
@@ -337,13 +338,6 @@ def _resolve(future: Future[Any], result: Any, error: BaseException | None) -> N
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def _call(callback: Callable[[Any], None], argument: Any) -> None:
-    try:
-        callback(argument)
-    except Exception:
-        _LOG.exception("a registry callback failed on %s", argument)
 
 
 def _take_lock(directory: Path) -> int:

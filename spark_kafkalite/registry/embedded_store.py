@@ -7,7 +7,6 @@ session has ended. Session listeners run in that thread.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from spark_kafkalite.registry.store import (
     Operation,
     SessionExpired,
     SessionListener,
+    SessionListeners,
     SessionState,
     SetData,
     Stat,
@@ -30,8 +30,6 @@ from spark_kafkalite.registry.store import (
 if TYPE_CHECKING:
     from spark_kafkalite.registry.embedded import EmbeddedRegistry
 
-_LOG = logging.getLogger(__name__)
-
 
 class EmbeddedStore:
     """One session with an :class:`EmbeddedRegistry`; see ``registry.store.Store``."""
@@ -40,12 +38,11 @@ class EmbeddedStore:
         self._registry = registry
         self._session_id = session_id
         self._session_timeout_ms = session_timeout_ms
-        self._state = SessionState.CONNECTED
-        self._listeners: list[SessionListener] = []
+        self._listeners = SessionListeners()
         self._owns_registry = False
 
     def __repr__(self) -> str:
-        return f"EmbeddedStore(session_id={self._session_id}, {self._state.value}, {self._registry!r})"
+        return f"EmbeddedStore(session_id={self._session_id}, {self.state.value}, {self._registry!r})"
 
     @property
     def registry(self) -> EmbeddedRegistry:
@@ -62,10 +59,10 @@ class EmbeddedStore:
 
     @property
     def state(self) -> SessionState:
-        return self._state
+        return self._listeners.state
 
     def add_session_listener(self, listener: SessionListener) -> None:
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     def create(
         self,
@@ -113,9 +110,8 @@ class EmbeddedStore:
         return self._submit(lambda: None)
 
     def close(self) -> None:
-        # Whoever closes knows: only an end that comes from elsewhere is news.
         self._listeners.clear()
-        if self._state is not SessionState.LOST:
+        if self.state is not SessionState.LOST:
             with contextlib.suppress(RegistryError):
                 self._registry.expire(self._session_id).result()
         if self._owns_registry:
@@ -127,14 +123,7 @@ class EmbeddedStore:
 
     def report(self, state: SessionState) -> None:
         """Take a new state and tell the listeners. Writer thread only."""
-        if self._state is state or self._state is SessionState.LOST:
-            return
-        self._state = state
-        for listener in list(self._listeners):
-            try:
-                listener(state)
-            except Exception:
-                _LOG.exception("a registry session listener failed on %s", state)
+        self._listeners.report(state)
 
     def _submit(self, run: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()

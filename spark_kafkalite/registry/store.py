@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from spark_kafkalite.errors import RegistryError
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -293,6 +296,39 @@ async def answer(future: Future[T]) -> T:
     Answers awaited in one loop, and watch events handed over with ``call_soon_threadsafe``, keep the store's order.
     """
     return await asyncio.wrap_future(future)
+
+
+def call_back(callback: Callable[[Any], None], argument: Any) -> None:
+    """Call a watcher or a session listener; what it raises is logged, and does not stop the thread that calls."""
+    try:
+        callback(argument)
+    except Exception:
+        _LOG.exception("a registry callback failed on %s", argument)
+
+
+class SessionListeners:
+    """Where one session stands, and who is told when that changes."""
+
+    __slots__ = ("_listeners", "state")
+
+    def __init__(self) -> None:
+        self.state = SessionState.CONNECTED
+        self._listeners: list[SessionListener] = []
+
+    def add(self, listener: SessionListener) -> None:
+        self._listeners.append(listener)
+
+    def clear(self) -> None:
+        """Tell nobody any more: whoever closes knows, only an end that comes from elsewhere is news."""
+        self._listeners.clear()
+
+    def report(self, state: SessionState) -> None:
+        """Take a new state and tell the listeners; none follows LOST. In the thread that completes the futures."""
+        if self.state is state or self.state is SessionState.LOST:
+            return
+        self.state = state
+        for listener in list(self._listeners):
+            call_back(listener, state)
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: Any) -> None:

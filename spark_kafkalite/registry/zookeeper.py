@@ -38,6 +38,7 @@ from spark_kafkalite.registry.store import (
     NodeError,
     Operation,
     SessionListener,
+    SessionListeners,
     SessionState,
     SetData,
     Stat,
@@ -77,8 +78,7 @@ class ZooKeeperStore:
         self._handler = handler
         self._session_timeout_ms = session_timeout_ms
         self._session_id = 0
-        self._state = SessionState.CONNECTED
-        self._listeners: list[SessionListener] = []
+        self._listeners = SessionListeners()
         # Held while a request is queued, and while the connection or the session ends.
         self._lock = client.submit_lock = threading.RLock()
         self._ended = False
@@ -90,7 +90,7 @@ class ZooKeeperStore:
         self._adrift: dict[Watch, int] = {}
 
     def __repr__(self) -> str:
-        return f"ZooKeeperStore({self._client.hosts}, session_id={self._session_id:#x}, {self._state.value})"
+        return f"ZooKeeperStore({self._client.hosts}, session_id={self._session_id:#x}, {self.state.value})"
 
     @property
     def _where(self) -> str:
@@ -107,10 +107,10 @@ class ZooKeeperStore:
 
     @property
     def state(self) -> SessionState:
-        return self._state
+        return self._listeners.state
 
     def add_session_listener(self, listener: SessionListener) -> None:
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     def create(
         self,
@@ -192,7 +192,7 @@ class ZooKeeperStore:
         self._listeners.clear()
         with self._lock:
             self._ended = True
-        self._state = SessionState.LOST
+        self._listeners.report(SessionState.LOST)
         self._stop()
 
     # From kazoo's threads -------------------------------------------------------------------------------------------
@@ -208,17 +208,7 @@ class ZooKeeperStore:
             self._ended = True
             # Not from here: stopping waits for this thread.
             threading.Thread(target=self._stop, name="kafkalite-zookeeper-stop", daemon=True).start()
-        self._handler.call(lambda: self._report(new))
-
-    def _report(self, state: SessionState) -> None:
-        if self._state is state or self._state is SessionState.LOST:
-            return
-        self._state = state
-        for listener in list(self._listeners):
-            try:
-                listener(state)
-            except Exception:
-                _LOG.exception("a registry callback failed on %s", state)
+        self._handler.call(lambda: self._listeners.report(new))
 
     def _tell(self, watcher: Watcher, event: WatchedEvent) -> None:
         """Tell a watcher of an event, unless it has been told of this very one."""

@@ -411,7 +411,7 @@ def test_while_the_registry_is_silent_the_lease_runs_out_and_its_return_is_looke
     assert len(silent) == 1  # one question at a time
     monkeypatch.undo()
     rebalances = group.members[0].rebalances
-    for listener in list(store._store._listeners):
+    for listener in list(store._store._listeners._listeners):
         listener(SessionState.CONNECTED)
     silent[0].set_result(None)
     reading.wait_for(lambda: reading.until_s > time.monotonic())
