@@ -1,0 +1,111 @@
+"""Work in slices: one slice in a pass of the loop, in turn, and errors to whoever waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator
+
+import pytest
+
+from spark_kafkalite.slices import SLICE_S, NotFinished, Slices, run_slice
+
+
+def counting(steps: int, seen: list[int] | None = None, step_s: float = 0.0) -> Generator[None, None, int]:
+    for step in range(steps):
+        if step_s:
+            until_s = time.perf_counter() + step_s
+            while time.perf_counter() < until_s:
+                pass
+        if seen is not None:
+            seen.append(step)
+        yield
+    return steps
+
+
+def failing() -> Generator[None, None, int]:
+    yield
+    raise ValueError("the work failed")
+
+
+def test_short_work_is_done_at_once() -> None:
+    assert run_slice(counting(3)) == 3
+
+
+def test_long_work_is_interrupted_where_it_yields() -> None:
+    seen: list[int] = []
+    work = counting(10, seen, SLICE_S)
+    with pytest.raises(NotFinished):
+        run_slice(work)
+    assert seen == [0]
+    assert run_slice(work, 60) == 10
+
+
+def test_one_slice_in_a_pass_however_much_work_waits() -> None:
+    async def main() -> list[int]:
+        slices = Slices(asyncio.get_running_loop())
+        done = []
+        seen: list[list[int]] = [[] for _ in range(5)]
+        works = [asyncio.ensure_future(slices.run(counting(4, one, SLICE_S))) for one in seen]
+        await asyncio.sleep(0)
+        while not all(work.done() for work in works):
+            before = sum(map(len, seen))
+            await asyncio.sleep(0)
+            done.append(sum(map(len, seen)) - before)
+        assert [work.result() for work in works] == [4] * 5
+        return done
+
+    assert max(asyncio.run(main())) == 1
+
+
+def test_what_the_work_raises_reaches_who_waits_at_once_or_later() -> None:
+    async def main() -> None:
+        slices = Slices(asyncio.get_running_loop())
+        with pytest.raises(ValueError, match="the work failed"):
+            await slices.run(failing())
+
+        def late() -> Generator[None, None, int]:
+            yield from counting(3, None, SLICE_S)
+            return (yield from failing())
+
+        with pytest.raises(ValueError, match="the work failed"):
+            await slices.run(late())
+        assert await slices.run(counting(3, None, SLICE_S)) == 3
+
+    asyncio.run(main())
+
+
+def test_cancelled_work_ends() -> None:
+    async def main() -> list[int]:
+        slices = Slices(asyncio.get_running_loop())
+        seen: list[int] = []
+        task = asyncio.ensure_future(slices.run(counting(1000, seen, SLICE_S)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        before = list(seen)
+        assert await slices.run(counting(2, None, SLICE_S)) == 2
+        assert seen == before
+        return seen
+
+    assert len(asyncio.run(main())) < 5
+
+
+def test_work_added_by_work_has_its_turn() -> None:
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        slices = Slices(loop)
+        order: list[str] = []
+        finished = loop.create_future()
+
+        def outer() -> Generator[None, None, None]:
+            slices.add(counting(1), lambda *_: (order.append("inner"), finished.set_result(None)))
+            yield
+            order.append("outer")
+
+        slices.add(outer(), lambda *_: order.append("done"))
+        await finished
+        return order
+
+    assert asyncio.run(main()) == ["outer", "done", "inner"]
