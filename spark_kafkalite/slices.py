@@ -23,7 +23,7 @@ T = TypeVar("T")
 Work = Generator[None, None, T]
 
 
-class NotFinished(Exception):  # noqa: N818  (it is no error)
+class NotFinished(Exception):
     """Work has more to do than one slice."""
 
 
