@@ -2,7 +2,8 @@
 
 The range is given by time or by offset and is planned before anything is read. Into a topic, records keep key, value,
 headers and timestamp, and their partition when the target has as many partitions; into files, they go through the same
-stage and commit as a load, into a destination that holds nothing yet.
+stage and commit as a load, into a destination that holds nothing yet. A topic has no such commit: every run writes, and
+one that is run again writes records again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class PartitionOffsets(click.ParamType[dict[int, int]]):
 @click.option("--from-offsets", type=PartitionOffsets(), help="First offset by partition: '{\"0\": 120}'.")
 @click.option("--to-timestamp", type=Instant(), help="End, exclusive; default is the end of the log.")
 @click.option("--to-offsets", type=PartitionOffsets(), help="End by partition, exclusive.")
-@click.option("--to-topic", help="Topic to write the records to; it must exist.")
+@click.option("--to-topic", help="Topic to write the records to, again at each run; it must exist.")
 @click.option("--destination", help="Directory to write the records to; it must hold no manifest yet.")
 @click.option(
     "--partition-by",
@@ -97,6 +98,9 @@ def main(
 
     The range is in log order: with timestamps it starts, in each partition, at the first record whose timestamp is at
     or after the one given, and runs to the first at or after the end. Records may be out of time order inside it.
+
+    Every replay into a topic writes: run twice, or run again after one that failed, it writes records twice. Replay
+    again into an empty topic. A directory that holds published files is refused.
     """
     _exactly_one("--from-timestamp", from_timestamp, "--from-offsets", from_offsets)
     _exactly_one("--to-topic", to_topic, "--destination", destination)
