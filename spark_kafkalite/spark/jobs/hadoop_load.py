@@ -72,6 +72,10 @@ def main(
 
     Files appear as DESTINATION/TOPIC/day=YYYY-MM-DD/TOPIC-PARTITION-FIRST-LAST.parquet with the columns of the Spark
     source, values undecoded. A run killed at any point leaves nothing half-done: the next one completes or drops it.
+
+    The first character of a TOPIC that begins with '_' or '.' is written as %XX in names, because Spark leaves such
+    files out, and names too long for the file system are cut and end in a hash. What a run could not load, and topics
+    that were created again, stand in its manifest.
     """
     options = parse_client_options(client_options)
     names = list(dict.fromkeys(name.strip() for name in topics.split(",") if name.strip()))
@@ -166,7 +170,7 @@ def _sentence(summary: dict[str, Any]) -> str:
     for topic, topic_id in summary["adopted_ids"].items():
         lines.append(
             f"topic {topic}: the manifests do not say which topic of this name was loaded; the one that is there now, "
-            f"with id {topic_id}, is taken for it"
+            f"with id {topic_id}, is taken for it; if it has been created again since, load it into another destination"
         )
     for topic in summary["recreated"]:
         lines.append(

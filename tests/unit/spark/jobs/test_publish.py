@@ -1,6 +1,7 @@
 """Publishing over a real directory, stopped after each of its operations."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -281,6 +282,13 @@ def test_manifest_round_trip() -> None:
         ("u",),
     )
     assert read_manifest(manifest.to_json(), "x") == manifest
+
+
+def test_the_page_about_loads_names_every_field_of_a_manifest() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "hadoop_load.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    fields = re.findall(r"`(\w+)`", "".join(rows))
+    assert fields == list(json.loads(Manifest(1, "r", "now", (), {}, 0, 0).to_json()))
 
 
 @pytest.mark.parametrize(
