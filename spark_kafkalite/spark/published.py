@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
 
 from spark_kafkalite.spark.jobs import publish
-from spark_kafkalite.spark.jobs.files import Files, files_for
+from spark_kafkalite.spark.jobs.files import Files, FilesError, files_for
 from spark_kafkalite.spark.jobs.manifest import Manifest, ManifestError, PublishedFile
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ def read_published(
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
     _show_hidden_files(files, published)
     _check_sums(files, runs, on_missing)
-    frame = _read(spark, files, published)
+    frame = _read_unless_it_fails(spark, files, published)
     # The listing behind the frame has the sum of all lengths; asking for each one would take a call for every file.
     if frame is None or _listed_bytes(frame) != _published_bytes(files, published):
         published = _present(files, published, on_missing)
-        frame = _read(spark, files, published) if published else None
-        if frame is None:
+        if not published:
             raise FileNotFoundError(f"{files.root}: none of the files that the manifests name is left")
+        frame = _read(spark, files, published)
     if check_counts:
         _check_counts(files, frame, published)
     return frame
@@ -73,7 +73,7 @@ def _show_hidden_files(files: Files, published: _Published) -> None:
     hidden = [file for _, file in published if file.hidden_final is not None]
     try:
         publish.show_hidden_files(files, hidden)
-    except (PermissionError, Py4JJavaError) as error:
+    except (OSError, FilesError, Py4JJavaError) as error:
         raise ManifestError(
             f"{files.root}: an older version put files of topics such as {hidden[0].topic} under names that Spark does "
             "not read, and they cannot be renamed from here; run hadoop_load --recover on this destination once, as a "
@@ -92,15 +92,18 @@ def _check_sums(files: Files, runs: Iterable[Manifest], on_missing: Literal["fai
         _complain(files, wrong, "restore the manifest, or what was taken from it", on_missing)
 
 
-def _read(spark: SparkSession, files: Files, published: _Published) -> DataFrame | None:
-    """Return the files' records; None when one of the files is not there."""
-    from pyspark.errors import AnalysisException
+def _read(spark: SparkSession, files: Files, published: _Published) -> DataFrame:
+    return spark.read.parquet(*(f"{files.root}/{file.final}" for _, file in published))
+
+
+def _read_unless_it_fails(spark: SparkSession, files: Files, published: _Published) -> DataFrame | None:
+    """Return the files' records; None when Spark says no, as for a file that is gone or has no schema any more."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
     try:
-        return spark.read.parquet(*(f"{files.root}/{file.final}" for _, file in published))
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
+        return _read(spark, files, published)
+    except (PySparkException, Py4JJavaError):
         return None
 
 

@@ -109,8 +109,8 @@ def _published_file(
     directory: str, row: Row, plan: Plan, topics: Mapping[str, str], name_max_bytes: int
 ) -> PublishedFile:
     staged, partition, *times = row[_GROUP].split("@")
-    topic = topics[staged]
-    recreations = len(plan.topics[topic].earlier_ids)
+    topic = topics.get(staged, staged)  # One that was not planned is `audit`'s to refuse.
+    recreations = len(plan.topics[topic].earlier_ids) if topic in plan.topics else 0
     labelled = (f"{label}={time}" for label, time in zip(("day", "hour"), times, strict=False))
     name = file_name(topic, int(partition), row["first"], row["last"], recreations, name_max_bytes)
     return PublishedFile(

@@ -74,9 +74,9 @@ def main(
         source["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     with failures_in_one_line():
         spark = start_session("kafkalite stream")
+        frame = spark.readStream.format("kafkalite").options(**source).load()
         with open_admin(bootstrap_server, options) as admin:
             _check_topic_ids(admin, files_for(spark, checkpoint), topic)
-        frame = spark.readStream.format("kafkalite").options(**source).load()
         if to_topic is not None:
             frame = frame.select("key", "value", "headers", "timestamp")
             writer = frame.writeStream.format("kafkalite").options(**connection).option("topic", to_topic)
