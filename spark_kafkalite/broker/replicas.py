@@ -32,6 +32,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, diff
+from spark_kafkalite.registry.znodes import state_path
 
 logger = logging.getLogger(__name__)
 
@@ -237,6 +238,11 @@ class Replicas:
             return
         if self._services.broker_id not in state.replicas:
             return
+        if state.unreadable:
+            # The watcher has said so, and what to do.
+            problem = f"{topic_partition} is offline: registry node {state_path(*topic_partition)} cannot be read"
+            self._failed[topic_partition] = KafkaStorageError(problem)
+            return
         partition = self._partitions.get(topic_partition)
         if partition is None:
             log = self._open_log(topic_partition, topic.topic_id)
@@ -296,14 +302,19 @@ class Replicas:
         """Whether some partition has no log, because it could not be opened or made."""
         return bool(self._failed)
 
-    def set_strays_aside(self) -> None:
+    async def set_strays_aside(self) -> None:
         """Set logs aside that belong to no topic of the registry; called once, when the logs have been loaded.
 
-        They are kept: a lost registry must not cost the data as well.
+        The registry is known to be these logs' by now, and to have lost nothing (``registry_evidence``). A topic whose
+        node cannot be read keeps its logs where they are.
         """
         cluster = self._cluster()
+        until_s = self._loop.time() + _SLICE_S
         for topic_partition in list(self._logs.logs):
-            if cluster.partition(topic_partition) is None:
+            if self._loop.time() >= until_s:
+                await asyncio.sleep(0)
+                until_s = self._loop.time() + _SLICE_S
+            if cluster.partition(topic_partition) is None and topic_partition.topic not in cluster.unreadable_topics:
                 kept = self._logs.set_aside(topic_partition)
                 logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)
 
