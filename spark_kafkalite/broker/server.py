@@ -43,7 +43,7 @@ from spark_kafkalite.broker.dispatch import Dispatcher
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.group_log import GroupLog
-from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.listeners import address_text
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import Purgatory
@@ -65,7 +65,7 @@ from spark_kafkalite.log.loading import LoadInterrupted
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session
-from spark_kafkalite.registry.cluster_state import BrokerInfo, diff
+from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, diff
 from spark_kafkalite.registry.controller import Controller
 from spark_kafkalite.registry.embedded import open_embedded
 from spark_kafkalite.registry.embedded_store import EmbeddedStore
@@ -80,6 +80,7 @@ logger = logging.getLogger(__name__)
 _DRAIN_S = 1.0
 # How long the first elections may take; afterwards the broker serves what it has.
 _FIRST_LEADERS_S = 30.0
+_SHOWN_PARTITIONS = 10
 # How long a stop may take that no log directory is left for; a thread may hang in a call to a dead disk.
 _STOP_WITHOUT_DISKS_S = 3.0
 
@@ -293,6 +294,10 @@ class Broker:
         disks = DiskWatch(loop, io, logs, replicas, controller)
         disks.start()
         self._undo.callback(disks.stop)
+        zxid = store.registry.committed_zxid
+        if zxid < evidence.zxid:
+            # A registry begun anew, which nobody misses: not to be compared with the old one's numbers after a crash.
+            await io.run(lambda: evidence.note([each.path for each in logs.directories.online], zxid), Lane.SYNC)
         acceptor.start()
 
     async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager, threads_per_dir: int) -> None:
@@ -377,6 +382,22 @@ class Broker:
 
         if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
             logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
+        self._tell_of_leaderless(watcher.state)
+
+    def _tell_of_leaderless(self, cluster: ClusterState) -> None:
+        leaderless = [
+            f"{name}-{number}"
+            for name, topic in cluster.topics.items()
+            for number, partition in topic.partitions.items()
+            if self.config.broker_id in partition.replicas and partition.leader < 0 and not partition.unreadable
+        ]
+        if leaderless:
+            logger.warning(
+                "partitions without a leader, because no replica that was in sync lives: %s%s; start the brokers that "
+                "were, or set unclean.leader.election.enable=true for their topics and lose what only those hold",
+                ", ".join(leaderless[:_SHOWN_PARTITIONS]),
+                f" and {len(leaderless) - _SHOWN_PARTITIONS} more" if len(leaderless) > _SHOWN_PARTITIONS else "",
+            )
 
     def _stored_cluster_id(self) -> str | None:
         """Return the cluster id that the log directories belong to, None when they are new."""

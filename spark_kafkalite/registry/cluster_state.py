@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from spark_kafkalite.model import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from spark_kafkalite.registry.znodes import NO_LEADER
+from spark_kafkalite.registry.znodes import MAX_EPOCH, NO_LEADER
 
 V = TypeVar("V")
 
@@ -46,6 +46,11 @@ class PartitionState:
     version: int = -1
     modified_zxid: int = -1
     unreadable: bool = False
+
+    @property
+    def epochs_are_used_up(self) -> bool:
+        """Whether no election can follow, because the leader epoch is the last one; only damage comes that far."""
+        return self.leader_epoch >= MAX_EPOCH
 
     @property
     def has_state(self) -> bool:

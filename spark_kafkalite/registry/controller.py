@@ -288,8 +288,6 @@ class Controller:
         partition = topic.partitions[number]
         elected = elect(partition, cluster.brokers, unclean=self._unclean_election(name))
         epoch = LeaderEpoch(partition.leader_epoch + 1)
-        if epoch > znodes.MAX_EPOCH:
-            raise RegistryError(f"leader epoch {partition.leader_epoch} is the last one: make the topic anew")
         data = LeaderAndIsr(elected.leader, epoch, elected.isr, self._epoch).encode()
         path = znodes.state_path(name, number)
         if partition.has_state:

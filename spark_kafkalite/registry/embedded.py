@@ -104,7 +104,7 @@ class EmbeddedRegistry:
         self._closed = False
         # Called in the writer thread after the answers and events of a commit, once for all of them.
         self.after_answers: list[Callable[[], None]] = []
-        self._lock_fd = _take_lock(self.directory)
+        self._lock_fd = take_lock(self.directory)
         self._note = ZxidNote(self.directory)
         try:
             # It moves to the writer thread after loading; the two never use it at the same time.
@@ -387,7 +387,7 @@ def _resolve(future: Future[Any], result: Any, error: BaseException | None) -> N
         future.set_result(result)
 
 
-def _take_lock(directory: Path) -> int:
+def take_lock(directory: Path) -> int:
     """Lock the directory for this process and return the lock file's descriptor."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
