@@ -295,8 +295,8 @@ class Replicas:
             return False
         problem = (
             f"{log.topic_partition} is offline: its log has leader epoch {log.epochs.latest}, the registry only "
-            f"{state.leader_epoch}, so the registry is older than the log: stop the broker, and restore the registry or "
-            "have it completed by kafkalite registry rebuild"
+            f"{state.leader_epoch}, so the registry is older than the log: stop the broker, then restore the registry "
+            "or have it completed by kafkalite registry rebuild"
         )
         if log.topic_partition not in self._failed:
             logger.error("%s", problem)
