@@ -189,7 +189,12 @@ def test_producers_and_consumers_go_on_after_the_registry_was_made_again(tmp_pat
         broker.restart()
         where = {"bootstrap_servers": broker.bootstrap}
         reader = ConfluentConsumer(
-            {"bootstrap.servers": broker.bootstrap, "group.id": "theirs", "auto.offset.reset": "earliest"}
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": "theirs",
+                "auto.offset.reset": "earliest",
+                "log_level": 0,
+            }
         )
         reader.subscribe(["t"])
         with (
@@ -228,7 +233,6 @@ def test_producers_and_consumers_go_on_after_the_registry_was_made_again(tmp_pat
             sent += [producer.send("t", b"after %d" % number, partition=0).result(30).offset for number in range(5)]
             assert sent == list(range(10, 20))
             read(20)
-        reader.close()
         expected = (
             VALUES + [b"before %d" % number for number in range(5)] + [b"after %d" % number for number in range(5)]
         )
