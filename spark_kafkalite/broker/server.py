@@ -73,6 +73,7 @@ from spark_kafkalite.registry.producer_ids import ProducerIds
 from spark_kafkalite.registry.store import SessionState, Store, call_in_loop
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import BrokerRegistration, MalformedNode
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 
@@ -163,6 +164,7 @@ class Broker:
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self.config
         broker_id = BrokerId(config.broker_id)
+        slices = Slices(loop)
         logs = LogManager(
             self._fs,
             [str(directory) for directory in config.log_dirs],
@@ -250,6 +252,7 @@ class Broker:
             ConfigChanges(settings, store, watcher, topics, replicas),
             self._clock,
             loop,
+            slices,
             io,
             memory,
             logs,
