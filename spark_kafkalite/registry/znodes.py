@@ -40,6 +40,7 @@ from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+from spark_kafkalite.slices import Work, run_whole
 
 CLUSTER_ID: Final = "/cluster/id"
 BROKER_IDS: Final = "/brokers/ids"
@@ -68,6 +69,8 @@ DEFAULT_ENTITY: Final = "<default>"
 NO_LEADER: Final = BrokerId(-1)
 NO_TOPIC_ID: Final = bytes(16)
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
+# Partitions of an assignment that are encoded or decoded in one piece.
+_PARTITIONS_AT_ONCE: Final = 200
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -194,26 +197,35 @@ class TopicAssignment:
     partitions: Mapping[int, tuple[BrokerId, ...]]
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "version": 3,
-                "partitions": {str(number): list(replicas) for number, replicas in sorted(self.partitions.items())},
-                "adding_replicas": {},
-                "removing_replicas": {},
-                "topic_id": uuid_text(self.topic_id),
-            }
-        )
+        return run_whole(self.encode_work())
+
+    def encode_work(self) -> Work[bytes]:
+        """As :meth:`encode`, in slices: a node holds up to some eighty thousand partitions."""
+        partitions = sorted(self.partitions.items())
+        parts = []
+        for first in range(0, len(partitions), _PARTITIONS_AT_ONCE):
+            part = {str(number): list(replicas) for number, replicas in partitions[first : first + _PARTITIONS_AT_ONCE]}
+            parts.append(encode_object(part)[1:-1])
+            yield None
+        rest = encode_object({"adding_replicas": {}, "removing_replicas": {}, "topic_id": uuid_text(self.topic_id)})
+        return b'{"version":3,"partitions":{' + b",".join(parts) + b"}," + rest[1:]
 
     @classmethod
     def decode(cls, topic: str, data: bytes) -> TopicAssignment:
+        return run_whole(cls.decode_work(topic, data))
+
+    @classmethod
+    def decode_work(cls, topic: str, data: bytes) -> Work[TopicAssignment]:
+        """As :meth:`decode`, in slices. Raises MalformedNode."""
         path = topic_path(topic)
         fields = decode_object(path, data)
         with reading(path, data):
             topic_id = uuid_bytes(fields["topic_id"]) if fields.get("topic_id") else NO_TOPIC_ID
-            partitions = {
-                int(number): tuple(BrokerId(int(replica)) for replica in replicas)
-                for number, replicas in fields["partitions"].items()
-            }
+            partitions = {}
+            for index, (number, replicas) in enumerate(fields["partitions"].items()):
+                partitions[int(number)] = tuple(BrokerId(int(replica)) for replica in replicas)
+                if index % _PARTITIONS_AT_ONCE == 0:
+                    yield None
             return cls(topic_id, dict(sorted(partitions.items())))
 
 
@@ -339,7 +351,7 @@ def decode_object(path: str, data: bytes) -> dict[str, Any]:
 def reading(path: str, data: bytes) -> Iterator[None]:
     """Turn whatever a malformed payload raises into MalformedNode."""
     try:
-        yield
+        yield None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedNode(f"registry node {path} holds {data[:80]!r}, which cannot be read: {error!r}") from error
 
