@@ -115,8 +115,6 @@ class Broker:
                 return self._exit_code
             if not self._stop_wanted.is_set():
                 on_ready(self._ready_text())
-            # What exists by now lives as long as the broker: the collector need not look at it again.
-            keep_collections_short()
             await self._stop_wanted.wait()
             logger.info("broker %d stops", self.config.broker_id)
         return self._exit_code
@@ -265,6 +263,9 @@ class Broker:
         disks = DiskWatch(loop, io, logs, replicas, controller)
         disks.start()
         self._undo.callback(disks.stop)
+        # What exists by now lives as long as the broker: the collector need not look at it again. Before anybody is
+        # served: with thousands of logs the look takes half a second.
+        keep_collections_short()
         acceptor.start()
 
     async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager, threads_per_dir: int) -> None:

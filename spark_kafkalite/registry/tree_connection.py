@@ -11,7 +11,8 @@ Bounds, so that nobody's behaviour costs more than it should:
 - MAX_IN_FLIGHT requests, or MAX_IN_FLIGHT_BYTES of them with REQUEST_OVERHEAD_BYTES each, may be unanswered: then
   nothing more is read;
 - MAX_HELD_BYTES of answers may wait for a slow reader (or the server's share, if that is used up): later requests are
-  then *postponed*, which means that they are not run before the answers have left, and nothing more is read;
+  then *postponed*, which means that they are not run before the answers have left, and nothing more is read; who has
+  taken nothing of them for STALLED_S is closed when the server's share is used up, or others would never get theirs;
 - events cannot be held back: with more than MAX_UNSENT_BYTES unsent the connection is closed, and so is the one whose
   event is too much for all together (``MAX_EVENT_BYTES`` of the server);
 - there must be a session within HELLO_S; then its deadline rules.
@@ -46,6 +47,7 @@ MAX_UNTAKEN_BYTES: Final = 2 * 1024 * 1024
 # What a request takes besides its frame while it is under way: objects, not bytes of the wire.
 REQUEST_OVERHEAD_BYTES: Final = 512
 HELLO_S: Final = 5.0
+STALLED_S: Final = 5.0
 
 _WORD_BYTES: Final = 4
 _WRITE_BUFFER_BYTES: Final = 256 * 1024
@@ -94,6 +96,9 @@ class TreeConnection(asyncio.Protocol):
         self.made_bytes = 0
         self._handed_bytes = 0
         self.sent_bytes = 0
+        # What the transport had left to send when that last changed, and when that was.
+        self._left_bytes = 0
+        self._left_since_s = self.began_s
         # Set in the writer thread, taken back here when nothing of this connection is there any more.
         self.postponing = False
         self.postponed: deque[Request] = deque()
@@ -122,6 +127,13 @@ class TreeConnection(asyncio.Protocol):
     def overdue(self, now_s: float) -> bool:
         """Whether there should be a session, or an end, by now."""
         return (self._ending or (self.session is None and not self.opening)) and now_s > self.began_s + HELLO_S
+
+    def stalled(self, now_s: float) -> bool:
+        """Whether the client has taken nothing of what waits for it for long. To be asked regularly."""
+        left_bytes = 0 if self.closed else self.transport.get_write_buffer_size()
+        if left_bytes != self._left_bytes or not left_bytes:
+            self._left_bytes, self._left_since_s = left_bytes, now_s
+        return now_s > self._left_since_s + STALLED_S
 
     @property
     def waits_for_registry(self) -> bool:

@@ -172,9 +172,13 @@ class TreeServer:
                     session.touch(now_s)
                 else:
                     self._expire(session)
+            self._count_sent()
+            has_room = self.has_room_for_answers
             for connection in list(self._connections):
                 if connection.overdue(now_s):
                     connection.close("it opened no session, or did not end, in time")
+                elif connection.stalled(now_s) and not has_room:
+                    connection.close("it does not read its answers, and there is no room left for those of others")
                 else:
                     connection.retry_postponed()
 

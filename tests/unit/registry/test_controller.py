@@ -369,7 +369,7 @@ def test_rereading_leaves_no_further_watches(tmp_path: Path) -> None:
 
             before = watches()
             for _ in range(5):
-                only.watcher._read_all()
+                only.watcher._inbox.put(only.watcher._read_all)
                 await only.watcher.caught_up(TIMEOUT_S)
             assert watches() == before
             await only.controller.delete_topics([f"t{number}" for number in range(5)])
