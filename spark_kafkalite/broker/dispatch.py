@@ -48,6 +48,7 @@ from spark_kafkalite.wire.codec import (
     encode_response_in_slices,
 )
 from spark_kafkalite.wire.header import read_request_header
+from spark_kafkalite.wire.message import ApiMessage, dismantle
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.context import BrokerContext
@@ -278,15 +279,21 @@ class Dispatcher:
         message = yield from decode_request_in_slices(request.api_key, request.api_version, frame, position)
         answer = api.handler(self._context, request, message)
         if api.is_coroutine:
-            self._start(request, answer)
+            self._start(request, answer, message)
             return None
         if not api.is_work:
             return encode_response(answer, request.api_version, request.correlation_id)
-        return (yield from self._answered(request, answer))
+        response = yield from self._answered(request, answer)
+        yield from dismantle(message)
+        return response
 
     def _answered(self, request: Request, work: Generator[Any, None, Any]) -> Work[Response]:
         answer = yield from work
+        return (yield from self._encoded(request, answer))
+
+    def _encoded(self, request: Request, answer: ApiMessage) -> Work[Response]:
         body = yield from encode_response_in_slices(answer, request.api_version, request.correlation_id)
+        yield from dismantle(answer)
         return as_response(body)
 
     def _work(self, request: Request, work: Work[Response | None]) -> None:
@@ -340,17 +347,16 @@ class Dispatcher:
         served = "this API is not served" if api is None else f"served are {api.min_version} to {api.max_version}"
         raise FrameError(f"API {request.api_key} version {request.api_version}: {served}")
 
-    def _start(self, request: Request, work: Coroutine[Any, Any, Any]) -> None:
+    def _start(self, request: Request, work: Coroutine[Any, Any, Any], large: ApiMessage | None = None) -> None:
         """Run a handler that waits; its answer goes into the place that its request has now."""
         slot = request.defer()
 
         async def run() -> None:
             try:
                 answer = await work
-                body = await self._context.slices.run(
-                    encode_response_in_slices(answer, request.api_version, request.correlation_id)
-                )
-                slot.complete(as_response(body))
+                slot.complete(await self._context.slices.run(self._encoded(request, answer)))
+                if large is not None:
+                    await self._context.slices.run(dismantle(large))
             except Exception as error:
                 self._report_bug(request, error)
                 slot.fail("a handler failed")
