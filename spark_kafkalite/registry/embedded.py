@@ -242,6 +242,9 @@ class EmbeddedRegistry:
             if self._failure is not None:
                 raise self._failure
             task.result = task.run()
+        except RegistryError as error:
+            # Without its frames, which hold the task that holds the error: see ``garbage``.
+            task.error = error.with_traceback(None)
         except Exception as error:  # whatever it is belongs to the one who asked; the registry goes on
             task.error = error
         touched, task.fired = self._tree.drain()
