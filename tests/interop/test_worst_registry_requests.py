@@ -119,7 +119,7 @@ WORST: dict[str, Callable[[Peer], object]] = {
         MULTI, multi(SET, [change(path, bytes(900)) for path in MANY[:1000]])
     ),
     "a multi of too many operations": lambda peer: peer.call(
-        MULTI, multi(DELETE, [write_string("/x") + write_int(-1)] * 60_000)
+        MULTI, multi(DELETE, [write_string("/x") + write_int(-1)] * 50_000)
     ),
     "the children of a large node, twenty times": lambda peer: peer.pipeline(
         20, request(CHILDREN, write_string("/many") + b"\0")
