@@ -15,7 +15,7 @@ ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Fou
 
 No request holds the loop for long, whatever it names. A large one is decoded in slices, its handler works in slices,
 and its answer is encoded in slices; meanwhile its connection is not served, as in Apache Kafka, and of all connections
-at most ``_LARGE_AT_ONCE`` such requests are worked on, because in memory they are many times as large as on the wire.
+at most ``LARGE_AT_ONCE`` such requests are worked on, because in memory they are many times as large as on the wire.
 The others wait in the buffers in which they arrived. Only a Produce may be larger than ``_MOST_DECODED_BYTES``.
 
 What cannot be answered closes the connection, as in Kafka: an unknown API or version (the layout of an answer is
@@ -31,7 +31,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -59,7 +59,7 @@ API_VERSIONS_KEY = 18
 _PRODUCE_KEY = 0
 # What a request of this many bytes names is served in a few milliseconds, at once.
 SMALL_REQUEST_BYTES = 32 * 1024
-_LARGE_AT_ONCE = 4
+LARGE_AT_ONCE = 4
 # Sixteen times what Apache Kafka stores of a group's largest assignment; a thousand topics take a twentieth of it.
 _MOST_DECODED_BYTES = 16 * 1024 * 1024
 
@@ -222,13 +222,14 @@ class _Gate:
 class Dispatcher:
     """Serves the requests of all connections."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, apis: Mapping[int, Api] = API_TABLE) -> None:
+        """``apis`` are those served, by key."""
         self._context = context
-        self._apis = dict(API_TABLE)
+        self._apis = apis
         self._tasks: set[asyncio.Task[None]] = set()
         # What ends the work that one slice did not finish.
         self._late: dict[Request, Callable[[], None]] = {}
-        self._gate = _Gate(context.loop, _LARGE_AT_ONCE)
+        self._gate = _Gate(context.loop, LARGE_AT_ONCE)
         self._quiet = QuietLog(logger)
         self.before: Hook | None = None
         self.after: Hook | None = None

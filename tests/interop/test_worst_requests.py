@@ -33,6 +33,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]:
     with MeteredBroker(tmp_path_factory.mktemp("worst") / "data") as running:
         with Admin(bootstrap_servers=running.bootstrap) as admin:
             admin.create_topic("wide", WIDE, 1)
+            admin.create_topic("large", 1, 1, {"max.message.bytes": str(100 * MEBIBYTE)})
             names = worst_requests.names("names-", worst_requests.MANY_TOPICS)
             admin.create_topics([NewTopic(name, 1, 1) for name in names])
         with Consumer(bootstrap_servers=running.bootstrap, group_id="g") as consumer:

@@ -1,7 +1,8 @@
 """The worst that a client can ask of each API within one request, for ``test_worst_requests``.
 
 Each is as long as the broker decodes, or names what is there as often as that allows. Topic ``wide`` has a thousand
-partitions, ``names-N`` one each; ``g`` is a group with offsets for all of ``wide``.
+partitions, ``names-N`` one each, ``large`` takes
+batches of 100 MiB; ``g`` is a group with offsets for all of ``wide``.
 """
 
 from __future__ import annotations
@@ -72,6 +73,13 @@ def produce(batches: int, records: int = 1, record_bytes: int = 1) -> bytes:
     batch = bytes(make_batch([b"x" * record_bytes] * records))
     named = [(number % WIDE, batch) for number in range(batches)]
     pieces, _ = hot.pack_produce_request(1, "worst", 9, 1, 30_000, [("wide", named)])
+    return b"".join(bytes(piece) for piece in pieces)
+
+
+def produce_one(megabytes: int) -> bytes:
+    """One batch of records of a megabyte each, to topic ``large``, which takes it."""
+    batch = bytes(make_batch([b"x" * 1_000_000] * megabytes))
+    pieces, _ = hot.pack_produce_request(1, "worst", 9, 1, 30_000, [("large", [(0, batch)])])
     return b"".join(bytes(piece) for piece in pieces)
 
 
@@ -245,6 +253,7 @@ def tags(message: ApiMessage, version: int, count: int) -> bytes:
 ALL = [
     Worst("produce of 60,000 batches", 0, lambda: produce(60_000)),
     Worst("produce of 90 MiB in 100 batches", 0, lambda: produce(100, 9, 102_000)),
+    Worst("produce of one batch of 32 MB", 0, lambda: produce_one(32)),
     Worst("fetch of a partition 200,000 times", 1, lambda: fetch([hot.FetchPartition(0, 0, 1024)] * 200_000)),
     Worst("fetch of 200,000 unknown partitions", 1, lambda: fetch([hot.FetchPartition(n, 0, 9) for n in range(MANY)])),
     Worst("fetch of 120,000 unknown topics", 1, lambda: fetch_topics(120_000)),
