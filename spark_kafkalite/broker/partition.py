@@ -264,9 +264,10 @@ class Partition(Appender):
         self._flusher.close()
         self.is_leader = False
         self.leader = -1
-        self._queue.fail(NotLeaderOrFollower(f"{self.topic_partition} is not hosted here any more"))
+        self._queue.close(NotLeaderOrFollower(f"{self.topic_partition} is not hosted here any more"))
         self._wake_all()
         self._services.on_role_change(self)
+        self._flusher.forget_partition()
 
     def check_leader(self, current_leader_epoch: int = -1) -> None:
         """Raise unless this broker leads the partition, in the epoch that the client believes in (-1: not said).

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -55,6 +54,7 @@ from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
+from spark_kafkalite.garbage import keep_collections_short
 from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.expiry import OffsetExpiry
 from spark_kafkalite.groups.members import GroupLimits
@@ -65,7 +65,7 @@ from spark_kafkalite.log.loading import LoadInterrupted
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session
-from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, diff
+from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.controller import Controller
 from spark_kafkalite.registry.embedded import open_embedded
 from spark_kafkalite.registry.embedded_store import EmbeddedStore
@@ -118,10 +118,6 @@ class Broker:
                 return self._exit_code
             if not self._stop_wanted.is_set():
                 on_ready(self._ready_text())
-            # What exists by now lives as long as the broker: the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
-            gc.enable()
             await self._stop_wanted.wait()
             logger.info("broker %d stops", self.config.broker_id)
         return self._exit_code
@@ -184,13 +180,14 @@ class Broker:
 
         evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir)
         store = self._open_registry(loop, logs, evidence)
-        watcher = ClusterWatcher(store)
+        watcher = ClusterWatcher(store, slices=slices)
         controller = Controller(
             store,
             watcher,
             broker_id,
             self._clock,
             unclean_election=lambda name: topics.config_of(name).unclean_leader_election_enable,
+            slices=slices,
         )
         await session.create_base_nodes(store)
         cluster_id = await session.cluster_id(store, self._stored_cluster_id())
@@ -207,12 +204,12 @@ class Broker:
             config["max.decompressed.batch.bytes"],
             self._storage_failed,
         )
-        replicas = Replicas(loop, logs, services, lambda: watcher.state, lambda name: topics.config_of(name))
+        replicas = Replicas(loop, logs, services, lambda: watcher.state, lambda name: topics.config_of(name), slices)
         settings = DynamicConfig(config)
-        topics = Topics(settings, controller, watcher, replicas)
+        topics = Topics(settings, controller, watcher, replicas, slices)
         self._replicas = replicas
         # Before the replicas, which ask for their topics' settings.
-        watcher.add_listener(settings.cluster_changed)
+        watcher.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
         watcher.add_listener(replicas.cluster_changed)
         await watcher.start(cluster_id)
         self._undo.callback(watcher.close)
@@ -241,9 +238,7 @@ class Broker:
         )
         services.on_role_change = partial(group_log.role_changed, shards)
         expiry = OffsetExpiry(shards, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000)
-        watcher.add_listener(
-            lambda old, new: expiry.topics_deleted([name for name, _ in diff(old, new).deleted_topics])
-        )
+        watcher.add_listener(lambda _, __, change: expiry.topics_deleted([name for name, _ in change.deleted_topics]))
         groups = GroupCoordinator(shards, self._clock, config["group.coordinator.max.bytes"])
         self._undo.callback(groups.close)
         self._undo.callback(shards.close)
@@ -301,6 +296,9 @@ class Broker:
         if zxid < evidence.zxid:
             # A registry begun anew, which nobody misses: not to be compared with the old one's numbers after a crash.
             await io.run(lambda: evidence.note([each.path for each in logs.directories.online], zxid), Lane.SYNC)
+        # What exists by now lives as long as the broker: the collector need not look at it again. Before anybody is
+        # served: with thousands of logs the look takes half a second.
+        keep_collections_short()
         acceptor.start()
 
     async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager, threads_per_dir: int) -> None:

@@ -1,7 +1,8 @@
 """Creating, extending and deleting topics: what the handlers share on top of the controller.
 
 The controller writes the registry; clients want more than that: an answer only when the leaders are in place, settings
-checked, the broker's defaults for what a request leaves open. Everything here is asynchronous and rare.
+checked, the broker's defaults for what a request leaves open. Everything here is asynchronous and rare, and in slices:
+one request may name ten thousand topics.
 
 This broker acts only while it is the controller; otherwise NotController (41) tells clients to ask the one that is.
 """
@@ -9,7 +10,7 @@ This broker acts only while it is the controller; otherwise NotController (41) t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
@@ -24,22 +25,30 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
 )
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
-from spark_kafkalite.registry.controller import Controller, NewTopic
+from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
+from spark_kafkalite.registry.controller import Controller, Extension, NewTopic
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import TopicAssignment
+from spark_kafkalite.slices import Slices, Work
 
 logger = logging.getLogger(__name__)
 
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
+# Most topics have the settings of some other one.
+_MOST_KNOWN_CONFIGS = 1000
 
 
 class Topics:
     """See the module's text."""
 
     def __init__(
-        self, config: DynamicConfig, controller: Controller, watcher: ClusterWatcher, replicas: Replicas
+        self,
+        config: DynamicConfig,
+        controller: Controller,
+        watcher: ClusterWatcher,
+        replicas: Replicas,
+        slices: Slices,
     ) -> None:
         self._dynamic_config = config
         # What was found wrong with topics' settings in the registry.
@@ -47,6 +56,10 @@ class Topics:
         self._controller = controller
         self._watcher = watcher
         self._replicas = replicas
+        self._slices = slices
+        # Under these defaults: what overrides come to, and what is wrong with them.
+        self._defaults: Mapping[str, object] | None = None
+        self._in_force: dict[frozenset[tuple[str, str]], tuple[TopicConfig, list[str]]] = {}
 
     @property
     def _config(self) -> BrokerConfig:
@@ -67,13 +80,24 @@ class Topics:
         """
         topic = self._watcher.state.topics.get(name)
         overrides = topic.config if topic is not None else {}
-        config, problems = TopicConfig.in_force(overrides, self._config.topic_defaults)
+        config, problems = self._config_with(overrides)
         # Once, though each of its partitions asks.
         if problems and self._reported.get(name) != problems:
             self._reported[name] = problems
             for problem in problems:
                 logger.warning("ignoring a setting of topic %s in the registry: %s", name, problem)
         return config
+
+    def _config_with(self, overrides: Mapping[str, str]) -> tuple[TopicConfig, list[str]]:
+        defaults = self._config.topic_defaults
+        if defaults is not self._defaults or len(self._in_force) >= _MOST_KNOWN_CONFIGS:
+            self._defaults = defaults
+            self._in_force.clear()
+        key = frozenset(overrides.items())
+        found = self._in_force.get(key)
+        if found is None:
+            found = self._in_force[key] = TopicConfig.in_force(overrides, defaults)
+        return found
 
     async def create(
         self, topics: Sequence[NewTopic], *, timeout_s: float, validate_only: bool = False
@@ -84,15 +108,24 @@ class Topics:
         created: KafkaStorageError (56).
         """
         results: dict[str, TopicAssignment | KafkaError] = {}
-        accepted = []
-        for topic in topics:
-            try:
-                self._check_size(topic)
-                self._replicas.check_room()
-                self.check_config(topic.config)
-                accepted.append(topic)
-            except KafkaError as error:
-                results[topic.name] = error
+        try:
+            self.check_size(sum(topic.size for topic in topics))
+            self._replicas.check_room()
+        except KafkaError as error:
+            return dict.fromkeys((topic.name for topic in topics), error)
+        accepted: list[NewTopic] = []
+
+        def checked() -> Work[None]:
+            for topic in topics:
+                yield None
+                try:
+                    if topic.config:
+                        self.check_config(topic.config)
+                    accepted.append(topic)
+                except KafkaError as error:
+                    results[topic.name] = error
+
+        await self._slices.run(checked())
         try:
             results |= await self._controller.create_topics(accepted, validate_only=validate_only)
         except KafkaError as error:
@@ -108,12 +141,17 @@ class Topics:
             )
         return results
 
-    def _check_size(self, topic: NewTopic) -> None:
+    def check_size(self, partition_count: int) -> None:
+        """Raise PolicyViolation (44) when one request asks for more new partitions than is allowed.
+
+        They are counted over the whole request, and then none of it is done. Source:
+        ReplicationControlManager.validateTotalNumberOfPartitions of Apache Kafka 4.3.
+        """
         limit = self._config["max.partitions.per.request"]
-        count = topic.partition_count if topic.assignment is None else len(topic.assignment)
-        if count > limit:
+        if partition_count > limit:
             raise PolicyViolation(
-                f"topic {topic.name}: {count} partitions are more than max.partitions.per.request={limit}"
+                f"the request asks for {partition_count} new partitions in all; max.partitions.per.request={limit} are "
+                "the most, and none has been created: ask for fewer at a time"
             )
 
     async def _not_served(self, created: Mapping[str, TopicAssignment], timeout_s: float) -> set[str]:
@@ -134,44 +172,60 @@ class Topics:
         await self._replicas.wait_until(all_served, timeout_s)
         return {partition.topic for partition, topic_id in left if not self._replicas.serves(partition, topic_id)}
 
-    async def create_automatically(self, names: Sequence[str]) -> None:
-        """Create topics that a metadata request asked for; whatever fails shows in the metadata that follows."""
+    async def create_automatically(self, names: Iterable[str]) -> None:
+        """Create those of the topics that a metadata request asked for which can be; the others, and whatever fails,
+        show in the metadata that follows. The limits are those of :meth:`create`."""
         if not self._config["auto.create.topics.enable"]:
             return
-        wanted = [
-            NewTopic(name, self._config["num.partitions"], self._config["default.replication.factor"])
-            for name in dict.fromkeys(names)
-            if name not in INTERNAL_TOPICS
-        ]
-        if wanted:
-            await self.create(wanted, timeout_s=_AUTO_CREATE_WAIT_S)
+        partitions, replicas = self._config["num.partitions"], self._config["default.replication.factor"]
+        known = self._watcher.state.topics
+        wanted: dict[str, NewTopic] = {}
 
-    async def add_partitions(
-        self,
-        name: str,
-        total: int,
-        assignment: Sequence[Sequence[int]] | None,
-        *,
-        timeout_s: float,
-        validate_only: bool = False,
-    ) -> None:
-        """Extend a topic and wait until the new leaders serve. Raises the controller's errors, PolicyViolation (44)."""
-        topic = self._watcher.state.topics.get(name)
-        limit = self._config["max.partitions.per.request"]
-        if topic is not None and total - len(topic.partitions) > limit:
-            raise PolicyViolation(
-                f"topic {name}: {total - len(topic.partitions)} more partitions are above "
-                f"max.partitions.per.request={limit}"
-            )
-        self._replicas.check_room()
+        def look() -> Work[None]:
+            for name in names:
+                yield None
+                if name in known or name in wanted or name in INTERNAL_TOPICS or topic_name_problem(name) is not None:
+                    continue
+                wanted[name] = NewTopic(name, partitions, replicas)
+                # No more than it takes to see that they are too many.
+                self.check_size(len(wanted) * partitions)
+
         try:
-            extended = await self._controller.create_partitions(name, total, assignment, validate_only=validate_only)
-        except RegistryError as error:
-            raise RequestTimedOut(f"the registry failed: {error}") from error
-        if validate_only:
+            await self._slices.run(look())
+        except PolicyViolation as error:
+            logger.warning("no topic is created for a metadata request: %s", error)
             return
-        if await self._not_served({name: extended}, timeout_s):
-            raise RequestTimedOut(f"topic {name} has been extended, but a partition has no leader after {timeout_s} s")
+        if wanted:
+            await self.create(list(wanted.values()), timeout_s=_AUTO_CREATE_WAIT_S)
+
+    async def extend(
+        self, extensions: Sequence[Extension], *, timeout_s: float, validate_only: bool = False
+    ) -> dict[str, KafkaError | None]:
+        """Give topics more partitions and wait until their leaders serve; give each one's error, None for success."""
+        topics = self._watcher.state.topics
+        added = sum(
+            extension.total - len(topics[extension.name].partitions)
+            for extension in extensions
+            if extension.name in topics and extension.total > len(topics[extension.name].partitions)
+        )
+        names = [extension.name for extension in extensions]
+        try:
+            self.check_size(added)
+            self._replicas.check_room()
+            extended = await self._controller.extend_topics(extensions, validate_only=validate_only)
+        except KafkaError as error:
+            return dict.fromkeys(names, error)
+        except RegistryError as error:
+            return dict.fromkeys(names, RequestTimedOut(f"the registry failed: {error}"))
+        results = {name: found if isinstance(found, KafkaError) else None for name, found in extended.items()}
+        if validate_only:
+            return results
+        done = {name: found for name, found in extended.items() if isinstance(found, TopicAssignment)}
+        for name in await self._not_served(done, timeout_s):
+            results[name] = RequestTimedOut(
+                f"topic {name} has been extended, but a partition has no leader after {timeout_s} s"
+            )
+        return results
 
     async def delete(self, names: Sequence[str], *, timeout_s: float) -> dict[str, KafkaError | None]:
         """Delete topics and wait until this broker serves them no more; give each one's error, None for success."""
@@ -183,13 +237,17 @@ class Topics:
         except RegistryError as error:
             return dict.fromkeys(names, RequestTimedOut(f"the registry failed: {error}"))
 
+        left = [(name, ids.get(name)) for name, error in results.items() if error is None]
+
         def gone() -> bool:
+            # As in _not_served: each is looked at once it has gone, and the last ones go last.
             topics, unreadable = self._watcher.state.topics, self._watcher.state.unreadable_topics
-            return unreadable.isdisjoint(name for name, error in results.items() if error is None) and all(
-                name not in topics or topics[name].topic_id != topic_id
-                for name, topic_id in ids.items()
-                if results[name] is None
-            )
+            while left:
+                name, topic_id = left[-1]
+                if name in unreadable or (name in topics and topics[name].topic_id == topic_id):
+                    break
+                left.pop()
+            return not left
 
         if not await self._replicas.wait_until(gone, timeout_s):
             late = RequestTimedOut(f"the deletion is not complete after {timeout_s} s; it goes on")

@@ -1,4 +1,4 @@
-"""Files and directories that have been renamed out of use and wait for their removal.
+"""Files and directories that are renamed out of use and wait for their removal.
 
 Readers may still be in the middle of them: a slice of a log keeps its file open, so what is removed here is only the
 name. The delay (``file.delete.delay.ms``) is Kafka's, and lets an operator rescue what went by mistake.
@@ -11,8 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from spark_kafkalite.log.fs import Fs, remove_tree
+
+if TYPE_CHECKING:
+    from spark_kafkalite.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +47,39 @@ class DeletionJob:
                 remove_tree(self._fs, path)
             except OSError as error:
                 logger.warning("cannot remove %s: %s; the next start tries again", path, error.strerror or error)
+
+
+class RetireJob:
+    """Directories of logs to rename, each with its new path. ``run`` may be called in any thread.
+
+    One sync of a log directory makes all renames in it last: thousands of syncs would take minutes. Until then a power
+    cut may bring the directories back; the next start finds that no topic owns them.
+    """
+
+    __slots__ = ("_fs", "failed", "logs", "renamed")
+
+    def __init__(self, fs: Fs, logs: Sequence[tuple[PartitionLog, str]]) -> None:
+        self._fs = fs
+        self.logs = logs
+        self.renamed: list[tuple[PartitionLog, str]] = []
+        self.failed: dict[PartitionLog, OSError] = {}
+
+    def run(self) -> None:
+        """Rename everything; what is on a disk that is offline stays as it is."""
+        renamed: dict[str, list[tuple[PartitionLog, str]]] = {}
+        for log, target in self.logs:
+            if log.disk.offline is None:
+                try:
+                    log.disk.persist(partial(self._fs.rename, log.directory, target))
+                    renamed.setdefault(log.disk.path, []).append((log, target))
+                except OSError as error:
+                    self.failed[log] = error
+        for parent, logs in renamed.items():
+            try:
+                self._fs.sync_directory(parent)
+                self.renamed += logs
+            except OSError as error:
+                self.failed.update((log, error) for log, _ in logs)
 
 
 class Deletions:

@@ -38,7 +38,7 @@ from spark_kafkalite.log.checkpoint import (
 )
 from spark_kafkalite.log.checkpoints import CheckpointJob, Checkpoints
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.deletions import DeletionJob, Deletions
+from spark_kafkalite.log.deletions import DeletionJob, Deletions, RetireJob
 from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
@@ -332,9 +332,22 @@ class LogManager:
 
         UnknownTopicOrPartition (3) when there is none, KafkaStorageError (56) when it cannot be renamed.
         """
-        log, path = self._retire(topic_partition, "delete")
-        if log.disk.offline is None:
+        job = self.start_deletion([topic_partition])
+        job.run()
+        for error in self.finish_deletion(job):
+            raise error
+
+    def start_deletion(self, topic_partitions: Iterable[TopicPartition]) -> RetireJob:
+        """Take logs out of use. The caller runs the job, in any thread, and then calls ``finish_deletion`` in its own;
+        none of the partitions may get a log meanwhile. UnknownTopicOrPartition (3) when one has none."""
+        return self._start_retiring(topic_partitions, "delete")
+
+    def finish_deletion(self, job: RetireJob) -> list[KafkaStorageError]:
+        """Have what the job has renamed removed after ``file.delete.delay.ms``; return what could not be renamed."""
+        problems = self._finish_retiring(job)
+        for log, path in job.renamed:
             self._deletions.add_directory(self._clock.monotonic_s() + log.config.file_delete_delay_ms / 1000, path)
+        return problems
 
     def delete_files(self, log: PartitionLog, paths: Sequence[str]) -> None:
         """Have files that ``LocalLog.retire`` has renamed removed after the topic's ``file.delete.delay.ms``."""
@@ -345,29 +358,35 @@ class LogManager:
 
         For logs that belong to no topic any more, or to an older one of the same name.
         """
-        return self._retire(topic_partition, "stray")[1]
+        job = self._start_retiring([topic_partition], "stray")
+        job.run()
+        for error in self._finish_retiring(job):
+            raise error
+        # Without its disk its files cannot be reached. When they can be, a start finds that no topic owns them.
+        return job.renamed[0][1] if job.renamed else job.logs[0][0].directory
 
-    def _retire(self, topic_partition: TopicPartition, suffix: str) -> tuple[PartitionLog, str]:
-        log = self.logs.get(topic_partition)
-        if log is None:
-            raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
-        log.close(clean=False)
-        parent = log.disk.path
-        target = name_out_of_use(log.directory, suffix)
-        if log.disk.offline is not None:
-            # Its files cannot be reached. When they can be, a start finds that no topic owns them.
-            target = log.directory
-        else:
-            try:
-                log.disk.persist(lambda: self.fs.rename(log.directory, target))
-                self.fs.sync_directory(parent)
-            except OSError as error:
-                raise KafkaStorageError(f"cannot rename {log.directory}: {error.strerror or error}") from error
-        del self.logs[topic_partition]
-        self.dirty.discard(log)
-        self.log_starts.forget(log)
-        self.checkpoints.forget(topic_partition)
-        return log, target
+    def _start_retiring(self, topic_partitions: Iterable[TopicPartition], suffix: str) -> RetireJob:
+        logs = []
+        for topic_partition in topic_partitions:
+            log = self.logs.pop(topic_partition, None)
+            if log is None:
+                raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
+            log.close(clean=False)
+            self.dirty.discard(log)
+            logs.append((log, name_out_of_use(log.directory, suffix)))
+        return RetireJob(self.fs, logs)
+
+    def _finish_retiring(self, job: RetireJob) -> list[KafkaStorageError]:
+        for log, _ in job.logs:
+            if log in job.failed:
+                self.logs.setdefault(log.topic_partition, log)
+            else:
+                self.log_starts.forget(log)
+                self.checkpoints.forget(log.topic_partition)
+        return [
+            KafkaStorageError(f"cannot rename {log.directory}: {error.strerror or error}")
+            for log, error in job.failed.items()
+        ]
 
     def update_configs(self) -> None:
         """Ask for every topic's configuration again, after the broker's or a topic's settings have changed."""
