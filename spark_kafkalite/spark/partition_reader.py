@@ -19,11 +19,11 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from spark_kafkalite.client.arrow import RecordBatchMaker
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.spark.arrow import RecordBatchMaker
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
 from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.offset_ranges import DataLoss, OffsetRange
