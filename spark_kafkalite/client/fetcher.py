@@ -20,10 +20,11 @@ from typing import Final, Self
 from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient
 from spark_kafkalite.client.connection import BrokerConnection
 from spark_kafkalite.client.fetch_requests import FetchFrom, FetchLimits, fetch
-from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from
+from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from, unreadable
 from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.errors import (
     BrokerUnreachable,
+    CorruptMessage,
     KafkaliteError,
     LeaderNotAvailable,
     OffsetOutOfRange,
@@ -160,6 +161,9 @@ class RangeFetcher:
             except KafkaliteError as error:
                 if self._closed.is_set():
                     return
+                if isinstance(error, CorruptMessage):
+                    # Kafka calls this retriable, for producers: a broker's damaged log does not mend itself.
+                    raise
                 pause_s = backoff.next_s()
                 if not is_retriable(error) or deadline.left_s() <= pause_s:
                     raise
@@ -204,7 +208,8 @@ class RangeFetcher:
         if fetched.error_code == OffsetOutOfRange.code:
             raise self._out_of_range(position, deadline)
         if fetched.error_code:
-            raise error_for(fetched.error_code, f"{topic_partition}: cannot be fetched from offset {position}")
+            error = error_for(fetched.error_code, f"{topic_partition}: cannot be fetched from offset {position}")
+            raise unreadable(topic_partition, position, error) if isinstance(error, CorruptMessage) else error
         piece = FetchedBatches(
             topic_partition,
             fetched,

@@ -23,7 +23,7 @@ from spark_kafkalite.client.arrow import RecordBatchMaker
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
 from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.offset_ranges import DataLoss, OffsetRange
@@ -82,10 +82,13 @@ def _read_range(
                 for columns in columns_from(pieces, with_headers=with_headers, max_rows=MAX_ROWS, max_bytes=MAX_BYTES):
                     yield maker.batch(columns)
             except KafkaliteError as error:
-                raise SparkConditionError(
-                    READ_FAILED,
-                    f"{whole}: {error}; Spark repeats the task, look at the brokers when that does not help",
-                ) from error
+                advice = "look at the brokers when that does not help"
+                if isinstance(error, (CorruptMessage, InvalidRecord)):
+                    advice = (
+                        "when that does not help, take the bytes unchecked with kafka.check.crcs=false, or read up to "
+                        "the batch, and from behind it on with startingOffsets"
+                    )
+                raise SparkConditionError(READ_FAILED, f"{whole}: {error}; Spark repeats the task: {advice}") from error
         if not lost:
             return
         position = _after_loss(plan, whole, lost[0])
