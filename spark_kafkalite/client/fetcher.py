@@ -75,8 +75,13 @@ class RangeFetcher:
         read_ahead: int = 2,
         timeout_ms: int = 120_000,
         check_crcs: bool = True,
+        unknown_timeout_ms: int | None = None,
     ) -> None:
-        """``end_offset`` is exclusive. ``timeout_ms`` bounds the time without progress, retries included."""
+        """``end_offset`` is exclusive. ``timeout_ms`` bounds the time without progress, retries included.
+
+        ``unknown_timeout_ms`` is for how long the brokers may know nothing of the partition, before that is raised as
+        UnknownTopicOrPartition; None is ``timeout_ms``.
+        """
         self._cluster = cluster
         self._topic_partition = topic_partition
         self._position = start_offset
@@ -85,6 +90,7 @@ class RangeFetcher:
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._check_crcs = check_crcs
+        self._unknown_timeout_ms = timeout_ms if unknown_timeout_ms is None else unknown_timeout_ms
         self._pool = BufferPool()
         self._pieces: queue.Queue[FetchedBatches | BaseException | None] = queue.Queue(max(1, read_ahead))
         self._closed = threading.Event()
@@ -109,6 +115,16 @@ class RangeFetcher:
             if isinstance(piece, BaseException):
                 raise piece
             yield piece
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """What is read."""
+        return self._topic_partition
+
+    @property
+    def position(self) -> int:
+        """The next offset to be fetched; all before it have been yielded, or are about to be."""
+        return self._position
 
     def close(self) -> None:
         """Stop fetching and end the thread. May be called more than once."""
@@ -155,6 +171,7 @@ class RangeFetcher:
         config = self._cluster.config
         backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         deadline = Deadline.after_ms(self._timeout_ms)
+        unknown_deadline: Deadline | None = None
         while self._position < self._end_offset and not self._closed.is_set():
             try:
                 piece = self._fetch_once(deadline)
@@ -165,6 +182,12 @@ class RangeFetcher:
                     # Kafka calls this retriable, for producers: a broker's damaged log does not mend itself.
                     raise
                 pause_s = backoff.next_s()
+                if not isinstance(error, UnknownTopicOrPartition):
+                    unknown_deadline = None
+                elif unknown_deadline is None:
+                    unknown_deadline = Deadline.after_ms(self._unknown_timeout_ms)
+                elif unknown_deadline.passed():
+                    raise
                 if not is_retriable(error) or deadline.left_s() <= pause_s:
                     raise
                 self._closed.wait(pause_s)
@@ -172,6 +195,7 @@ class RangeFetcher:
                     self._drop_connection()
                     self._refresh(deadline)
                 continue
+            unknown_deadline = None
             if piece is None:
                 if deadline.passed():
                     raise self._no_progress()

@@ -165,6 +165,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _latest_for(self, start_offsets: Offsets, is_first: bool) -> Offsets:
         if self._frozen is None:
             return self._latest_now(start_offsets)
+        self._look_at_frozen(self._frozen, {} if is_first else start_offsets)
         if is_first:
             # The start was resolved after the end was frozen: records and partitions that came in between belong to the
             # next run, and the end must not lie before the start, nor lack a partition of it.
@@ -172,6 +173,18 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 tp: max(self._frozen.get(tp, 0), start_offsets.get(tp, 0)) for tp in {**self._frozen, **start_offsets}
             }
         return self._frozen
+
+    def _look_at_frozen(self, frozen: Offsets, start_offsets: Offsets) -> None:
+        """Take out of the end of an AvailableNow run what was deleted since.
+
+        And take in what it lacks of the start, which nobody knew when the run began: it may be there all the same.
+        """
+        known = {tp.topic for tp in {**start_offsets, **frozen}}
+        there = set(self._lookup.assigned(known).partitions)
+        for tp in [tp for tp in frozen if tp not in there]:
+            del frozen[tp]
+        if missed := [tp for tp in start_offsets if tp in there and tp not in frozen]:
+            frozen.update(self._lookup.latest(missed, start_offsets))
 
     def _latest_now(self, start_offsets: Mapping[TopicPartition, int]) -> Offsets:
         assigned = self._lookup.assigned({tp.topic for tp in start_offsets})
