@@ -79,11 +79,11 @@ class ClusterOffsets:
 
     # Partitions -----------------------------------------------------------------------------------------------------
 
-    def check(self) -> Assigned:
+    def check(self, *, all_there: bool = True) -> Assigned:
         """Return the partitions now, or raise soon: the check that ``.load()`` makes.
 
         Whether a stream goes on from a checkpoint is not known here, so with ``failOnDataLoss=false`` some of the
-        topics may be gone; where one must be there, the read's begin says so.
+        topics may be gone; where one must be there, the read's begin says so. ``all_there`` False: so may any be.
         """
         timeout_ms = min(CHECK_TIMEOUT_MS, self._config_timeout_ms())
         deadline = Deadline.after_ms(timeout_ms)
@@ -96,7 +96,7 @@ class ClusterOffsets:
                     raise self._explained(error) from None
                 time.sleep(0.1)
                 continue
-            if absent and (self._options.fail_on_data_loss or not assigned.partitions):
+            if all_there and absent and (self._options.fail_on_data_loss or not assigned.partitions):
                 raise self._not_found(absent)
             return assigned
 

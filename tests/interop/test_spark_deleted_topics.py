@@ -18,6 +18,7 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.spark import cluster_offsets, partition_reader
 from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
+from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.partition_reader import read_task
@@ -185,6 +186,8 @@ def test_some_topics_may_be_gone_at_load_only_where_data_may_be_lost(
         KafkaliteDataSource(given).schema()
     lossy = {**given, "failOnDataLoss": "false"}
     KafkaliteDataSource(lossy).schema()
+    # The listener commits what was read of the others, whatever is gone.
+    assert set(ClusterOffsets(reader_options(given)).check(all_there=False).topic_ids) == {"there"}
     # A read that begins needs them all.
     with pytest.raises(SparkConditionError, match=not_found):
         KafkaliteStreamReader(reader_options(lossy), READ_SCHEMA).initialOffset()
