@@ -8,7 +8,7 @@ so that ``maxRecordsPerPartition`` also applies to a read from earliest to lates
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -55,12 +55,8 @@ class KafkaliteBatchReader(DataSourceReader):
             start = lookup.resolved(self._starting, assigned.partitions, starting=True)
         end = lookup.resolved(self._ending, assigned.partitions, starting=False)
         end = lookup.within_log(self._ending, end)
-        if gone := [tp for tp in assigned.partitions if tp not in start or tp not in end]:
-            loss = DataLoss(LOSS_PARTITIONS_DELETED, f"{listed(gone)} went away just now; was a topic deleted?")
-            if self._options.fail_on_data_loss:
-                raise loss.error()
-            _LOG.warning("%s", loss.warning())
-            end = {tp: offset for tp, offset in end.items() if tp in start}
+        end = {tp: offset for tp, offset in end.items() if tp in start}
+        report_gone(self._options, assigned.partitions, end)
         check_resolved(start, end)
         tasks = planned_tasks(self._options, ranges_between(start, end))
         # With no task at all Spark would call read() with a partition of its own making.
@@ -71,6 +67,15 @@ class KafkaliteBatchReader(DataSourceReader):
         from spark_kafkalite.spark.partition_reader import read_task
 
         return read_task(self._plan, partition)
+
+
+def report_gone(options: ReaderOptions, listed_before: Iterable[TopicPartition], found: Offsets) -> None:
+    """Raise, or warn, where partitions went away between the look at the topics and that at their offsets."""
+    if gone := [tp for tp in listed_before if tp not in found]:
+        loss = DataLoss(LOSS_PARTITIONS_DELETED, f"{listed(gone)} went away just now; was a topic deleted?")
+        if options.fail_on_data_loss:
+            raise loss.error()
+        _LOG.warning("%s", loss.warning())
 
 
 def planned_tasks(options: ReaderOptions, ranges: list[OffsetRange]) -> list[list[OffsetRange]]:

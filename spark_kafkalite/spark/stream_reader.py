@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.batch_reader import planned_tasks
+from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
 from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED
 from spark_kafkalite.spark.offset_ranges import (
@@ -109,9 +109,11 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if self._starting.committed:
                 from spark_kafkalite.spark.offset_registry import committed_start
 
-                self._initial = committed_start(self._options, self._lookup, assigned)
+                initial = committed_start(self._options, self._lookup, assigned)
             else:
-                self._initial = self._lookup.resolved(self._starting, assigned.partitions, starting=True)
+                initial = self._lookup.resolved(self._starting, assigned.partitions, starting=True)
+            report_gone(self._options, assigned.partitions, initial)
+            self._initial = initial
             _LOG.info("starting at %s", to_json(self._initial))
         return to_json(self._initial)
 
