@@ -164,7 +164,7 @@ class RowSource:
                 if error is not None:
                     state.error = error
                     state.drop_buffered()
-                    ahead.report_unreadable(state.topic_partition, error)
+                    ahead.report_unreadable(state.topic_partition, next_offset, error)
             ahead.changed.notify_all()
 
     def return_until(self, decoded: DecodedRows, until: int) -> None:

@@ -78,8 +78,8 @@ class ReadAhead:
         self._keeper: threading.Thread | None = None
         self.closed = False
         self._reported: set[str] = set()
-        # When the last line about a damaged batch was logged.
-        self._unreadable_s: dict[TopicPartition, float] = {}
+        # Where the damaged batch was that was logged last, and when that was.
+        self._unreadable: dict[TopicPartition, tuple[int, float]] = {}
         self._rotation = 0
         cluster.add_listener(self._on_metadata)
 
@@ -234,11 +234,12 @@ class ReadAhead:
             self._reported.add(text)
             _LOG.warning("consumer: %s; it is tried again", text)
 
-    def report_unreadable(self, topic_partition: TopicPartition, error: KafkaliteError) -> None:
-        """Log a batch that cannot be read, which polls raise from now on: at most once a minute for each partition."""
+    def report_unreadable(self, topic_partition: TopicPartition, position: int, error: KafkaliteError) -> None:
+        """Log that what is at a position cannot be read, and polls raise it: of the same one at most once a minute."""
         now_s = self._clock.monotonic_s()
-        if now_s - self._unreadable_s.get(topic_partition, -math.inf) >= _UNREADABLE_PAUSE_S:
-            self._unreadable_s[topic_partition] = now_s
+        logged, logged_s = self._unreadable.get(topic_partition, (-1, -math.inf))
+        if position != logged or now_s - logged_s >= _UNREADABLE_PAUSE_S:
+            self._unreadable[topic_partition] = position, now_s
             _LOG.error("consumer: %s", error)
 
     # One thread per broker ------------------------------------------------------------------------------------------
@@ -391,7 +392,7 @@ class ReadAhead:
             )
             if isinstance(error, CorruptMessage):
                 # Kafka calls this retriable, for producers: a broker's damaged log does not mend itself.
-                self._fail(state, unreadable(state.topic_partition, position.offset, error))
+                self._fail(state, position.offset, unreadable(state.topic_partition, position.offset, error))
                 return
             if not is_retriable(error):
                 state.error = error
@@ -416,7 +417,7 @@ class ReadAhead:
                 memory=memory,
             )
         except KafkaliteError as error:
-            self._fail(state, error)
+            self._fail(state, position.offset, error)
             return
         if piece.is_exhausted:
             return
@@ -424,10 +425,10 @@ class ReadAhead:
         state.buffered.append(piece)
         state.buffered_bytes += piece.size_bytes
 
-    def _fail(self, state: PartitionState, error: KafkaliteError) -> None:
+    def _fail(self, state: PartitionState, position: int, error: KafkaliteError) -> None:
         """Have a partition's polls raise, once what was fetched before is used up; the lock is held."""
         state.error = error
-        self.report_unreadable(state.topic_partition, error)
+        self.report_unreadable(state.topic_partition, position, error)
 
     def _out_of_range(self, state: PartitionState, offset: int) -> None:
         if state.buffered:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_kafkalite import Consumer, Producer
+from spark_kafkalite import Consumer, ConsumerConnector, Producer
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import TopicPartition
@@ -31,7 +31,7 @@ DAMAGES = {
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("damaged")) as running:
+    with BrokerProcess(tmp_path_factory.mktemp("damaged"), registry_port=0) as running:
         yield running
 
 
@@ -91,6 +91,23 @@ def test_a_damaged_batch_is_named_and_can_be_passed(
         while len(found) < 4 and time.monotonic() < deadline:
             found += read(consumer)
         assert found == [0, 1, 4, 5]
+
+
+def test_a_message_stream_says_the_same(
+    broker: BrokerProcess, partition: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {
+        "group.id": f"of-{partition.topic}",
+        "zookeeper.connect": broker.registry_connect,
+        "auto.offset.reset": "smallest",
+        "consumer.timeout.ms": 20_000,
+    }
+    with ConsumerConnector(settings) as connector:
+        stream = iter(connector.create_message_streams({partition.topic: 1})[partition.topic][0])
+        assert [next(stream).offset for _ in range(2)] == [0, 1]
+        with pytest.raises(CorruptMessage, match=f"^{partition}: the batch at offset 2 cannot be read: "):
+            next(stream)
+    assert f"consumer: {partition}: the batch at offset 2 cannot be read: " in caplog.text
 
 
 def test_a_spark_task_fails_at_once_and_names_it(broker: BrokerProcess, partition: TopicPartition) -> None:
