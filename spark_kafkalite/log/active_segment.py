@@ -153,7 +153,8 @@ class ActiveSegment(Segment):
         if self.first_timestamp_ms >= 0 and max_timestamp >= 0:
             waited_ms = max_timestamp - self.first_timestamp_ms
         else:
-            waited_ms = clock.wall_ms() - self.created_ms
+            # Created in the future, by a clock that was put right since: as good as long ago.
+            waited_ms = abs(clock.wall_ms() - self.created_ms)
         return waited_ms > config.segment_ms - self.roll_jitter_ms
 
     def preallocate(self, size_bytes: int) -> None:

@@ -43,9 +43,9 @@ from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.recovery import LoadedLog, forget_producers, load_log, rebuild_producers
 from spark_kafkalite.log.scan import OnBytes
 from spark_kafkalite.log.segment import DELETED_SUFFIX, LogSlice, Segment
-from spark_kafkalite.model import Offset, TimestampType, TopicPartition
+from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import LOG_APPEND_TIME_BIT, BatchHeader
+from spark_kafkalite.records.layout import BatchHeader
 
 
 class AppendResult(NamedTuple):
@@ -99,7 +99,6 @@ class PartitionLog(LocalLog):
         self.cut_bytes = loaded.cut_bytes
         # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
         self.swapped_at_start = loaded.swapped
-        self._last_append_time_ms = loaded.last_append_time_ms
 
     @classmethod
     def open(
@@ -232,8 +231,8 @@ class PartitionLog(LocalLog):
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         if config.message_timestamp_type == "LogAppendTime":
-            # The wall clock may be set back; the times of one log may not.
-            append_time_ms = max(self._clock.wall_ms(), self._last_append_time_ms)
+            # The clock as it is, as in Kafka: times that may not go back would keep one wrong moment of it for ever.
+            append_time_ms = self._clock.wall_ms()
             kernel.stamp(batch, 0, base_offset, leader_epoch, append_time_ms)
             header = header._replace(max_timestamp=append_time_ms)
         else:
@@ -243,8 +242,6 @@ class PartitionLog(LocalLog):
             self.assign_leader_epoch(leader_epoch, sync=False)
         try:
             self._write(batch, base_offset, last_offset, header.max_timestamp)
-            if append_time_ms >= 0:
-                self._last_append_time_ms = append_time_ms
             if has_producer:
                 seen_ms = append_time_ms if append_time_ms >= 0 else self._clock.wall_ms()
                 self.producers.update(header, base_offset, seen_ms)
@@ -274,14 +271,12 @@ class PartitionLog(LocalLog):
         if self.failure is not None or self.closed:
             raise self._unusable()
         try:
-            last = self.segments.active.read_tail()
+            self.segments.active.read_tail()
         except CorruptMessage as error:
             self.failure = f"cannot append to {self.topic_partition}: {error}; a restart of the broker recovers the log"
             raise KafkaStorageError(self.failure) from error
         except OSError as error:
             raise self._fail("read the end of", error) from error
-        if last is not None and last.attributes & LOG_APPEND_TIME_BIT:
-            self._last_append_time_ms = last.max_timestamp
 
     def _check_sequence(self, header: BatchHeader) -> ProducerBatch | None:
         try:
@@ -328,8 +323,6 @@ class PartitionLog(LocalLog):
                 self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset, sync=False)
             piece = view[position : position + header.size_bytes]
             self._write(piece, header.base_offset, header.last_offset, header.max_timestamp)
-            if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-                self._last_append_time_ms = max(self._last_append_time_ms, header.max_timestamp)
             if header.producer_id >= 0:
                 self.producers.update(header, header.base_offset, self._clock.wall_ms())
             position += header.size_bytes

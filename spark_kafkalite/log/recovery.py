@@ -43,7 +43,6 @@ from spark_kafkalite.log.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
 from spark_kafkalite.log.segment import Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.log.time_index import TimeIndex
-from spark_kafkalite.records.layout import LOG_APPEND_TIME_BIT
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,6 @@ class LoadedLog(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
-    last_append_time_ms: int = -1
     recovered_segments: int = 0
     cut_bytes: int = 0
     cleaned_until_offset: int = 0
@@ -207,7 +205,6 @@ class _Loader:
         """Open the log as a clean stop has left it. CorruptMessage when the active segment says otherwise."""
         fs, bases, found = self._files.fs, self._bases, self._found
         active = self._active(bases[-1])
-        last = None
         if bases[-1] < self._recovery_point and self._recovery_point in found.snapshots and active.size_bytes:
             # A clean stop flushes the log and takes a snapshot at its end; only then is the checkpoint written. So the
             # end is known, and indexes need not be read before somebody appends or asks for times.
@@ -226,9 +223,8 @@ class _Loader:
         producers.map_end_offset = end
         if len(found.snapshots) > len(bases):
             drop_snapshots(fs, self._directory, bases, producers.snapshot_offset, end)
-        append_time = last.max_timestamp if last and last.attributes & LOG_APPEND_TIME_BIT else -1
         start = max(self._log_start_offset, bases[0])
-        return LoadedLog(segments, self._epochs, producers, start, end, end, append_time)
+        return LoadedLog(segments, self._epochs, producers, start, end, end)
 
     # After a crash --------------------------------------------------------------------------------------------------
 
@@ -279,7 +275,6 @@ class _Loader:
             start,
             end,
             end,
-            scan.last_append_time_ms,
             len(recovered),
             scan.cut_bytes,
         )

@@ -25,6 +25,8 @@ from spark_kafkalite.testing.memory_fs import MemoryFs
 
 LogOpener = Callable[..., PartitionLog]
 
+_YEAR_MS = 365 * 86_400_000
+
 
 def append(log: PartitionLog, count: int = 1, *, epoch: int = 0, **batch: object) -> AppendResult:
     data = make_batch(count, **batch)  # type: ignore[arg-type]
@@ -66,20 +68,60 @@ def test_stored_batch_is_the_sent_one_but_for_offset_and_epoch(open_log: LogOpen
     kernel.check_crc(stored, 0, len(stored))
 
 
-def test_log_append_time_never_goes_back(open_log: LogOpener, clock: ManualClock) -> None:
+def test_log_append_time_is_the_clock_as_it_is(open_log: LogOpener, clock: ManualClock) -> None:
     log = open_log(message_timestamp_type="LogAppendTime")
-    first = append(log)
-    assert first.log_append_time_ms == clock.wall_ms()
-    clock.jump_wall(-3_600_000)
-    assert append(log).log_append_time_ms == first.log_append_time_ms
-    piece = log.read(1, 1 << 20, 2)
+    right_ms = clock.wall_ms()
+    assert append(log).log_append_time_ms == right_ms
+    clock.jump_wall(_YEAR_MS)
+    assert append(log).log_append_time_ms == right_ms + _YEAR_MS
+    clock.jump_wall(-_YEAR_MS)
+    assert append(log).log_append_time_ms == right_ms
+    piece = log.read(2, 1 << 20, 3)
     assert piece is not None
     stored = piece.read()
-    assert header_of(stored).max_timestamp == first.log_append_time_ms
+    assert header_of(stored).max_timestamp == right_ms
     assert header_of(stored).attributes & 0x08
     kernel.check_crc(stored, 0, len(stored))
     log.close()
-    assert append(open_log(message_timestamp_type="LogAppendTime")).log_append_time_ms == first.log_append_time_ms
+    for clean in (True, False):
+        again = open_log(message_timestamp_type="LogAppendTime", clean=clean)
+        assert append(again).log_append_time_ms == right_ms
+        again.close()
+
+
+def test_one_moment_of_a_wrong_clock_is_one_record_s(open_log: LogOpener, clock: ManualClock) -> None:
+    """Look-ups by time and rolls by time, with a record from the future in the middle."""
+    settings = {"message_timestamp_type": "LogAppendTime", "segment_ms": 10_000, "index_interval_bytes": 1}
+    log = open_log(**settings)
+    times: list[int] = []
+    for step in range(8):
+        clock.jump_wall(1000)
+        wrong_ms = _YEAR_MS if step == 3 else 0
+        clock.jump_wall(wrong_ms)
+        times.append(append(log).log_append_time_ms)
+        clock.jump_wall(-wrong_ms)
+    # The record from the future has begun a segment, in which nothing is older: it is the first at or after any time.
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+    log.close()
+    for clean in (True, False):
+        log = open_log(clean=clean, **settings)
+        for wanted_ms in (times[0], times[1] + 1, times[2], times[5], times[3], times[3] + 1):
+            found = log.offset_for_timestamp(wanted_ms, log.log_end_offset)
+            expected = next(((offset, time) for offset, time in enumerate(times) if time >= wanted_ms), None)
+            assert (found and (found.offset, found.timestamp_ms)) == expected
+        largest = log.offset_of_max_timestamp(log.log_end_offset)
+        assert largest is not None
+        assert (largest.offset, largest.timestamp_ms) == (3, times[3])
+        log.close()
+
+
+def test_segment_made_by_a_clock_that_was_ahead_rolls_by_time(open_log: LogOpener, clock: ManualClock) -> None:
+    clock.jump_wall(_YEAR_MS)
+    log = open_log(segment_ms=10_000)
+    append(log, 1, timestamp_ms=-1)
+    clock.jump_wall(-_YEAR_MS)
+    append(log, 1, timestamp_ms=-1)
+    assert [segment.base_offset for segment in log.segments] == [0, 1]
 
 
 def test_batch_larger_than_a_segment_is_refused(open_log: LogOpener) -> None:
