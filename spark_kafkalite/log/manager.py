@@ -41,7 +41,15 @@ from spark_kafkalite.log.deletions import DeletionJob, Deletions
 from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
-from spark_kafkalite.log.loading import FoundLog, Loading, name_out_of_use, survey, without_doubles
+from spark_kafkalite.log.holes import marker_text
+from spark_kafkalite.log.loading import (
+    FoundLog,
+    Loading,
+    name_out_of_use,
+    report_vanished,
+    survey,
+    without_doubles,
+)
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -94,6 +102,8 @@ class LogManager:
         self._topic_id_of = topic_id_of
         # Logs that are there and could not be opened for want of room or descriptors, with the reason.
         self._unopened: dict[TopicPartition, tuple[FoundLog, str]] = {}
+        # Logs that the checkpoints name and whose directories are gone: the topic's id and where the log had ended.
+        self._vanished: dict[TopicPartition, tuple[bytes | None, int]] = {}
         self._deletions = Deletions(fs)
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
@@ -120,6 +130,7 @@ class LogManager:
         KafkaStorageError when no directory is left, ConfigError when two directories hold the same partition.
         """
         found: list[FoundLog] = []
+        vanished: dict[TopicPartition, tuple[str, int, int]] = {}
         for directory in self.directories.online:
             try:
                 here = survey(self.fs, directory.path)
@@ -129,10 +140,17 @@ class LogManager:
             found += here.logs
             self.was_clean &= here.clean
             self.checkpoints.high_watermarks.update(here.high_watermarks)
+            vanished.update({key: (directory.path, *offsets) for key, offsets in here.vanished.items()})
             for path in here.deleted:
                 self._deletions.add_directory(self._clock.monotonic_s(), path)
         found.sort(key=lambda each: each.key)
         found = without_doubles(self.fs, found, self._topic_id_of)
+        for key in sorted(vanished.keys() - {each.key for each in found}):
+            # Without the topic nobody misses it.
+            topic_id = self._topic_id_of(key.topic) if self._topic_id_of is not None else None
+            if self._topic_id_of is None or topic_id is not None:
+                report_vanished(vanished[key][0], key, *vanished[key][1:])
+                self._vanished[key] = topic_id, vanished[key][2]
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.clean}
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
@@ -211,6 +229,7 @@ class LogManager:
                 sync=sync,
                 on_bytes=self._loading.on_bytes,
                 disk=disk,
+                stopped_with=found.stopped_with,
             )
 
         try:
@@ -301,8 +320,10 @@ class LogManager:
         disk = self.directories.choose(log.disk.path for log in self.logs.values())
         directory = f"{disk.path}/{topic_partition}"
 
+        was_topic_id, end_offset = self._vanished.get(topic_partition, (None, 0))
+
         def make_log() -> PartitionLog:
-            return PartitionLog.create(
+            log = PartitionLog.create(
                 self._files,
                 directory,
                 topic_partition,
@@ -314,9 +335,15 @@ class LogManager:
                 on_truncated=self.log_starts.truncated,
                 disk=disk,
             )
+            if end_offset and was_topic_id in (None, topic_id):
+                # Where the log that has vanished ended: an offset is never given twice.
+                log.truncate_fully(end_offset)
+            return log
 
         try:
-            return disk.persist(make_log)
+            log = disk.persist(make_log)
+            self._vanished.pop(topic_partition, None)
+            return log
         except OSError as error:
             reason = f"cannot make the log {directory}: {error.strerror or error}"
             if kind_of(error) is FailureKind.BROKEN:
@@ -452,12 +479,15 @@ class LogManager:
             self.checkpoint(high_watermarks)
         except KafkaStorageError as error:
             logger.error("the stop is not clean: %s", error)
+            # The next clean start takes the recovery points for the logs' ends.
+            failed.update(disk.path for disk in self.directories)
+        logs_by_directory = self.checkpoints.logs_by_directory()
         for disk in self.directories.online:
             # A log that could not be opened has not been recovered either.
             if disk.path in failed or any(found.log_dir == disk.path for found, _ in self._unopened.values()):
                 continue
-            # The content is Kafka's: a version and a broker epoch, which says nothing here.
-            marker = b'{"version":0,"brokerEpoch":-1}'
+            here = logs_by_directory[disk.path].values()
+            marker = marker_text({str(log.topic_partition): log.segments.sizes() for log in here})
             try:
                 disk.persist(partial(replace_file, self.fs, f"{disk.path}/{CLEAN_SHUTDOWN_FILE}", marker))
             except OSError as error:

@@ -14,6 +14,7 @@ Bytes, flushes and failures are ``local_log``'s; this adds what records mean: of
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from spark_kafkalite.errors import (
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
 )
+from spark_kafkalite.log.active_segment import EndLost
 from spark_kafkalite.log.checkpoint import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
@@ -36,6 +38,8 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.fs import NotInMemory, replace_file, without_waiting
+from spark_kafkalite.log.holes import SegmentSizes
+from spark_kafkalite.log.holes import report as report_holes
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState, snapshot_path
@@ -119,8 +123,12 @@ class PartitionLog(LocalLog):
         sync: bool = True,
         on_bytes: OnBytes | None = None,
         disk: LogDirectory | None = None,
+        stopped_with: SegmentSizes | None = None,
     ) -> PartitionLog:
-        """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails."""
+        """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails.
+
+        After a clean stop the log goes on where it had ended, the recovery point, even if its last records are gone.
+        """
         try:
             topic_id = read_topic_id(files.fs, f"{directory}/{PARTITION_METADATA_FILE}")
         except CheckpointError:
@@ -137,8 +145,9 @@ class PartitionLog(LocalLog):
             now_ms=clock.wall_ms(),
             sync=sync,
             on_bytes=on_bytes,
+            stopped_with=stopped_with,
         )
-        return cls(
+        log = cls(
             files,
             directory,
             topic_partition,
@@ -151,6 +160,26 @@ class PartitionLog(LocalLog):
             on_truncated,
             disk,
         )
+        log._holes = loaded.holes
+        if clean:
+            # What fails is said by ``failure``, and met by the first append.
+            with contextlib.suppress(KafkaStorageError):
+                log._check_end(loaded)
+        report_holes(directory, log._holes)
+        log._holes = ()
+        return log
+
+    def _check_end(self, loaded: LoadedLog) -> None:
+        if loaded.end_is_suspect and self.segments.active.unread_until_offset >= 0:
+            self._make_ready()
+        elif self.log_end_offset < loaded.stopped_at:
+            reason = "the last segment has lost its end" if loaded.found_segments else "all segments are missing"
+            self._go_on_at_end(loaded.stopped_at, reason)
+
+    def _go_on_at_end(self, stopped_at: int, reason: str) -> None:
+        self._go_on_at(stopped_at, reason)
+        self.producers.map_end_offset = stopped_at
+        self.log_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
 
     @classmethod
     def create(
@@ -272,8 +301,14 @@ class PartitionLog(LocalLog):
             raise self._unusable()
         try:
             self.segments.active.read_tail()
+        except EndLost as error:
+            stopped_at = self.segments.active.unread_until_offset
+            self.segments.active.unread_until_offset = -1
+            self.log_end_offset = Offset(error.end_offset)
+            self._go_on_at_end(stopped_at, str(error))
         except CorruptMessage as error:
-            self.failure = f"cannot append to {self.topic_partition}: {error}; a restart of the broker recovers the log"
+            self.is_damaged = True
+            self.fail(f"cannot append to {self.topic_partition}: {error}; a restart of the broker recovers the log")
             raise KafkaStorageError(self.failure) from error
         except OSError as error:
             raise self._fail("read the end of", error) from error
@@ -400,6 +435,7 @@ class PartitionLog(LocalLog):
 
     def offset_for_timestamp(self, timestamp_ms: int, until_offset: int) -> TimestampOffset | None:
         """Return the first record at or after ``timestamp_ms`` and below ``until_offset``; None when there is none."""
+        self._ready_for_times()
         until_offset = min(until_offset, self.log_end_offset)
         try:
             return self._reader.at_or_after(timestamp_ms, self.log_start_offset, until_offset)
@@ -408,11 +444,17 @@ class PartitionLog(LocalLog):
 
     def offset_of_max_timestamp(self, until_offset: int) -> TimestampOffset | None:
         """Return the first record with the largest timestamp of all below ``until_offset``; None when there is none."""
+        self._ready_for_times()
         until_offset = min(until_offset, self.log_end_offset)
         try:
             return self._reader.with_max_timestamp(self.log_start_offset, until_offset)
         except OSError as error:
             raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
+
+    def _ready_for_times(self) -> None:
+        """Read what a fast start has left unread, since the times there count too."""
+        if self.segments.active.unread_until_offset >= 0 and self.failure is None and not self.closed:
+            self._make_ready()
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (the largest known epoch at or below ``leader_epoch``, its end offset); (-1, -1) when unknown."""

@@ -20,15 +20,18 @@ Source: org.apache.kafka.storage.internals.log.LogLoader. Epoch 0 is an epoch li
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.active_segment import ActiveSegment
-from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError
+from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.epochs import LeaderEpochs
 from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.holes import Hole, SegmentSizes, gap_before, sound_end
 from spark_kafkalite.log.log_files import (
     LogFiles,
     drop_segments_below,
@@ -40,7 +43,7 @@ from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_state import ProducerState, load_newest_snapshot, snapshot_path
 from spark_kafkalite.log.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
-from spark_kafkalite.log.segment import Segment
+from spark_kafkalite.log.segment import LOG_SUFFIX, Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.log.time_index import TimeIndex
 
@@ -59,6 +62,13 @@ class LoadedLog(NamedTuple):
     recovered_segments: int = 0
     cut_bytes: int = 0
     cleaned_until_offset: int = 0
+    # What is missing, but at the end after a clean stop.
+    holes: Sequence[Hole] = ()
+    # Where a clean stop has ended the log, as far as that is certain; else 0.
+    stopped_at: int = 0
+    # Whether the directory held any segment, and whether the last one is shorter than a clean stop has left it.
+    found_segments: bool = True
+    end_is_suspect: bool = False
     # Whether ``cleaner-swap`` can be forgotten once the cleaner's checkpoint says ``cleaned_until_offset``.
     swapped: bool = False
 
@@ -75,15 +85,23 @@ def load_log(
     cleaned_until_offset: int = 0,
     sync: bool = True,
     on_bytes: OnBytes | None = None,
+    stopped_with: SegmentSizes | None = None,
 ) -> LoadedLog:
     """Open the log in ``directory``, recovering it unless ``clean``.
 
     ``recovery_point``, ``log_start_offset`` and ``cleaned_until_offset`` are the checkpoints' values, 0 when they have
     none. ``on_bytes`` is told of what is scanned. With ``sync`` what was recovered is on the disk when this returns;
-    without, the caller sees to it before the recovery point is used. Raises OSError when the disk fails.
+    without, the caller sees to it before the recovery point is used. ``stopped_with``: the segments that a clean stop
+    has left, None when nobody knows. Raises OSError when the disk fails.
+
+    What is missing in the middle is in ``holes`` of the result. What is missing at the end of a log that was stopped
+    cleanly lies between its log end and ``stopped_at``, or is to be looked for: ``end_is_suspect``.
     """
     found = list_log_files(files.fs, directory)
     cleaned_until_offset = max(cleaned_until_offset, found.swapped_until_offset)
+    found_segments = bool(found.logs)
+    if clean and log_start_offset > recovery_point:
+        log_start_offset = _believed_start(files, directory, found, log_start_offset)
     drop_segments_below(files.fs, directory, found, log_start_offset)
     loader = _Loader(
         files,
@@ -97,13 +115,38 @@ def load_log(
         cleaned_until_offset=cleaned_until_offset,
         sync=sync,
         on_bytes=on_bytes,
+        stopped_with=stopped_with if clean else None,
     )
     loaded = loader.load()
     return loaded._replace(
         # Never more than there is: what a crash took will be written anew, with other records.
         cleaned_until_offset=min(cleaned_until_offset, loaded.segments.active.base_offset),
         swapped=found.swapped_until_offset > 0,
+        found_segments=found_segments,
     )
+
+
+def _believed_start(files: OpenFiles, directory: str, found: LogFiles, log_start_offset: int) -> int:
+    """Return the checkpoint's log start, or 0 when the log never came so far: after a clean stop that cannot be."""
+    last = max(found.logs, default=-1)
+    if last < 0 or log_start_offset <= max(found.snapshots, default=0):
+        return log_start_offset
+    end = sound_end(Segment(files, directory, last, found.logs[last]), 0).end_offset
+    if log_start_offset <= end:
+        return log_start_offset
+    first = min(found.logs)
+    logger.error(
+        "%s: the log start offset in %s is %d, beyond the log end %d; it is not believed, and the %d offsets %d to %d "
+        "stay; if records were to be deleted, delete them again",
+        directory.rpartition("/")[2],
+        LOG_START_OFFSET_FILE,
+        log_start_offset,
+        end,
+        end - first,
+        first,
+        end - 1,
+    )
+    return 0
 
 
 class _Loader:
@@ -123,6 +166,7 @@ class _Loader:
         cleaned_until_offset: int,
         sync: bool,
         on_bytes: OnBytes | None,
+        stopped_with: SegmentSizes | None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -137,12 +181,67 @@ class _Loader:
         self._cleaned_until_offset = cleaned_until_offset
         self._sync = sync
         self._on_bytes = on_bytes
+        self._stopped_with = stopped_with
+        self._end_is_suspect = False
+        self._holes: list[Hole] = []
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
         self._epochs_lost = False
         self._new_snapshots: list[str] = []
 
     def load(self) -> LoadedLog:
         """Choose what the files need, and do it."""
+        if self._stopped_with:
+            self._compare(sorted(self._stopped_with.items()))
+        loaded = self._load()
+        if not self._stopped_with:
+            self._look_for_gaps(loaded.segments)
+        # A damaged checkpoint must not make a hole: the newest snapshot, or the file's size, says the same.
+        is_certain = self._end_is_suspect or self._recovery_point == max(self._found.snapshots, default=-1)
+        stopped_at = self._recovery_point if self._clean and (is_certain or not self._bases) else 0
+        return loaded._replace(holes=sorted(self._holes), end_is_suspect=self._end_is_suspect, stopped_at=stopped_at)
+
+    def _compare(self, stopped_with: list[tuple[int, int]]) -> None:
+        """Find out which segments are not what the clean stop has left."""
+        ends = [base for base, _ in stopped_with[1:]]
+        for (base, size_bytes), next_base in itertools.zip_longest(stopped_with, ends):
+            left_bytes = self._found.logs.get(base)
+            if left_bytes is not None and left_bytes >= size_bytes:
+                if next_base is not None:
+                    self._found.logs[base] = size_bytes
+                continue
+            if next_base is None:
+                self._end_is_suspect = True
+            elif next_base > self._log_start_offset:
+                name, end = f"{base:020d}{LOG_SUFFIX}", base
+                if left_bytes is None:
+                    reason = f"{name} is missing"
+                else:
+                    reason = f"{name} was cut from {size_bytes} bytes to {left_bytes}"
+                    end = self._cut_to_whole_batches(base)
+                self._holes.append(Hole(max(end, self._log_start_offset), next_base, reason))
+
+    def _cut_to_whole_batches(self, base: int) -> int:
+        """Cut the rest of a batch off a sealed segment that has been cut, and return where the segment ends.
+
+        Nobody could read past it: the segment's readers take it for a batch that goes on.
+        """
+        segment = self._sealed(base)
+        found = sound_end(segment, 0)
+        if found.position < segment.size_bytes:
+            segment.file.truncate(found.position)
+            self._found.logs[base] = found.position
+        return found.end_offset
+
+    def _look_for_gaps(self, segments: Segments) -> None:
+        """Compare where segments end with where the next ones begin, unless the log has been compacted there."""
+        from_offset = max(self._cleaned_until_offset, self._log_start_offset)
+        for segment, following in segments.sealed_from(segments.first.base_offset):
+            if following.base_offset > from_offset and not self._config.is_compacted:
+                hole = gap_before(segment, following.base_offset)
+                if hole is not None:
+                    self._holes.append(hole._replace(start_offset=max(hole.start_offset, from_offset)))
+
+    def _load(self) -> LoadedLog:
         if not self._bases:
             return self._begin()
         self._load_epochs()
@@ -205,7 +304,7 @@ class _Loader:
         """Open the log as a clean stop has left it. CorruptMessage when the active segment says otherwise."""
         fs, bases, found = self._files.fs, self._bases, self._found
         active = self._active(bases[-1])
-        if bases[-1] < self._recovery_point and self._recovery_point in found.snapshots and active.size_bytes:
+        if bases[-1] < self._recovery_point == max(found.snapshots, default=-1) and active.size_bytes:
             # A clean stop flushes the log and takes a snapshot at its end; only then is the checkpoint written. So the
             # end is known, and indexes need not be read before somebody appends or asks for times.
             end = active.unread_until_offset = self._recovery_point
@@ -257,6 +356,16 @@ class _Loader:
         segments = Segments(self._files, self._directory, sealed, recovered[-1])
         if start > end:
             # Records were deleted up to an offset that the crash has taken away; nothing below it may come back.
+            logger.error(
+                "%s: the log start offset in %s is %d, beyond the log end %d: the %d offsets %d to %d are gone",
+                self._directory.rpartition("/")[2],
+                LOG_START_OFFSET_FILE,
+                start,
+                end,
+                start - end,
+                end,
+                start - 1,
+            )
             segments.start_anew(start, self._now_ms)
             recovered = [segments.active]
             end = start
@@ -322,8 +431,13 @@ class _Loader:
         Elsewhere a gap is what a power cut leaves of whole batches at the end of a segment that were not flushed, when
         the name of the next segment was. Without any checkpoint nobody knows which it is, and what there is stays.
         """
-        if base == scan.next_offset or not scan.may_follow(base):
-            return base == scan.next_offset
+        if base == scan.next_offset:
+            return True
+        if scan.next_offset < base <= self._recovery_point:
+            # What is missing was on the disk, so no power cut has taken it; what follows is as sound as ever.
+            return True
+        if not scan.may_follow(base):
+            return False
         return not self._known_until_offset or base <= self._known_until_offset
 
     def _report_end(self, scan: Scan, segment: Segment, reason: str) -> None:
