@@ -15,12 +15,13 @@ from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 
 _FLUSH_LOOK_S = 1.0
 _DELETIONS_LOOK_S = 1.0
-_TICK_S = 60.0
+_PRODUCERS_LOOK_S = 60.0
 
 
 class Upkeep:
@@ -41,6 +42,8 @@ class Upkeep:
         self._checkpoint_s = config["log.flush.offset.checkpoint.interval.ms"] / 1000
         self._checkpointed: dict[object, tuple[int, int]] = {}
         self._checkpointing = False
+        self._slices = Slices(loop)
+        self._expiring = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def start(self) -> None:
@@ -48,7 +51,7 @@ class Upkeep:
         self._repeat("flush", _FLUSH_LOOK_S, self._look_at_flushes)
         self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
         self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
-        self._repeat("tick", _TICK_S, self._logs.tick)
+        self._repeat("producers", _PRODUCERS_LOOK_S, self._expire_producers)
 
     def stop(self) -> None:
         """End; nothing is called afterwards."""
@@ -70,6 +73,16 @@ class Upkeep:
             partition = self._replicas.find(log.topic_partition)
             if partition is not None:
                 partition.request_flush()
+
+    def _expire_producers(self) -> None:
+        def done(_: None, error: BaseException | None) -> None:
+            self._expiring = False
+            if error is not None:
+                logger.error("cannot forget silent producers: %s", error)
+
+        if not self._expiring:
+            self._expiring = True
+            self._slices.add(self._logs.expire_producers(), done)
 
     def _look_at_deletions(self) -> None:
         job = self._logs.due_deletions()

@@ -20,6 +20,7 @@ import click
 from spark_kafkalite.cli.output import print_json
 from spark_kafkalite.cli.record_text import record_to_json
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.log import producer_snapshot
 from spark_kafkalite.log.checkpoint import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
@@ -36,13 +37,13 @@ from spark_kafkalite.log.checkpoint import (
 )
 from spark_kafkalite.log.fs import OsFs
 from spark_kafkalite.log.offset_index import OffsetIndex
-from spark_kafkalite.log.producer_state import ProducerState
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
 from spark_kafkalite.log.time_index import TimeIndex
 from spark_kafkalite.model import Record, TimestampType, TopicPartition
 from spark_kafkalite.records.columns import batch_payload
 from spark_kafkalite.records.compression import CODEC_NAMES
 from spark_kafkalite.records.kernel import ColumnBuilder, check_crc, read_header, walk_records
-from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
 SEGMENT_SUFFIXES: Final = (".log", ".index", ".timeindex", ".snapshot")
 # Transactions of Kafka's; nothing here writes or reads them.
@@ -311,8 +312,11 @@ def _check_index(path: Path, report: Report, printer: Printer, spans: list[Batch
 
 
 def _check_snapshot(path: Path, report: Report, printer: Printer) -> None:
-    state = ProducerState()
-    state.load(path.read_bytes(), _base_offset(path, report), str(path))
+    # All of them, however many a broker would keep.
+    state = ProducerState(ProducerIdLimits(max_ids=MAX_INT64))
+    producer_snapshot.load(state, path.read_bytes(), _base_offset(path, report), str(path))
+    if state.forgotten_seen_ms >= 0 and printer.details:
+        printer.line("forgotten", {"forgottenProducersLastTimestamp": state.forgotten_seen_ms})
     for producer_id, producer in state.producers.items():
         report.entries += 1
         if printer.details:

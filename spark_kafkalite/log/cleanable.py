@@ -92,9 +92,5 @@ def clean_job(
         index_interval_bytes=config.index_interval_bytes,
         dedupe_buffer_bytes=dedupe_buffer_bytes,
         max_decompressed_bytes=max_decompressed_bytes,
-        last_offset_by_producer={
-            producer_id: entry.batches[-1].last_offset
-            for producer_id, entry in log.producers.producers.items()
-            if entry.batches
-        },
+        last_offset_by_producer=log.producers.last_offsets(),
     )

@@ -20,7 +20,12 @@ from typing import Final, NamedTuple
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, SWAP_FILE
 from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.offset_index import OffsetIndex
-from spark_kafkalite.log.producer_state import SNAPSHOT_SUFFIX, snapshot_path
+from spark_kafkalite.log.producer_snapshot import (
+    LARGE_SNAPSHOT_BYTES,
+    LARGE_SNAPSHOTS_KEPT,
+    SNAPSHOT_SUFFIX,
+    snapshot_path,
+)
 from spark_kafkalite.log.segment import CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from spark_kafkalite.log.swap import KAFKA_SWAP_SUFFIX, complete_swaps
 from spark_kafkalite.log.time_index import TimeIndex
@@ -100,15 +105,24 @@ def drop_segments_below(fs: Fs, directory: str, found: LogFiles, log_start_offse
 
 def snapshot_offsets(fs: Fs, directory: str) -> list[int]:
     """Return the offsets of the producer snapshots in a directory, in no order."""
-    return [
-        int(entry.name[:BASE_OFFSET_DIGITS])
+    return list(_snapshots(fs, directory))
+
+
+def _snapshots(fs: Fs, directory: str) -> dict[int, int]:
+    return {
+        int(entry.name[:BASE_OFFSET_DIGITS]): entry.size_bytes
         for entry in fs.entries(directory)
         if entry.name.endswith(SNAPSHOT_SUFFIX) and entry.name[:BASE_OFFSET_DIGITS].isdecimal()
-    ]
+    }
 
 
 def drop_snapshots(fs: Fs, directory: str, base_offsets: list[int], newest: int, end_offset: int) -> None:
-    """Remove the snapshots of what is gone, and those of clean stops but the newest."""
-    for offset in snapshot_offsets(fs, directory):
+    """Remove the snapshots of what is gone, those of clean stops but the newest, and large ones but the newest few."""
+    large: list[int] = []
+    for offset, size_bytes in sorted(_snapshots(fs, directory).items()):
         if offset > end_offset or (offset < newest and offset not in base_offsets):
             fs.unlink(snapshot_path(directory, offset))
+        elif size_bytes > LARGE_SNAPSHOT_BYTES:
+            large.append(offset)
+    for offset in large[:-LARGE_SNAPSHOTS_KEPT]:
+        fs.unlink(snapshot_path(directory, offset))

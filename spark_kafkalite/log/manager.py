@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 
 from spark_kafkalite.clock import Clock
@@ -53,6 +53,7 @@ from spark_kafkalite.log.loading import (
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.swap import Swap, forget_swap
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
@@ -75,7 +76,7 @@ class LogManager:
         clock: Clock,
         *,
         config_of: ConfigOf,
-        producer_id_expiration_ms: int = 86_400_000,
+        producer_limits: ProducerIdLimits | None = None,
         open_files: int = DEFAULT_CAPACITY,
         min_free_bytes: int = 0,
         reserve_bytes: int = 0,
@@ -97,7 +98,7 @@ class LogManager:
         self.was_clean = True
         self._clock = clock
         self._config_of = config_of
-        self.producer_id_expiration_ms = producer_id_expiration_ms
+        self.producer_limits = producer_limits if producer_limits is not None else ProducerIdLimits()
         self._files = OpenFiles(fs, open_files)
         self._topic_id_of = topic_id_of
         # Logs that are there and could not be opened for want of room or descriptors, with the reason.
@@ -230,6 +231,7 @@ class LogManager:
                 on_bytes=self._loading.on_bytes,
                 disk=disk,
                 stopped_with=found.stopped_with,
+                producer_limits=self.producer_limits,
             )
 
         try:
@@ -334,6 +336,7 @@ class LogManager:
                 on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(disk.path),
                 on_truncated=self.log_starts.truncated,
                 disk=disk,
+                producer_limits=self.producer_limits,
             )
             if end_offset and was_topic_id in (None, topic_id):
                 # Where the log that has vanished ended: an offset is never given twice.
@@ -438,10 +441,12 @@ class LogManager:
         """
         return self._deletions.due(self._clock.monotonic_s())
 
-    def tick(self) -> None:
-        """Forget silent producers. Cheap; about once a minute."""
-        for log in self.logs.values():
-            log.expire_producers(self.producer_id_expiration_ms)
+    def expire_producers(self) -> Generator[None, None, None]:
+        """Forget silent producers, in slices of a loop (``slices``); about once a minute."""
+        for log in list(self.logs.values()):
+            if not log.closed:
+                yield from log.expire_producers()
+            yield
 
     # Stop -----------------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,10 @@ Bytes, flushes and failures are ``local_log``'s; this adds what records mean: of
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
@@ -25,6 +27,7 @@ from spark_kafkalite.errors import (
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
+    UnknownProducerId,
 )
 from spark_kafkalite.log.active_segment import EndLost
 from spark_kafkalite.log.checkpoint import (
@@ -42,7 +45,13 @@ from spark_kafkalite.log.holes import SegmentSizes
 from spark_kafkalite.log.holes import report as report_holes
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState, snapshot_path
+from spark_kafkalite.log.producer_snapshot import (
+    LARGE_SNAPSHOT_BYTES,
+    LARGE_SNAPSHOTS_KEPT,
+    snapshot_path,
+    write_snapshot,
+)
+from spark_kafkalite.log.producer_state import ENTRY, ProducerBatch, ProducerIdLimits, ProducerState
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.recovery import LoadedLog, forget_producers, load_log, rebuild_producers
 from spark_kafkalite.log.scan import OnBytes
@@ -50,6 +59,10 @@ from spark_kafkalite.log.segment import DELETED_SUFFIX, LogSlice, Segment
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
+
+logger = logging.getLogger(__name__)
+
+_WARN_EVERY_S: Final = 60.0
 
 
 class AppendResult(NamedTuple):
@@ -98,6 +111,9 @@ class PartitionLog(LocalLog):
         self.log_start_offset = Offset(loaded.log_start_offset)
         self.epochs = loaded.epochs
         self.producers: ProducerState = loaded.producers
+        self._next_warning_s = 0.0
+        # Offsets of those that this run has written.
+        self._large_snapshots: deque[int] = deque()
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
@@ -124,6 +140,7 @@ class PartitionLog(LocalLog):
         on_bytes: OnBytes | None = None,
         disk: LogDirectory | None = None,
         stopped_with: SegmentSizes | None = None,
+        producer_limits: ProducerIdLimits | None = None,
     ) -> PartitionLog:
         """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails.
 
@@ -146,6 +163,7 @@ class PartitionLog(LocalLog):
             sync=sync,
             on_bytes=on_bytes,
             stopped_with=stopped_with,
+            producer_limits=producer_limits,
         )
         log = cls(
             files,
@@ -194,6 +212,7 @@ class PartitionLog(LocalLog):
         on_recovery_point_lowered: Callable[[], None] | None = None,
         on_truncated: Callable[[PartitionLog], None] | None = None,
         disk: LogDirectory | None = None,
+        producer_limits: ProducerIdLimits | None = None,
     ) -> PartitionLog:
         """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
         files.fs.make_directories(directory)
@@ -208,6 +227,7 @@ class PartitionLog(LocalLog):
             on_recovery_point_lowered=on_recovery_point_lowered,
             on_truncated=on_truncated,
             disk=disk,
+            producer_limits=producer_limits,
         )
         log._unsynced.directories += [directory, directory.rpartition("/")[0]]
         if topic_id is not None:
@@ -235,8 +255,8 @@ class PartitionLog(LocalLog):
         """Append one admitted batch, giving it its offsets in place (``batch`` must be writable).
 
         A batch of an idempotent producer that is in the log already is not written again: the result names the
-        original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), RecordListTooLarge (18),
-        KafkaStorageError (56); nothing is written then.
+        original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), UnknownProducerId (59),
+        RecordListTooLarge (18), KafkaStorageError (56); nothing is written then.
         """
         if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
             self._make_ready()
@@ -274,10 +294,28 @@ class PartitionLog(LocalLog):
             if has_producer:
                 seen_ms = append_time_ms if append_time_ms >= 0 else self._clock.wall_ms()
                 self.producers.update(header, base_offset, seen_ms)
+                if self.producers.forgotten:
+                    self._tell_of_forgotten()
         except MemoryError:
             self._take_back(base_offset)
             raise
         return AppendResult(base_offset, last_offset, append_time_ms, False)
+
+    def _tell_of_forgotten(self) -> None:
+        """Warn, at most once a minute, that producers were forgotten for want of room."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_warning_s:
+            return
+        self._next_warning_s = now_s + _WARN_EVERY_S
+        logger.warning(
+            "%s: %d idle producer ids were forgotten, because more than max.producer.ids.per.partition=%d producers "
+            "write to it; one that goes on gets UNKNOWN_PRODUCER_ID and begins anew; let programs keep their "
+            "producers, or raise the setting",
+            self.topic_partition,
+            self.producers.forgotten,
+            self.producers.limits.max_ids,
+        )
+        self.producers.forgotten = 0
 
     def unread_tail(self) -> NotInMemory | None:
         """Return what a thread has to load before the log takes appends, if anything: after a fast start its end is
@@ -316,6 +354,10 @@ class PartitionLog(LocalLog):
     def _check_sequence(self, header: BatchHeader) -> ProducerBatch | None:
         try:
             return self.producers.check(header)
+        except UnknownProducerId as error:
+            # Without it the Java client asks again and again.
+            error.log_start_offset = self.log_start_offset
+            raise
         except OutOfOrderSequenceNumber:
             if not self.producers.forgot_batches(header.producer_id):
                 raise
@@ -401,7 +443,7 @@ class PartitionLog(LocalLog):
         super().roll(base_offset)
         try:
             self.producers.map_end_offset = self.segments.active.base_offset
-            snapshot = self.producers.write_snapshot(self._files.fs, self.directory)
+            snapshot = write_snapshot(self.producers, self._files.fs, self.directory)
         except OSError as error:
             if kind_of(error) is FailureKind.BROKEN:
                 raise self._fail("write a producer snapshot of", error) from error
@@ -409,6 +451,20 @@ class PartitionLog(LocalLog):
             snapshot = None
         if snapshot is not None:
             self._unsynced.add_path(snapshot)
+            self._drop_large_snapshots()
+
+    def _drop_large_snapshots(self) -> None:
+        """Remove large snapshots that a recovery can do without: small segments of many producers would have more bytes
+        of snapshots than of records."""
+        large = self._large_snapshots
+        if len(self.producers) * ENTRY.size > LARGE_SNAPSHOT_BYTES:
+            large.append(self.producers.snapshot_offset)
+        scanned_from_offset = self.segments.floor(self.recovery_point).base_offset
+        while len(large) > LARGE_SNAPSHOTS_KEPT and large[1] <= scanned_from_offset:
+            path = snapshot_path(self.directory, large.popleft())
+            with contextlib.suppress(OSError):
+                # One that stays is removed by the next start.
+                self._files.fs.unlink(path)
 
     # Read -----------------------------------------------------------------------------------------------------------
 
@@ -478,7 +534,9 @@ class PartitionLog(LocalLog):
         try:
             self._before_truncation(offset)
             end = self.segments.truncate(offset, self._clock.wall_ms())
-            self.producers = rebuild_producers(self._files, self.directory, self.segments, end, self._clock.wall_ms())
+            self.producers = rebuild_producers(
+                self._files, self.directory, self.segments, end, self._clock.wall_ms(), self.producers.limits
+            )
             self._cut_state(end)
             self.epochs.truncate_from_end(end)
             self._on_truncated(self)
@@ -495,7 +553,7 @@ class PartitionLog(LocalLog):
             self._before_truncation(0)
             self.segments.start_anew(start_offset, self._clock.wall_ms())
             self.epochs.clear()
-            self.producers = forget_producers(self._files.fs, self.directory, start_offset)
+            self.producers = forget_producers(self._files.fs, self.directory, start_offset, self.producers.limits)
             self.log_start_offset = Offset(start_offset)
             self._cut_state(start_offset)
             self._on_truncated(self)
@@ -555,9 +613,9 @@ class PartitionLog(LocalLog):
                 retired.append(path + DELETED_SUFFIX)
         return retired
 
-    def expire_producers(self, expiration_ms: int) -> int:
-        """Forget producers that have been silent for ``producer.id.expiration.ms``; return how many."""
-        return self.producers.expire(self._clock.wall_ms() - expiration_ms) if self.producers.producers else 0
+    def expire_producers(self) -> Generator[None, None, int]:
+        """Forget producers that have been silent for ``producer.id.expiration.ms``, in slices; return how many."""
+        return (yield from self.producers.expire(self._clock.wall_ms()))
 
     def close(self, *, clean: bool = True, sync: bool = True) -> None:
         """End the log's use. With ``clean``, records, indexes and producers are written and synced first, so that the
@@ -591,7 +649,7 @@ class PartitionLog(LocalLog):
             self._unsynced.add_path(active.offset_index.path)
             self._unsynced.add_path(active.time_index.path)
         self.producers.map_end_offset = self.log_end_offset
-        snapshot = self.producers.write_snapshot(self._files.fs, self.directory) if self.log_end_offset > 0 else None
+        snapshot = write_snapshot(self.producers, self._files.fs, self.directory) if self.log_end_offset > 0 else None
         if snapshot is not None:
             self._unsynced.add_path(snapshot)
 

@@ -41,7 +41,8 @@ from spark_kafkalite.log.log_files import (
 )
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.producer_state import ProducerState, load_newest_snapshot, snapshot_path
+from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
 from spark_kafkalite.log.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
 from spark_kafkalite.log.segment import LOG_SUFFIX, Segment
 from spark_kafkalite.log.segments import Segments
@@ -86,6 +87,7 @@ def load_log(
     sync: bool = True,
     on_bytes: OnBytes | None = None,
     stopped_with: SegmentSizes | None = None,
+    producer_limits: ProducerIdLimits | None = None,
 ) -> LoadedLog:
     """Open the log in ``directory``, recovering it unless ``clean``.
 
@@ -116,6 +118,7 @@ def load_log(
         sync=sync,
         on_bytes=on_bytes,
         stopped_with=stopped_with if clean else None,
+        producer_limits=producer_limits,
     )
     loaded = loader.load()
     return loaded._replace(
@@ -167,6 +170,7 @@ class _Loader:
         sync: bool,
         on_bytes: OnBytes | None,
         stopped_with: SegmentSizes | None,
+        producer_limits: ProducerIdLimits | None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -182,6 +186,7 @@ class _Loader:
         self._sync = sync
         self._on_bytes = on_bytes
         self._stopped_with = stopped_with
+        self._producer_limits = producer_limits
         self._end_is_suspect = False
         self._holes: list[Hole] = []
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
@@ -259,7 +264,7 @@ class _Loader:
         """Make the first segment of a log without any."""
         base = max(self._log_start_offset, 0)
         active = ActiveSegment(self._files, self._directory, base, 0, self._now_ms)
-        producers = forget_producers(self._files.fs, self._directory, base)
+        producers = forget_producers(self._files.fs, self._directory, base, self._producer_limits)
         return LoadedLog(Segments(self._files, self._directory, [], active), self._epochs, producers, base, base, base)
 
     def _load_epochs(self) -> None:
@@ -312,7 +317,7 @@ class _Loader:
             last = active.load_tail()
             end = last.next_offset if last else active.base_offset
         segments = Segments(self._files, self._directory, [self._sealed(base) for base in bases[:-1]], active)
-        producers = load_newest_snapshot(fs, self._directory, found.snapshots, end)
+        producers = load_newest_snapshot(fs, self._directory, found.snapshots, end, self._producer_limits)
         scan = self._scan(producers, 0)
         if producers.map_end_offset < end:
             scan.replay(segments, producers.map_end_offset)
@@ -338,6 +343,7 @@ class _Loader:
             self._directory,
             self._found.snapshots,
             first_base if not self._clean else max(first_base, self._recovery_point),
+            self._producer_limits,
         )
         scan = self._scan(producers, self._recovery_point)
         if sealed and (self._epochs_lost or producers.map_end_offset < first_base):
@@ -404,7 +410,7 @@ class _Loader:
             if recovered:
                 # As a roll does, so that the next crash need not replay from further back.
                 scan.producers.map_end_offset = scan.next_offset
-                snapshot = scan.producers.write_snapshot(self._files.fs, self._directory)
+                snapshot = write_snapshot(scan.producers, self._files.fs, self._directory)
                 if snapshot is not None:
                     self._new_snapshots.append(snapshot)
             reason = scan.recover(segment)
@@ -481,20 +487,25 @@ class _Loader:
         )
 
 
-def forget_producers(fs: Fs, directory: str, end_offset: int) -> ProducerState:
+def forget_producers(fs: Fs, directory: str, end_offset: int, limits: ProducerIdLimits | None = None) -> ProducerState:
     """Return the state of no producers, of a log that begins at ``end_offset``; removes all snapshots."""
     for offset in snapshot_offsets(fs, directory):
         fs.unlink(snapshot_path(directory, offset))
-    producers = ProducerState()
+    producers = ProducerState(limits)
     producers.map_end_offset = end_offset
     return producers
 
 
 def rebuild_producers(
-    files: OpenFiles, directory: str, segments: Segments, end_offset: int, now_ms: int
+    files: OpenFiles,
+    directory: str,
+    segments: Segments,
+    end_offset: int,
+    now_ms: int,
+    limits: ProducerIdLimits | None = None,
 ) -> ProducerState:
     """Return the producers as of ``end_offset``, where the log has been truncated; removes snapshots beyond it."""
-    producers = load_newest_snapshot(files.fs, directory, snapshot_offsets(files.fs, directory), end_offset)
+    producers = load_newest_snapshot(files.fs, directory, snapshot_offsets(files.fs, directory), end_offset, limits)
     from_offset = producers.map_end_offset
     for segment in segments.from_offset(from_offset):
         for _, header in segment.headers(0, read_bytes=READ_BYTES):

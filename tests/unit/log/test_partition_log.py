@@ -14,10 +14,12 @@ from spark_kafkalite.errors import (
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
+    UnknownProducerId,
 )
 from spark_kafkalite.log import reader
 from spark_kafkalite.log.fs import without_waiting
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
+from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -782,8 +784,78 @@ def test_silent_producers_expire_by_the_wall_clock(open_log: LogOpener, clock: M
     log = open_log()
     append(log, timestamp_ms=1000, producer_id=9, producer_epoch=0, base_sequence=5)
     clock.advance(ms=1001)
-    assert log.expire_producers(1001) == 0
-    assert log.expire_producers(1000) == 1
+    log.producers.limits.expiration_ms = 1001
+    list(log.expire_producers())
+    assert len(log.producers) == 1
+    log.producers.limits.expiration_ms = 1000
+    list(log.expire_producers())
+    assert len(log.producers) == 0
+
+
+def test_forgotten_producer_is_refused_and_begins_anew(
+    open_log: LogOpener, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log()
+    log.producers.limits.max_ids = 10
+    for producer_id in range(30):
+        append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "t-0: 1 idle producer ids were forgotten" in caplog.text
+    clock.advance(ms=60_000)
+    append(log, producer_id=99, producer_epoch=0, base_sequence=0)
+    assert "t-0: 20 idle producer ids were forgotten" in caplog.text
+    log.advance_log_start(3)
+    for clean in (True, True, False):
+        with pytest.raises(UnknownProducerId) as caught:
+            append(log, producer_id=0, producer_epoch=0, base_sequence=1)
+        assert caught.value.log_start_offset == 3, "the Java client gives up without it"
+        assert log.log_end_offset == 31
+        end = log.log_end_offset
+        log.close(clean=clean)
+        log = open_log(clean=clean, recovery_point=31 if clean else 0, start=3)
+        log.producers.limits.max_ids = 10
+        assert log.log_end_offset == end
+    append(log, producer_id=0, producer_epoch=1, base_sequence=0)
+    append(log, producer_id=0, producer_epoch=1, base_sequence=1)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_large_snapshots_do_not_pile_up(fs: MemoryFs, open_log: LogOpener, clean: bool) -> None:
+    log = open_log(segment_bytes=20_000)
+    for producer_id in range(4000):
+        append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        if producer_id % 100 == 0:
+            log.flush()
+    assert len(log.segments) > 10
+    log.flush()
+    log.roll()
+
+    def snapshot_bytes() -> list[int]:
+        sizes = [entry.size_bytes for entry in fs.entries(log.directory) if entry.name.endswith(".snapshot")]
+        return [size for size in sizes if size > 64 * 1024]
+
+    assert 3 <= len(snapshot_bytes()) <= 5
+    log.close(clean=clean)
+    again = open_log(clean=clean, recovery_point=int(log.recovery_point), segment_bytes=20_000)
+    assert len(again.producers) == 4000
+    assert len(snapshot_bytes()) <= 4
+    for producer_id in (0, 2000, 3999):
+        append(again, producer_id=producer_id, producer_epoch=0, base_sequence=1)
+
+
+def test_recovery_without_snapshots_forgets_too(fs: MemoryFs, open_log: LogOpener) -> None:
+    """It reads every batch, so it knows whom it has forgotten as the running log did."""
+    log = open_log()
+    for producer_id in range(30):
+        append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    limits = ProducerIdLimits(max_ids=10)
+    again = PartitionLog.open(
+        log._files, log.directory, log.topic_partition, log.config, ManualClock(), clean=False, producer_limits=limits
+    )
+    assert len(again.producers) <= 10
+    with pytest.raises(UnknownProducerId):
+        append(again, producer_id=0, producer_epoch=0, base_sequence=1)
+    assert append(again, producer_id=29, producer_epoch=0, base_sequence=1).base_offset == 30
 
 
 def test_changed_settings_hold_from_the_next_append(open_log: LogOpener) -> None:
