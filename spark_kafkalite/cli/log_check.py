@@ -94,6 +94,9 @@ def check_file(
 ) -> Report:
     """Check and show one file."""
     report = Report(path)
+    if path.is_symlink():
+        report.damage.append("it is a symbolic link, which a broker does not follow; name the file that it leads to")
+        return report
     if printer.details and not printer.as_json:
         click.echo(f"Dumping {path}")
     try:
@@ -103,7 +106,7 @@ def check_file(
             return report
         if path.suffix in (".index", ".timeindex"):
             segment = path.with_suffix(".log")
-            if segment not in spans and segment.exists():
+            if segment not in spans and segment.exists() and not segment.is_symlink():
                 quiet = Printer(as_json=True, details=False, records=False)
                 # What is wrong with the segment itself is said when the segment is looked at.
                 spans[segment] = _check_segment(segment, Report(segment), quiet, lambda _: None)
@@ -181,6 +184,9 @@ def _check_segment(path: Path, report: Report, printer: Printer, advance: Callab
 def _base_offset(path: Path, report: Report) -> int:
     if not path.stem.isdecimal():
         report.damage.append(f"the name is not a base offset: {path.name}")
+        return 0
+    if int(path.stem) > MAX_INT64:
+        report.damage.append(f"no offset is so large as its name says: {path.name}; the largest is {MAX_INT64}")
         return 0
     return int(path.stem)
 

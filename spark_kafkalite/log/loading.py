@@ -81,9 +81,10 @@ class Survey(NamedTuple):
 def survey(fs: Fs, log_dir: str) -> Survey:
     """Take the clean-shutdown marker, read the checkpoints and find the logs. OSError when the disk fails."""
     entries = fs.entries(log_dir)
-    directories = [entry.name for entry in entries if entry.is_directory]
+    # A symbolic link in the place of a log's directory is not followed, and not passed over either.
+    directories = [entry.name for entry in entries if entry.is_directory or entry.is_link]
     keys = {name: key for name in directories if (key := topic_partition_of(name)) is not None}
-    marked = any(entry.name == CLEAN_SHUTDOWN_FILE for entry in entries)
+    marked = any(entry.name == CLEAN_SHUTDOWN_FILE and not entry.is_link for entry in entries)
     stopped_with: Mapping[str, SegmentSizes] = {}
     if marked:
         stopped_with = read_marker(read_whole(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"))

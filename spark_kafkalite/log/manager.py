@@ -50,6 +50,7 @@ from spark_kafkalite.log.loading import (
     survey,
     without_doubles,
 )
+from spark_kafkalite.log.log_files import LogRefused
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -238,13 +239,20 @@ class LogManager:
             # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
             self.logs[found.key] = disk.persist(open_log)
             self._unopened.pop(found.key, None)
+        except LogRefused as error:
+            self._not_opened(found, str(error))
         except OSError as error:
             reason = f"cannot open the log {found.path}: {error.strerror or error}"
             if kind_of(error) is FailureKind.BROKEN:
                 disk.take_offline(reason)
             else:
-                self._unopened[found.key] = found, f"{reason}; it is tried again from time to time"
-                logger.error("%s", self._unopened[found.key][1])
+                self._not_opened(found, f"{reason}; it is tried again from time to time")
+
+    def _not_opened(self, found: FoundLog, reason: str) -> None:
+        known = self._unopened.get(found.key)
+        self._unopened[found.key] = found, reason
+        if known is None or known[1] != reason:
+            logger.error("%s is not served: %s", found.key, reason)
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for path in directories:
@@ -347,6 +355,9 @@ class LogManager:
             log = disk.persist(make_log)
             self._vanished.pop(topic_partition, None)
             return log
+        except LogRefused:
+            # There was something of that name, which is not ours to remove.
+            raise
         except OSError as error:
             reason = f"cannot make the log {directory}: {error.strerror or error}"
             if kind_of(error) is FailureKind.BROKEN:

@@ -142,15 +142,11 @@ class PartitionLog(LocalLog):
         stopped_with: SegmentSizes | None = None,
         producer_limits: ProducerIdLimits | None = None,
     ) -> PartitionLog:
-        """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails.
+        """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails, LogRefused
+        when the files are not what they look like.
 
         After a clean stop the log goes on where it had ended, the recovery point, even if its last records are gone.
         """
-        try:
-            topic_id = read_topic_id(files.fs, f"{directory}/{PARTITION_METADATA_FILE}")
-        except CheckpointError:
-            # An unsynced file that a power loss emptied: nothing was flushed to this log either.
-            topic_id = None
         loaded = load_log(
             files,
             directory,
@@ -165,6 +161,11 @@ class PartitionLog(LocalLog):
             stopped_with=stopped_with,
             producer_limits=producer_limits,
         )
+        try:
+            topic_id = read_topic_id(files.fs, f"{directory}/{PARTITION_METADATA_FILE}")
+        except CheckpointError:
+            # An unsynced file that a power loss emptied: nothing was flushed to this log either.
+            topic_id = None
         log = cls(
             files,
             directory,
