@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.damage import DamageLines
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.flush import FlushJob, Unsynced
 from spark_kafkalite.log.holes import Hole
@@ -80,7 +81,9 @@ class LocalLog:
         self.disk = disk
         self._files = files
         self._clock = clock
-        self._reader = Reader(segments)
+        # What is said of damaged batches.
+        self.damage = DamageLines(topic_partition, clock)
+        self._reader = Reader(segments, self.damage)
         self._on_dirty = on_dirty
         self._on_recovery_point_lowered = on_recovery_point_lowered
         # Monotonic time since when something is unflushed; None when nothing is.

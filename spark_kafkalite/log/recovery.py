@@ -448,10 +448,15 @@ class _Loader:
 
     def _report_end(self, scan: Scan, segment: Segment, reason: str) -> None:
         end = scan.next_offset
-        logger.warning("%s: %s; the log ends at offset %d", segment.log_path, reason, end)
+        name = self._directory.rpartition("/")[2]
+        logger.warning("%s: %s: %s; the log ends at offset %d", name, segment.log_path, reason, end)
         if end < self._recovery_point:
             logger.error(
-                "%s: offsets %d to %d were on the disk and are lost", self._directory, end, self._recovery_point - 1
+                "%s: %d offsets, %d to %d, were on the disk and are lost",
+                name,
+                self._recovery_point - end,
+                end,
+                self._recovery_point - 1,
             )
 
     def _sync_recovered(self, recovered: list[ActiveSegment]) -> None:

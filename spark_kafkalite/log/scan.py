@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.active_segment import ActiveSegment
+from spark_kafkalite.log.damage import without_place
 from spark_kafkalite.log.epochs import LeaderEpochs
 from spark_kafkalite.log.fs import File
 from spark_kafkalite.log.producer_state import ProducerState
@@ -101,7 +102,7 @@ class Scan:
                     else:
                         _check_crc_in_pieces(file, position, header)
             except CorruptMessage as error:
-                reason = str(error)
+                reason = without_place(error)
             if reason is None:
                 self.take_up(header)
                 segment.take_up(
