@@ -18,13 +18,17 @@ given to another record, which a consumer that had come so far would miss.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log.segment import LOOK_UP_BYTES, Segment
+from spark_kafkalite.log.checkpoint import LOG_START_OFFSET_FILE
+from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.segment import LOG_SUFFIX, LOOK_UP_BYTES, Segment
+from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES
 
@@ -107,6 +111,46 @@ def sound_end(segment: Segment, position: int) -> SoundEnd:
     return SoundEnd(end, position, False)
 
 
+def compare(
+    found: dict[int, int], stopped_with: SegmentSizes, log_start_offset: int, sealed: Callable[[int], Segment]
+) -> tuple[list[Hole], bool]:
+    """Find out which segments are not what the clean stop has left; return the holes, and whether the last segment is
+    one of them.
+
+    ``found``: the bytes of each segment that is there, which becomes what can be read of it. The rest of a batch is cut
+    off a sealed segment that has been cut: nobody could read past it.
+    """
+    holes: list[Hole] = []
+    bases = sorted(stopped_with)
+    for base, next_base in itertools.pairwise(bases):
+        size_bytes, left_bytes = stopped_with[base], found.get(base)
+        if left_bytes is not None and left_bytes >= size_bytes:
+            found[base] = size_bytes
+        elif next_base > log_start_offset:
+            name, end = f"{base:020d}{LOG_SUFFIX}", base
+            reason = f"{name} is missing"
+            if left_bytes is not None:
+                reason = f"{name} was cut from {size_bytes} bytes to {left_bytes}"
+                segment = sealed(base)
+                end, position, _ = sound_end(segment, 0)
+                if position < left_bytes:
+                    segment.file.truncate(position)
+                    found[base] = position
+            holes.append(Hole(max(end, log_start_offset), next_base, reason))
+    return holes, found.get(bases[-1], -1) < stopped_with[bases[-1]]
+
+
+def gaps(segments: Segments, from_offset: int) -> list[Hole]:
+    """Return what is missing between the segments of a log that has not been compacted beyond ``from_offset``."""
+    holes = []
+    for segment, following in segments.sealed_from(segments.first.base_offset):
+        if following.base_offset > from_offset:
+            hole = gap_before(segment, following.base_offset)
+            if hole is not None:
+                holes.append(hole._replace(start_offset=max(hole.start_offset, from_offset)))
+    return holes
+
+
 def gap_before(segment: Segment, next_base_offset: int) -> Hole | None:
     """Return what is missing between a sealed segment's end and the next segment, None when nothing is.
 
@@ -123,3 +167,28 @@ def gap_before(segment: Segment, next_base_offset: int) -> Hole | None:
         what = f"is damaged at position {found.position}"
     name = segment.log_path.rpartition("/")[2]
     return Hole(found.end_offset, next_base_offset, f"{name} {what}, the next segment begins later")
+
+
+def believed_start(
+    files: OpenFiles, directory: str, found: SegmentSizes, snapshots: Sequence[int], log_start_offset: int
+) -> int:
+    """Return the checkpoint's log start, or 0 when the log never came so far: after a clean stop that cannot be."""
+    last = max(found, default=-1)
+    if last < 0 or log_start_offset <= max(snapshots, default=0):
+        return log_start_offset
+    end = sound_end(Segment(files, directory, last, found[last]), 0).end_offset
+    if log_start_offset <= end:
+        return log_start_offset
+    first = min(found)
+    logger.error(
+        "%s: the log start offset in %s is %d, beyond the log end %d; it is not believed, and the %d offsets %d to %d "
+        "stay; if records were to be deleted, delete them again",
+        directory.rpartition("/")[2],
+        LOG_START_OFFSET_FILE,
+        log_start_offset,
+        end,
+        end - first,
+        first,
+        end - 1,
+    )
+    return 0

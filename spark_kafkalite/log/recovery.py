@@ -20,7 +20,6 @@ Source: org.apache.kafka.storage.internals.log.LogLoader. Epoch 0 is an epoch li
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,7 +30,7 @@ from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, LOG_START_OFFSET_F
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.epochs import LeaderEpochs
 from spark_kafkalite.log.fs import Fs
-from spark_kafkalite.log.holes import Hole, SegmentSizes, gap_before, sound_end
+from spark_kafkalite.log.holes import Hole, SegmentSizes, believed_start, compare, gaps
 from spark_kafkalite.log.log_files import (
     LogFiles,
     drop_segments_below,
@@ -44,7 +43,7 @@ from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
 from spark_kafkalite.log.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
-from spark_kafkalite.log.segment import LOG_SUFFIX, Segment
+from spark_kafkalite.log.segment import Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.log.time_index import TimeIndex
 
@@ -103,7 +102,7 @@ def load_log(
     cleaned_until_offset = max(cleaned_until_offset, found.swapped_until_offset)
     found_segments = bool(found.logs)
     if clean and log_start_offset > recovery_point:
-        log_start_offset = _believed_start(files, directory, found, log_start_offset)
+        log_start_offset = believed_start(files, directory, found.logs, found.snapshots, log_start_offset)
     drop_segments_below(files.fs, directory, found, log_start_offset)
     loader = _Loader(
         files,
@@ -127,29 +126,6 @@ def load_log(
         swapped=found.swapped_until_offset > 0,
         found_segments=found_segments,
     )
-
-
-def _believed_start(files: OpenFiles, directory: str, found: LogFiles, log_start_offset: int) -> int:
-    """Return the checkpoint's log start, or 0 when the log never came so far: after a clean stop that cannot be."""
-    last = max(found.logs, default=-1)
-    if last < 0 or log_start_offset <= max(found.snapshots, default=0):
-        return log_start_offset
-    end = sound_end(Segment(files, directory, last, found.logs[last]), 0).end_offset
-    if log_start_offset <= end:
-        return log_start_offset
-    first = min(found.logs)
-    logger.error(
-        "%s: the log start offset in %s is %d, beyond the log end %d; it is not believed, and the %d offsets %d to %d "
-        "stay; if records were to be deleted, delete them again",
-        directory.rpartition("/")[2],
-        LOG_START_OFFSET_FILE,
-        log_start_offset,
-        end,
-        end - first,
-        first,
-        end - 1,
-    )
-    return 0
 
 
 class _Loader:
@@ -187,64 +163,23 @@ class _Loader:
         self._on_bytes = on_bytes
         self._stopped_with = stopped_with
         self._producer_limits = producer_limits
-        self._end_is_suspect = False
-        self._holes: list[Hole] = []
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
         self._epochs_lost = False
         self._new_snapshots: list[str] = []
 
     def load(self) -> LoadedLog:
         """Choose what the files need, and do it."""
+        holes: list[Hole] = []
+        end_is_suspect = False
         if self._stopped_with:
-            self._compare(sorted(self._stopped_with.items()))
+            holes, end_is_suspect = compare(self._found.logs, self._stopped_with, self._log_start_offset, self._sealed)
         loaded = self._load()
-        if not self._stopped_with:
-            self._look_for_gaps(loaded.segments)
+        if not self._stopped_with and not self._config.is_compacted:
+            holes = gaps(loaded.segments, max(self._cleaned_until_offset, self._log_start_offset))
         # A damaged checkpoint must not make a hole: the newest snapshot, or the file's size, says the same.
-        is_certain = self._end_is_suspect or self._recovery_point == max(self._found.snapshots, default=-1)
+        is_certain = end_is_suspect or self._recovery_point == max(self._found.snapshots, default=-1)
         stopped_at = self._recovery_point if self._clean and (is_certain or not self._bases) else 0
-        return loaded._replace(holes=sorted(self._holes), end_is_suspect=self._end_is_suspect, stopped_at=stopped_at)
-
-    def _compare(self, stopped_with: list[tuple[int, int]]) -> None:
-        """Find out which segments are not what the clean stop has left."""
-        ends = [base for base, _ in stopped_with[1:]]
-        for (base, size_bytes), next_base in itertools.zip_longest(stopped_with, ends):
-            left_bytes = self._found.logs.get(base)
-            if left_bytes is not None and left_bytes >= size_bytes:
-                if next_base is not None:
-                    self._found.logs[base] = size_bytes
-                continue
-            if next_base is None:
-                self._end_is_suspect = True
-            elif next_base > self._log_start_offset:
-                name, end = f"{base:020d}{LOG_SUFFIX}", base
-                if left_bytes is None:
-                    reason = f"{name} is missing"
-                else:
-                    reason = f"{name} was cut from {size_bytes} bytes to {left_bytes}"
-                    end = self._cut_to_whole_batches(base)
-                self._holes.append(Hole(max(end, self._log_start_offset), next_base, reason))
-
-    def _cut_to_whole_batches(self, base: int) -> int:
-        """Cut the rest of a batch off a sealed segment that has been cut, and return where the segment ends.
-
-        Nobody could read past it: the segment's readers take it for a batch that goes on.
-        """
-        segment = self._sealed(base)
-        found = sound_end(segment, 0)
-        if found.position < segment.size_bytes:
-            segment.file.truncate(found.position)
-            self._found.logs[base] = found.position
-        return found.end_offset
-
-    def _look_for_gaps(self, segments: Segments) -> None:
-        """Compare where segments end with where the next ones begin, unless the log has been compacted there."""
-        from_offset = max(self._cleaned_until_offset, self._log_start_offset)
-        for segment, following in segments.sealed_from(segments.first.base_offset):
-            if following.base_offset > from_offset and not self._config.is_compacted:
-                hole = gap_before(segment, following.base_offset)
-                if hole is not None:
-                    self._holes.append(hole._replace(start_offset=max(hole.start_offset, from_offset)))
+        return loaded._replace(holes=holes, end_is_suspect=end_is_suspect, stopped_at=stopped_at)
 
     def _load(self) -> LoadedLog:
         if not self._bases:
