@@ -158,7 +158,15 @@ class LogManager:
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
         self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
         for log_dir, logs in self.checkpoints.logs_by_directory().items():
-            self.log_starts.take_up(log_dir, logs)
+            self.log_starts.take_up(
+                log_dir,
+                logs,
+                {
+                    key: each.log_start_offset
+                    for key, each in self.checkpoints.unopened.items()
+                    if each.log_dir == log_dir
+                },
+            )
         if unclean:
             if not sync_each:
                 self._sync_everything(unclean)
@@ -239,6 +247,7 @@ class LogManager:
             # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
             self.logs[found.key] = disk.persist(open_log)
             self._unopened.pop(found.key, None)
+            self.checkpoints.unopened.pop(found.key, None)
         except LogRefused as error:
             self._not_opened(found, str(error))
         except OSError as error:
@@ -251,6 +260,7 @@ class LogManager:
     def _not_opened(self, found: FoundLog, reason: str) -> None:
         known = self._unopened.get(found.key)
         self._unopened[found.key] = found, reason
+        self.checkpoints.unopened[found.key] = found
         if known is None or known[1] != reason:
             logger.error("%s is not served: %s", found.key, reason)
 

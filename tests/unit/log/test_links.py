@@ -62,6 +62,9 @@ def stopped(start: Starter, data: Path) -> Path:
         manager.create(key, ID)
         for _ in range(6):
             append(manager, key)
+    job = manager.log_starts.promise({manager.logs[KEY]: 1})
+    job.run()
+    manager.log_starts.finish(job)
     manager.shutdown()
     return data
 
@@ -113,6 +116,7 @@ def test_log_with_a_link_is_refused_alone(
         os.rename(tmp_path / "outside", stopped / "t-0" / name)
     again = start()
     assert again.logs[KEY].log_end_offset == 6
+    assert again.logs[KEY].log_start_offset == 1, "what was deleted stays so while the log cannot be opened"
     append(again, KEY)
 
 
