@@ -390,6 +390,8 @@ class UnknownProducerId(KafkaError):
     """The log holds nothing of this producer any more."""
 
     code = 59
+    # Told with the error, so that a client sees whether its records may have been deleted; -1 when not known.
+    log_start_offset = -1
 
 
 class NonEmptyGroup(KafkaError):

@@ -391,8 +391,7 @@ class Partition(Appender):
         try:
             result = self.log.append_as_leader(batch, header, self.leader_epoch)
         except KafkaStorageError as error:
-            if self.log.failure is not None:
-                self._storage_failed(error)
+            self._log_refused(error)
             raise
         if not result.duplicate:
             self._flusher.appended(len(batch), self._flushes_each)
@@ -420,9 +419,17 @@ class Partition(Appender):
         try:
             self.log.roll()
         except KafkaStorageError as error:
-            if self.log.failure is not None:
-                self._storage_failed(error)
+            self._log_refused(error)
             raise
+
+    def _log_refused(self, error: KafkaStorageError) -> None:
+        """Go offline if the log takes nothing any more: alone where it is damaged, with the directory where the disk
+        has failed."""
+        if self.log.is_damaged:
+            logger.error("%s is offline: %s", self.topic_partition, error)
+            self.go_offline(error)
+        elif self.log.failure is not None:
+            self._storage_failed(error)
 
     # Flushing -------------------------------------------------------------------------------------------------------
 

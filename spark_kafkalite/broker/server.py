@@ -63,6 +63,7 @@ from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.fs import Fs, OsFs
 from spark_kafkalite.log.loading import LoadInterrupted
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
@@ -166,7 +167,9 @@ class Broker:
             [str(directory) for directory in config.log_dirs],
             self._clock,
             config_of=lambda name: topics.config_of(name),
-            producer_id_expiration_ms=config["producer.id.expiration.ms"],
+            producer_limits=ProducerIdLimits(
+                config["max.producer.ids.per.partition"], config["producer.id.expiration.ms"]
+            ),
             min_free_bytes=config["log.dir.min.free.bytes"],
             reserve_bytes=config["log.dir.reserve.bytes"],
             open_files=descriptors.kept_open(descriptors.raise_limit()),
@@ -270,7 +273,8 @@ class Broker:
         self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
 
         def settings_changed(old: BrokerConfig, new: BrokerConfig) -> None:
-            logs.producer_id_expiration_ms = new["producer.id.expiration.ms"]
+            logs.producer_limits.max_ids = new["max.producer.ids.per.partition"]
+            logs.producer_limits.expiration_ms = new["producer.id.expiration.ms"]
             io.resize(new["num.io.threads"])
             if old.topic_defaults != new.topic_defaults:
                 replicas.broker_config_changed()
@@ -279,7 +283,7 @@ class Broker:
         settings.add_listener(settings_changed)
         await self._register(store, controller, replicas, watcher, context)
         self._undo.push_async_callback(self._quiesce, acceptor, dispatcher, replicas, io)
-        upkeep = Upkeep(loop, config, io, logs, replicas, evidence, lambda: store.registry.committed_zxid)
+        upkeep = Upkeep(loop, slices, config, io, logs, replicas, evidence, lambda: store.registry.committed_zxid)
         upkeep.start()
         self._undo.callback(upkeep.stop)
         expiry.start(config["offsets.retention.check.interval.ms"] / 1000)

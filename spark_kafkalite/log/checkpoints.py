@@ -14,6 +14,7 @@ from spark_kafkalite.log.checkpoint import CLEANER_OFFSET_FILE, HIGH_WATERMARK_F
 from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.loading import FoundLog
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -68,6 +69,8 @@ class Checkpoints:
     ) -> None:
         # The high watermarks as they are in the checkpoints.
         self.high_watermarks: dict[TopicPartition, int] = {}
+        # Logs that are there and could not be opened: what the files say of them stays, or deleted records came back.
+        self.unopened: dict[TopicPartition, FoundLog] = {}
         self._fs = fs
         self._directories = directories
         self._logs = logs
@@ -97,14 +100,20 @@ class Checkpoints:
         """Note what all checkpoints are to say. The caller runs the job, in any thread, and then calls ``finish`` in
         its own. High watermarks that are not given stay what they were."""
         if high_watermarks is not None:
-            self.high_watermarks = {key: offset for key, offset in high_watermarks.items() if key in self._logs}
+            unopened = {key: self.high_watermarks[key] for key in self.unopened if key in self.high_watermarks}
+            known = {key: offset for key, offset in high_watermarks.items() if key in self._logs}
+            self.high_watermarks = unopened | known
         checkpoints = {}
         for path, logs in self.logs_by_directory().items():
             disk = self._directories[path]
             if disk.offline is None:
                 marks = self._high_watermark_files[path]
-                marks.set({key: offset for key, offset in self.high_watermarks.items() if key in logs})
-                starts = self._log_starts.take_up(path, logs)
+                missing = self._unopened_in(path)
+                here = logs.keys() | missing.keys()
+                marks.set({key: offset for key, offset in self.high_watermarks.items() if key in here})
+                starts = self._log_starts.take_up(
+                    path, logs, {key: found.log_start_offset for key, found in missing.items()}
+                )
                 checkpoints[disk] = (*self._set_recovery_points(path, logs), starts, marks)
         return CheckpointJob(checkpoints, dict(self._removed))
 
@@ -136,7 +145,8 @@ class Checkpoints:
     ) -> tuple[OffsetCheckpoint, OffsetCheckpoint]:
         """Note the recovery points of a directory's logs, and how far they are cleaned, which goes back with them."""
         points = self._recovery_points[path]
-        points.set({key: int(log.recovery_point) for key, log in logs.items()})
+        unopened = {key: found.recovery_point for key, found in self._unopened_in(path).items()}
+        points.set(unopened | {key: int(log.recovery_point) for key, log in logs.items()})
         return points, self._set_cleaned_offsets(path, logs)
 
     def cleaned_offsets(self, log: PartitionLog) -> OffsetCheckpoint:
@@ -146,8 +156,12 @@ class Checkpoints:
 
     def _set_cleaned_offsets(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> OffsetCheckpoint:
         checkpoint = self._cleaned_offsets[path]
-        checkpoint.set({key: log.cleaned_until_offset for key, log in logs.items()})
+        unopened = {key: found.cleaned_until_offset for key, found in self._unopened_in(path).items()}
+        checkpoint.set(unopened | {key: log.cleaned_until_offset for key, log in logs.items()})
         return checkpoint
+
+    def _unopened_in(self, path: str) -> dict[TopicPartition, FoundLog]:
+        return {key: found for key, found in self.unopened.items() if found.log_dir == path and key not in self._logs}
 
     def logs_by_directory(self) -> dict[str, dict[TopicPartition, PartitionLog]]:
         """Return the logs of each log directory, none where there are none."""

@@ -136,10 +136,13 @@ class LogStarts:
             checkpoint.begin_anew(log.topic_partition, log.log_start_offset)
             log.disk.persist(checkpoint.write)
 
-    def take_up(self, directory: str, logs: Mapping[TopicPartition, PartitionLog]) -> LogStartCheckpoint:
-        """Note the starts of the logs in a directory, which the next write would drop otherwise."""
+    def take_up(
+        self, directory: str, logs: Mapping[TopicPartition, PartitionLog], unopened: Mapping[TopicPartition, int]
+    ) -> LogStartCheckpoint:
+        """Note the starts of the logs in a directory, which the next write would drop otherwise, and those of logs that
+        could not be opened."""
         checkpoint = self._checkpoints[directory]
-        checkpoint.set({key: int(log.log_start_offset) for key, log in logs.items()})
+        checkpoint.set({**unopened, **{key: int(log.log_start_offset) for key, log in logs.items()}})
         return checkpoint
 
     def forget(self, log: PartitionLog) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 
 from spark_kafkalite.clock import Clock
@@ -42,10 +42,20 @@ from spark_kafkalite.log.deletions import DeletionJob, Deletions, RetireJob
 from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
-from spark_kafkalite.log.loading import FoundLog, Loading, name_out_of_use, survey, without_doubles
+from spark_kafkalite.log.holes import marker_text
+from spark_kafkalite.log.loading import (
+    FoundLog,
+    Loading,
+    name_out_of_use,
+    report_vanished,
+    survey,
+    without_doubles,
+)
+from spark_kafkalite.log.log_files import LogRefused
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.swap import Swap, forget_swap
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
@@ -68,7 +78,7 @@ class LogManager:
         clock: Clock,
         *,
         config_of: ConfigOf,
-        producer_id_expiration_ms: int = 86_400_000,
+        producer_limits: ProducerIdLimits | None = None,
         open_files: int = DEFAULT_CAPACITY,
         min_free_bytes: int = 0,
         reserve_bytes: int = 0,
@@ -90,11 +100,13 @@ class LogManager:
         self.was_clean = True
         self._clock = clock
         self._config_of = config_of
-        self.producer_id_expiration_ms = producer_id_expiration_ms
+        self.producer_limits = producer_limits if producer_limits is not None else ProducerIdLimits()
         self._files = OpenFiles(fs, open_files)
         self._topic_id_of = topic_id_of
         # Logs that are there and could not be opened for want of room or descriptors, with the reason.
         self._unopened: dict[TopicPartition, tuple[FoundLog, str]] = {}
+        # Logs that the checkpoints name and whose directories are gone: the topic's id and where the log had ended.
+        self._vanished: dict[TopicPartition, tuple[bytes | None, int]] = {}
         self._deletions = Deletions(fs)
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
@@ -121,6 +133,7 @@ class LogManager:
         KafkaStorageError when no directory is left, ConfigError when two directories hold the same partition.
         """
         found: list[FoundLog] = []
+        vanished: dict[TopicPartition, tuple[str, int, int]] = {}
         for directory in self.directories.online:
             try:
                 here = survey(self.fs, directory.path)
@@ -130,16 +143,31 @@ class LogManager:
             found += here.logs
             self.was_clean &= here.clean
             self.checkpoints.high_watermarks.update(here.high_watermarks)
+            vanished.update({key: (directory.path, *offsets) for key, offsets in here.vanished.items()})
             for path in here.deleted:
                 self._deletions.add_directory(self._clock.monotonic_s(), path)
         found.sort(key=lambda each: each.key)
         found = without_doubles(self.fs, found, self._topic_id_of)
+        for key in sorted(vanished.keys() - {each.key for each in found}):
+            # Without the topic nobody misses it.
+            topic_id = self._topic_id_of(key.topic) if self._topic_id_of is not None else None
+            if self._topic_id_of is None or topic_id is not None:
+                report_vanished(vanished[key][0], key, *vanished[key][1:])
+                self._vanished[key] = topic_id, vanished[key][2]
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.clean}
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
         self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
         for log_dir, logs in self.checkpoints.logs_by_directory().items():
-            self.log_starts.take_up(log_dir, logs)
+            self.log_starts.take_up(
+                log_dir,
+                logs,
+                {
+                    key: each.log_start_offset
+                    for key, each in self.checkpoints.unopened.items()
+                    if each.log_dir == log_dir
+                },
+            )
         if unclean:
             if not sync_each:
                 self._sync_everything(unclean)
@@ -212,19 +240,30 @@ class LogManager:
                 sync=sync,
                 on_bytes=self._loading.on_bytes,
                 disk=disk,
+                stopped_with=found.stopped_with,
+                producer_limits=self.producer_limits,
             )
 
         try:
             # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
             self.logs[found.key] = disk.persist(open_log)
             self._unopened.pop(found.key, None)
+            self.checkpoints.unopened.pop(found.key, None)
+        except LogRefused as error:
+            self._not_opened(found, str(error))
         except OSError as error:
             reason = f"cannot open the log {found.path}: {error.strerror or error}"
             if kind_of(error) is FailureKind.BROKEN:
                 disk.take_offline(reason)
             else:
-                self._unopened[found.key] = found, f"{reason}; it is tried again from time to time"
-                logger.error("%s", self._unopened[found.key][1])
+                self._not_opened(found, f"{reason}; it is tried again from time to time")
+
+    def _not_opened(self, found: FoundLog, reason: str) -> None:
+        known = self._unopened.get(found.key)
+        self._unopened[found.key] = found, reason
+        self.checkpoints.unopened[found.key] = found
+        if known is None or known[1] != reason:
+            logger.error("%s is not served: %s", found.key, reason)
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for path in directories:
@@ -302,8 +341,10 @@ class LogManager:
         disk = self.directories.choose(log.disk.path for log in self.logs.values())
         directory = f"{disk.path}/{topic_partition}"
 
+        was_topic_id, end_offset = self._vanished.get(topic_partition, (None, 0))
+
         def make_log() -> PartitionLog:
-            return PartitionLog.create(
+            log = PartitionLog.create(
                 self._files,
                 directory,
                 topic_partition,
@@ -314,10 +355,20 @@ class LogManager:
                 on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(disk.path),
                 on_truncated=self.log_starts.truncated,
                 disk=disk,
+                producer_limits=self.producer_limits,
             )
+            if end_offset and was_topic_id in (None, topic_id):
+                # Where the log that has vanished ended: an offset is never given twice.
+                log.truncate_fully(end_offset)
+            return log
 
         try:
-            return disk.persist(make_log)
+            log = disk.persist(make_log)
+            self._vanished.pop(topic_partition, None)
+            return log
+        except LogRefused:
+            # There was something of that name, which is not ours to remove.
+            raise
         except OSError as error:
             reason = f"cannot make the log {directory}: {error.strerror or error}"
             if kind_of(error) is FailureKind.BROKEN:
@@ -431,10 +482,12 @@ class LogManager:
         """
         return self._deletions.due(self._clock.monotonic_s())
 
-    def tick(self) -> None:
-        """Forget silent producers. Cheap; about once a minute."""
-        for log in self.logs.values():
-            log.expire_producers(self.producer_id_expiration_ms)
+    def expire_producers(self) -> Generator[None, None, None]:
+        """Forget silent producers, in slices of a loop (``slices``); about once a minute."""
+        for log in list(self.logs.values()):
+            if not log.closed:
+                yield from log.expire_producers()
+            yield
 
     # Stop -----------------------------------------------------------------------------------------------------------
 
@@ -472,12 +525,15 @@ class LogManager:
             self.checkpoint(high_watermarks)
         except KafkaStorageError as error:
             logger.error("the stop is not clean: %s", error)
+            # The next clean start takes the recovery points for the logs' ends.
+            failed.update(disk.path for disk in self.directories)
+        logs_by_directory = self.checkpoints.logs_by_directory()
         for disk in self.directories.online:
             # A log that could not be opened has not been recovered either.
             if disk.path in failed or any(found.log_dir == disk.path for found, _ in self._unopened.values()):
                 continue
-            # The content is Kafka's: a version and a broker epoch, which says nothing here.
-            marker = b'{"version":0,"brokerEpoch":-1}'
+            here = logs_by_directory[disk.path].values()
+            marker = marker_text({str(log.topic_partition): log.segments.sizes() for log in here})
             try:
                 disk.persist(partial(replace_file, self.fs, f"{disk.path}/{CLEAN_SHUTDOWN_FILE}", marker))
             except OSError as error:
