@@ -8,13 +8,16 @@ the CRC covers, and a client may name any producer id.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Final
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log import producer_snapshot
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError, read_epochs
 from spark_kafkalite.log.fs import Fs, read_whole
-from spark_kafkalite.log.producer_state import SNAPSHOT_SUFFIX, ProducerState
+from spark_kafkalite.log.producer_snapshot import SNAPSHOT_SUFFIX
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
 from spark_kafkalite.log.segment import LOG_SUFFIX
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES
@@ -66,9 +69,10 @@ def highest_ids(fs: Fs, directory: str) -> HighestIds:
         if dot + suffix == LOG_SUFFIX:
             _walk(fs, path, found)
         elif dot + suffix == SNAPSHOT_SUFFIX:
-            state = ProducerState()
+            # All of them, also those that a broker with another bound would forget.
+            state = ProducerState(ProducerIdLimits(max_ids=sys.maxsize))
             try:
-                state.load(read_whole(fs, path), int(stem), path)
+                producer_snapshot.load(state, read_whole(fs, path), int(stem), path)
             except CheckpointError as error:
                 found.problems.append(str(error))
             for producer_id in state.producers:

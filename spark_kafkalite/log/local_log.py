@@ -196,7 +196,7 @@ class LocalLog:
         self.log_end_offset = self.recovery_point = Offset(offset)
         if self._dirty_since_s is None:
             self._dirty_since_s = self._clock.monotonic_s()
-            self._on_dirty()
+            self._on_dirty(self)
         # Of the segments that are missing at the end each has its own hole already.
         report_holes(self.directory, [*(hole for hole in self._holes if hole.end_offset <= lost.start_offset), lost])
         self._holes = ()
