@@ -33,6 +33,7 @@ def command(data: str, port: int, host: str, digest_file: str | None, insecure: 
     line when it serves, 'kafkalite registry ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
     """
     from spark_kafkalite.broker.event_log import configure_logging
+    from spark_kafkalite.garbage import keep_collections_short
     from spark_kafkalite.registry.embedded import open_embedded
     from spark_kafkalite.registry.listener import RegistryListener
     from spark_kafkalite.registry.store import SessionState
@@ -61,6 +62,8 @@ def command(data: str, port: int, host: str, digest_file: str | None, insecure: 
             bound = server.start(listener.host, listener.port)
         except OSError as error:
             raise RegistryError(f"cannot listen on {listener.address(port)}: {error.strerror}") from error
+        # A tree of a hundred thousand nodes is as many objects that live as long as this process.
+        keep_collections_short()
         print(f"kafkalite registry ready on {listener.address(bound)}", flush=True)
         stopping.wait()
     finally:
