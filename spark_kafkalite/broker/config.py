@@ -259,7 +259,8 @@ BROKER_SETTINGS = SettingGroup(
             "max.partitions.per.request",
             "int",
             10_000,
-            "Partitions that one CreateTopics or CreatePartitions request may add; more is a policy violation.",
+            "Partitions that one CreateTopics, CreatePartitions or (auto-creation) Metadata request may add in all; "
+            "more is a policy violation, and none is added.",
             minimum=1,
         ),
         # Log upkeep

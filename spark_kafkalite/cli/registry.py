@@ -48,6 +48,7 @@ def command(
     if data is None:
         raise click.MissingParameter(ctx=context, param_hint="'--data'", param_type="option")
     from spark_kafkalite.broker.event_log import configure_logging
+    from spark_kafkalite.garbage import keep_collections_short
     from spark_kafkalite.registry.embedded import open_embedded
     from spark_kafkalite.registry.listener import RegistryListener
     from spark_kafkalite.registry.store import SessionState
@@ -76,6 +77,8 @@ def command(
             bound = server.start(listener.host, listener.port)
         except OSError as error:
             raise RegistryError(f"cannot listen on {listener.address(port)}: {error.strerror}") from error
+        # A tree of a hundred thousand nodes is as many objects that live as long as this process.
+        keep_collections_short()
         print(f"kafkalite registry ready on {listener.address(bound)}", flush=True)
         stopping.wait()
     finally:

@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -32,7 +32,6 @@ from spark_kafkalite.registry.cluster_state import (
     BrokerInfo,
     ClusterChange,
     ClusterState,
-    PartitionState,
     TopicState,
     diff_work,
 )
@@ -45,6 +44,7 @@ from spark_kafkalite.registry.store import (
     Watcher,
     WatchEvent,
 )
+from spark_kafkalite.registry.watched_topic import WatchedTopic
 from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
@@ -65,22 +65,6 @@ _PARTITIONS_AT_ONCE: Final = 50
 _Read = tuple[Callable[[], "Future[Any]"], Callable[..., "Work[None] | None"], tuple[Any, ...]]
 
 
-@dataclass(slots=True)
-class _Topic:
-    """A topic while it is read. ``published`` is made again when ``changed``; ``generation`` is the node's czxid."""
-
-    generation: int
-    assignment: znodes.TopicAssignment
-    assignment_zxid: int
-    config: dict[str, str] | None = None
-    config_zxid: int = -1
-    # None: the node cannot be read.
-    states: dict[int, tuple[znodes.LeaderAndIsr | None, Stat]] = field(default_factory=dict)
-    partitions: dict[int, PartitionState] = field(default_factory=dict)
-    changed_partitions: set[int] = field(default_factory=set)
-    published: TopicState | None = None
-
-
 class ClusterWatcher:
     """Watches brokers, topics, settings, partition states and the controller. Lives in one event loop."""
 
@@ -91,7 +75,7 @@ class ClusterWatcher:
         self._listeners: list[ChangeListener] = [] if on_change is None else [on_change]
         self._state = ClusterState()
         self._brokers: dict[int, BrokerInfo] = {}
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, WatchedTopic] = {}
         # Topics that exist, and nothing more is known: of each the mzxid of what cannot be read.
         self._unreadable_topics: dict[str, int] = {}
         self._bad_names: set[str] = set()
@@ -285,7 +269,7 @@ class ClusterWatcher:
             changed = self._published_topics.copy()
             for name in names:
                 topic = self._topics.get(name)
-                published = None if topic is None else _publishable(topic)
+                published = None if topic is None else topic.publish()
                 if published is None:
                     changed.pop(name, None)
                 else:
@@ -420,7 +404,7 @@ class ClusterWatcher:
             self._changed_topic(name)
             self._forget_watchers(name, topic)
 
-    def _forget_watchers(self, name: str, topic: _Topic) -> None:
+    def _forget_watchers(self, name: str, topic: WatchedTopic) -> None:
         self._watchers.pop((self._read_topic.__name__, name), None)
         self._watchers.pop((self._read_config.__name__, name), None)
         for number in topic.assignment.partitions:
@@ -458,7 +442,7 @@ class ClusterWatcher:
         if topic is None or topic.generation != stat.czxid:
             if topic is not None:
                 self._forget_watchers(name, topic)
-            topic = self._topics[name] = _Topic(stat.czxid, assignment, stat.mzxid)
+            topic = self._topics[name] = WatchedTopic(stat.czxid, assignment, stat.mzxid)
         elif topic.assignment_zxid != stat.mzxid:
             topic.assignment, topic.assignment_zxid = assignment, stat.mzxid
         topic.changed_partitions.update(assignment.partitions)
@@ -565,35 +549,3 @@ class ClusterWatcher:
 
 
 def _nothing(*_: object) -> None: ...
-
-
-def _publishable(topic: _Topic) -> TopicState | None:
-    """Return the topic for the snapshot, None while its config has not been read."""
-    if topic.config is None:
-        return None
-    if topic.changed_partitions or topic.published is None or len(topic.partitions) != len(topic.assignment.partitions):
-        assigned = topic.assignment.partitions
-        partitions = topic.partitions.copy() if topic.partitions.keys() <= assigned.keys() else {}
-        # The numbers of partitions only grow, so that new ones keep the order.
-        for number in sorted(topic.changed_partitions) if partitions else assigned:
-            if number in assigned:
-                partitions[number] = _partition_state(assigned[number], topic.states.get(number))
-        topic.partitions = partitions
-        topic.changed_partitions.clear()
-    topic.published = TopicState(
-        topic.assignment.topic_id, MappingProxyType(topic.partitions), MappingProxyType(topic.config)
-    )
-    return topic.published
-
-
-def _partition_state(
-    replicas: tuple[BrokerId, ...], found: tuple[znodes.LeaderAndIsr | None, Stat] | None
-) -> PartitionState:
-    if found is None:
-        return PartitionState(replicas)
-    state, stat = found
-    if state is None:
-        return PartitionState(replicas, version=stat.version, modified_zxid=stat.mzxid, unreadable=True)
-    return PartitionState(
-        replicas, state.leader, state.leader_epoch, state.isr, state.controller_epoch, stat.version, stat.mzxid
-    )
