@@ -22,10 +22,14 @@ an error closes the connection, so that the client looks again where the leader 
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+
 from spark_kafkalite.broker.append_queue import AppendOutcome
 from spark_kafkalite.broker.connection import Connection, ResponseSlot
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
+from spark_kafkalite.broker.outbox import Response, as_response
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
 from spark_kafkalite.errors import (
@@ -38,29 +42,97 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.records.layout import BatchHeader
-from spark_kafkalite.wire.hot import ProducedPartition, ProduceRequest, pack_produce_response, parse_produce
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.hot import (
+    ProducedPartition,
+    ProduceRequest,
+    pack_produce_response,
+    pack_produce_response_in_slices,
+    parse_produce,
+    parse_produce_in_slices,
+)
 
 Outcomes = list[tuple[str, list[ProducedPartition]]]
 
 _EMPTY = memoryview(b"")
+# Checking and writing this much takes a few milliseconds.
+_AT_ONCE_BYTES = 4 * 1024 * 1024
+# Steps of the parser, of a hundred batches and more each: more batches than that are appended in slices.
+_PARSED_AT_ONCE = 5
 
 
 @handles(0, 3, 9, advertised_from=0, raw=True)
-def handle(context: BrokerContext, request: Request, frame: memoryview, position: int) -> bytes | None:
-    """Append; return the answer, or None when it comes later or there is none."""
-    produce = parse_produce(frame, position, request.api_version)
-    acks = produce.acks
-    refusal = _refusal(produce)
-    outcomes: Outcomes = []
-    delayed: DelayedProduce | None = None
+def handle(
+    context: BrokerContext, request: Request, frame: memoryview, position: int
+) -> bytes | Work[Response | None] | None:
+    """Append; return the answer, or None when it comes later or there is none, or what takes several slices."""
+    if len(frame) <= SMALL_REQUEST_BYTES:
+        produce = parse_produce(frame, position, request.api_version)
+    else:
+        parsing = parse_produce_in_slices(frame, position, request.api_version)
+        try:
+            for _ in range(_PARSED_AT_ONCE):
+                next(parsing)
+        except StopIteration as parsed:
+            produce = parsed.value
+        else:
+            return _in_slices(context, request, request.keep(frame), position)
+        if len(frame) > _AT_ONCE_BYTES:
+            return _in_slices(context, request, request.keep(frame), position)
+    producing = _Producing(context, request, produce)
     for name, batches in produce.topics:
+        if not producing.append(name, batches, producing.begin(name)):
+            return None
+    if not producing.is_answered_now():
+        return None
+    return pack_produce_response(request.correlation_id, request.api_version, producing.outcomes)
+
+
+def _in_slices(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
+    produce = yield from parse_produce_in_slices(frame, position, request.api_version)
+    producing = _Producing(context, request, produce)
+    for name, batches in produce.topics:
+        produced = producing.begin(name)
+        for batch in batches:
+            yield None
+            if not producing.append(name, (batch,), produced):
+                return None
+    if not producing.is_answered_now():
+        return None
+    body = yield from pack_produce_response_in_slices(request.correlation_id, request.api_version, producing.outcomes)
+    return as_response(body)
+
+
+class _Producing:
+    """One request on its way through its batches."""
+
+    __slots__ = ("_acks", "_context", "_delayed", "_refusal", "_request", "_timeout_ms", "outcomes")
+
+    def __init__(self, context: BrokerContext, request: Request, produce: ProduceRequest) -> None:
+        self._context = context
+        self._request = request
+        self._acks = produce.acks
+        self._timeout_ms = produce.timeout_ms
+        self._refusal = _refusal(produce)
+        self._delayed: DelayedProduce | None = None
+        self.outcomes: Outcomes = []
+
+    def begin(self, name: str) -> list[ProducedPartition]:
+        """Begin with a topic; return where its outcomes go."""
         produced: list[ProducedPartition] = []
-        outcomes.append((name, produced))
+        self.outcomes.append((name, produced))
+        return produced
+
+    def append(
+        self, name: str, batches: Sequence[tuple[int, memoryview | None]], produced: list[ProducedPartition]
+    ) -> bool:
+        """Append batches; False when the connection has been closed for one that was refused."""
+        context, request, acks = self._context, self._request, self._acks
         for number, records in batches:
             batch = _EMPTY if records is None else records
             try:
-                if refusal is not None:
-                    raise refusal
+                if self._refusal is not None:
+                    raise self._refusal
                 if name in INTERNAL_TOPICS:
                     raise InvalidTopic(f"{name} is the brokers' own; nobody else writes to it")
                 partition = context.replicas.get(TopicPartition(name, number))
@@ -72,25 +144,30 @@ def handle(context: BrokerContext, request: Request, frame: memoryview, position
                         if appended.last_offset < partition.acknowledged_end_offset(acks) or acks == 0:
                             produced.append(_success(number, appended, partition))
                             continue
-                        delayed = delayed or DelayedProduce(context, request, acks, outcomes)
-                        delayed.await_acknowledgement(partition, appended, produced)
+                        self._delay().await_acknowledgement(partition, appended, produced)
                         continue
                     header = appended
                 else:
                     header = None
-                delayed = delayed or DelayedProduce(context, request, acks, outcomes)
-                delayed.append_later(partition, batch, header, produced)
+                self._delay().append_later(partition, batch, header, produced)
             except KafkaError as error:
                 produced.append(_failure(number, error))
                 if acks == 0:
                     request.connection.close(f"a produce with acks=0 to {name}-{number} failed: {error}")
-                    return None
-    if delayed is not None:
-        delayed.start(produce.timeout_ms)
-        return None
-    if acks == 0:
-        return None
-    return pack_produce_response(request.correlation_id, request.api_version, outcomes)
+                    return False
+        return True
+
+    def _delay(self) -> DelayedProduce:
+        if self._delayed is None:
+            self._delayed = DelayedProduce(self._context, self._request, self._acks, self.outcomes)
+        return self._delayed
+
+    def is_answered_now(self) -> bool:
+        """Whether all outcomes are there and wanted; else the answer comes later, or not at all."""
+        if self._delayed is not None:
+            self._delayed.start(self._timeout_ms)
+            return False
+        return self._acks != 0
 
 
 def _refusal(produce: ProduceRequest) -> KafkaError | None:
@@ -149,12 +226,12 @@ class DelayedProduce(DelayedOperation):
         self._acks = acks
         self._outcomes = outcomes
         self._queued = 0
-        # Where the outcome goes, the partition, and what was appended.
-        self._awaiting: list[tuple[list[ProducedPartition], int, Partition, AppendResult]] = []
+        # For each partition what was appended, in order, and where the outcome of it goes.
+        self._awaiting: dict[Partition, deque[tuple[AppendResult, list[ProducedPartition], int]]] = {}
         self._slot: ResponseSlot | None = None
         self._started = False
         if acks != 0:
-            self._slot = request.connection.defer()
+            self._slot = request.defer()
             self._slot.on_abandon = self.abandon
 
     def await_acknowledgement(
@@ -202,30 +279,31 @@ class DelayedProduce(DelayedOperation):
     def _watch(
         self, partition: Partition, appended: AppendResult, produced: list[ProducedPartition], index: int
     ) -> None:
-        self._awaiting.append((produced, index, partition, appended))
-        partition.add_ack_waiter(self)
+        waiting = self._awaiting.get(partition)
+        if waiting is None:
+            waiting = self._awaiting[partition] = deque()
+            partition.add_ack_waiter(self)
+        waiting.append((appended, produced, index))
 
     def try_complete(self) -> bool:
         if self.finished or not self._started:
             return False
-        still_open = []
-        for entry in self._awaiting:
-            produced, index, partition, appended = entry
+        for partition, waiting in list(self._awaiting.items()):
             number = partition.topic_partition.partition
-            if appended.last_offset < partition.acknowledged_end_offset(self._acks):
+            acknowledged_end = partition.acknowledged_end_offset(self._acks)
+            while waiting and waiting[0][0].last_offset < acknowledged_end:
+                appended, produced, index = waiting.popleft()
                 produced[index] = _success(number, appended, partition)
-                continue
-            try:
-                partition.check_leader()
-                still_open.append(entry)
-            except KafkaError as error:
-                produced[index] = _failure(number, error)
-        done = [entry[2] for entry in self._awaiting if entry not in still_open]
-        self._awaiting = still_open
-        for partition in done:
-            if all(entry[2] is not partition for entry in still_open):
-                partition.remove_ack_waiter(self)
-        if still_open or self._queued:
+            if waiting:
+                try:
+                    partition.check_leader()
+                    continue
+                except KafkaError as error:
+                    for _, produced, index in waiting:
+                        produced[index] = _failure(number, error)
+            del self._awaiting[partition]
+            partition.remove_ack_waiter(self)
+        if self._awaiting or self._queued:
             return False
         self._answer()
         return True
@@ -237,7 +315,7 @@ class DelayedProduce(DelayedOperation):
         self._connection.close("a handler failed")
 
     def release(self) -> None:
-        for _, _, partition, _ in self._awaiting:
+        for partition in self._awaiting:
             partition.remove_ack_waiter(self)
 
     def _answer(self) -> None:
