@@ -2,7 +2,8 @@
 
 v4   isolation level, last stable offset, aborted transactions
 v5   log start offset
-v7   sessions: always declined (session id 0), so every request names all its partitions
+v7   sessions: always declined (session id 0), so every request names all its partitions; the next fetch of a session
+     that a client believes in (an epoch above 0) is FETCH_SESSION_ID_NOT_FOUND
 v9   current leader epoch in the request (fencing)
 v11  preferred read replica (never one here)
 v12  flexible; last fetched epoch and diverging epoch
@@ -35,14 +36,17 @@ from spark_kafkalite.wire.hot import FetchedPartition, FetchPartition, FetchRequ
 
 # Smaller slices are cheaper to copy than to send as a range of their own.
 _COPIED_BYTES = 4096
-_FIRST_VERSION_WITH_SESSIONS = 7
+# "Open a session" (0) and "no session" (-1): the epochs of requests that name all their partitions.
+_FULL_FETCH_EPOCHS = (0, -1)
 
 
 @handles(1, 4, 12, raw=True)
 def handle(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Response | None:
     """Read; return the answer, or None when it comes later."""
     fetch = parse_fetch(frame, position, request.api_version)
-    if fetch.session_id != 0 and request.api_version >= _FIRST_VERSION_WITH_SESSIONS:
+    if fetch.session_epoch not in _FULL_FETCH_EPOCHS:
+        # Of a session, which nobody has here. A full fetch is served whatever its session id: the id then says at most
+        # which session to close. Source: KIP-227, kafka.server.FetchManager.newContext.
         code = FetchSessionIdNotFound.code
         return pack_fetch_response(request.correlation_id, request.api_version, [], error_code=code)  # type: ignore[return-value]
     result = _Reading(context, fetch)
