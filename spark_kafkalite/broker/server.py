@@ -68,6 +68,7 @@ from spark_kafkalite.registry.producer_ids import ProducerIds
 from spark_kafkalite.registry.store import SessionState, Store, call_in_loop
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class Broker:
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self.config
         broker_id = BrokerId(config.broker_id)
+        slices = Slices(loop)
         logs = LogManager(
             self._fs,
             [str(directory) for directory in config.log_dirs],
@@ -221,6 +223,7 @@ class Broker:
             ConfigChanges(settings, store, watcher, topics, replicas),
             self._clock,
             loop,
+            slices,
             io,
             memory,
             logs,
