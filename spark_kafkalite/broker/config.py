@@ -251,6 +251,14 @@ BROKER_SETTINGS = SettingGroup(
             "Partitions that one CreateTopics or CreatePartitions request may add; more is a policy violation.",
             minimum=1,
         ),
+        Setting(
+            "max.request.partition.size.limit",
+            "int",
+            2000,
+            "Partitions in one answer to DescribeTopicPartitions at most; a client may ask for fewer, and for the rest "
+            "with further requests.",
+            minimum=1,
+        ),
         # Log upkeep
         Setting(
             "num.recovery.threads.per.data.dir",
