@@ -57,7 +57,7 @@ class Topics:
         try:
             TopicConfig.from_properties(overrides, self._config.topic_defaults)
         except ConfigError as error:
-            raise InvalidConfig(str(error)) from error
+            raise InvalidConfig(error.kafka_text) from error
 
     def config_of(self, name: str) -> TopicConfig:
         """Return a topic's settings in force: its own over the broker's defaults.
@@ -113,7 +113,8 @@ class Topics:
         count = topic.partition_count if topic.assignment is None else len(topic.assignment)
         if count > limit:
             raise PolicyViolation(
-                f"topic {topic.name}: {count} partitions are more than max.partitions.per.request={limit}"
+                f"Excessively large number of partitions per request. Topic {topic.name}: {count} partitions are more "
+                f"than max.partitions.per.request={limit}"
             )
 
     async def _not_served(self, created: Mapping[str, TopicAssignment], timeout_s: float) -> set[str]:
@@ -160,8 +161,8 @@ class Topics:
         limit = self._config["max.partitions.per.request"]
         if topic is not None and total - len(topic.partitions) > limit:
             raise PolicyViolation(
-                f"topic {name}: {total - len(topic.partitions)} more partitions are above "
-                f"max.partitions.per.request={limit}"
+                f"Excessively large number of partitions per request. Topic {name}: {total - len(topic.partitions)} "
+                f"more partitions are above max.partitions.per.request={limit}"
             )
         self._replicas.check_room()
         try:

@@ -332,7 +332,7 @@ class Controller:
         try:
             await self._write_in_pieces(operations)
         except NodeExists as error:
-            raise TopicAlreadyExists(f"topic {topic.name} exists") from error
+            raise TopicAlreadyExists(f"Topic '{topic.name}' already exists.") from error
 
     def _partition_operations(
         self, name: str, number: int, replicas: tuple[BrokerId, ...], cluster: ClusterState
@@ -428,7 +428,7 @@ class Controller:
 def _known(state: ClusterState, name: str) -> TopicState:
     topic = state.topics.get(name)
     if topic is None:
-        raise UnknownTopicOrPartition(f"topic {name} does not exist")
+        raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
     return topic
 
 

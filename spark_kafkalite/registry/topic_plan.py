@@ -34,11 +34,12 @@ def planned_topic(topic: NewTopic, state: ClusterState) -> TopicAssignment:
     if problem:
         raise InvalidTopic(problem)
     if topic.name in state.topics:
-        raise TopicAlreadyExists(f"topic {topic.name} exists")
+        raise TopicAlreadyExists(f"Topic '{topic.name}' already exists.")
     colliding = colliding_topic(topic.name, state.topics)
     if colliding:
         raise InvalidTopic(
-            f"topic {topic.name} collides with {colliding}: '.' and '_' are one character in metric names"
+            f"Topic '{topic.name}' collides with existing topic: {colliding}; '.' and '_' are one character in metric "
+            "names"
         )
     racks = _racks(state)
     if topic.assignment is not None:
@@ -60,14 +61,19 @@ def planned_extension(
     """Return the replicas of the partitions to add."""
     count, racks = len(old.partitions), _racks(state)
     if total <= count:
-        raise InvalidPartitions(f"topic {name} has {count} partitions; {total} would not be more")
+        raise InvalidPartitions(
+            f"Topic already has {count} partition(s)."
+            if total == count
+            else f"The topic {name} currently has {count} partition(s); {total} would not be an increase."
+        )
     if assignment is None:
         replicas = old.partitions[0]
         start = placement.start_after(replicas, racks)
         return placement.place(total - count, len(replicas), racks, start=start, first_partition=count)
     if len(assignment) != total - count:
         raise InvalidReplicaAssignment(
-            f"topic {name} would get {total - count} new partitions, the assignment names {len(assignment)}"
+            f"Attempted to add {total - count} additional partition(s), but only {len(assignment)} assignment(s) were "
+            "specified."
         )
     return placement.check_assignment(dict(enumerate(assignment, start=count)), racks, first_partition=count)
 

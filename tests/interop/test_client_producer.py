@@ -278,7 +278,7 @@ def test_bad_arguments_say_what_is_wrong(bootstrap: str, topic: str) -> None:
             producer.send(topic, b"x", partition=4)
         with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 3"):
             producer.send_batch(topic, [{"value": b"x", "partition": 4}])
-        with pytest.raises(SerializationError, match="a topic must not be named"):
+        with pytest.raises(SerializationError, match=r"Topic name is invalid: '\.+' is not allowed"):
             producer.send("..", b"x")
         with pytest.raises(SerializationError, match="no column 'value'"):
             producer.send_batch(topic, pa.table({"values": [b"x"]}))

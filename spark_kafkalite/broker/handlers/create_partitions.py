@@ -36,7 +36,7 @@ async def handle(
     for name, topic in {topic.name: topic for topic in message.topics}.items():
         try:
             if counts[name] > 1:
-                raise InvalidRequest(f"the request names topic {name} {counts[name]} times")
+                raise InvalidRequest("Duplicate topic name.")
             await _extend(context, message, topic)
             results.append(CreatePartitionsTopicResult(name=name))
         except KafkaError as error:

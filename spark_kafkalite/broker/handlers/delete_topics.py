@@ -4,9 +4,14 @@ v1  by name
 v4  flexible
 v5  error texts in the answer
 v6  by name or id
+
+A topic that is named twice is not deleted, and answered once. Errors begin with Kafka's words.
+Source: org.apache.kafka.controller, and kafka.server.ControllerApis.deleteTopics, of Apache Kafka 4.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
@@ -24,6 +29,7 @@ from spark_kafkalite.wire.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 
+_DUPLICATE_NAME = "Duplicate topic name."
 _FIRST_VERSION_BY_ID = 6
 _FIRST_VERSION_WITH_DISABLED = 3
 
@@ -35,17 +41,19 @@ async def handle(context: BrokerContext, request: Request, message: DeleteTopics
         asked = [(topic.name, topic.topic_id) for topic in message.topics]
     else:
         asked = [(name, ZERO_UUID) for name in message.topic_names]
-    resolved = [(name, topic_id, *_resolve(context, request, name, topic_id)) for name, topic_id in asked]
-    names = [found for _, _, found, _ in resolved if found is not None]
-    twice = {name for name in names if names.count(name) > 1}
-    outcomes = await context.topics.delete(
-        [name for name in names if name not in twice], timeout_s=max(message.timeout_ms, 0) / 1000
+    outcomes: dict[tuple[str | None, bytes], tuple[str | None, KafkaError | None]] = {}
+    for key, count in Counter(asked).items():
+        outcomes[key] = _resolve(context, request, *key, count=count)
+    # A topic may be named both by name and by id.
+    names = Counter(name for name, problem in outcomes.values() if name is not None and problem is None)
+    deleted = await context.topics.delete(
+        [name for name, count in names.items() if count == 1], timeout_s=max(message.timeout_ms, 0) / 1000
     )
     responses = []
-    for name, topic_id, found, problem in resolved:
+    for (name, topic_id), (found, problem) in outcomes.items():
         error = problem
-        if found is not None:
-            error = InvalidRequest(f"topic {found} is named twice") if found in twice else outcomes[found]
+        if found is not None and problem is None:
+            error = InvalidRequest(_DUPLICATE_NAME) if names[found] > 1 else deleted[found]
         responses.append(
             DeletableTopicResult(
                 name=found if found is not None else name,
@@ -58,11 +66,11 @@ async def handle(context: BrokerContext, request: Request, message: DeleteTopics
 
 
 def _resolve(
-    context: BrokerContext, request: Request, name: str | None, topic_id: bytes
+    context: BrokerContext, request: Request, name: str | None, topic_id: bytes, *, count: int
 ) -> tuple[str | None, KafkaError | None]:
-    """Return the name of the topic to delete, or what is wrong with asking for it."""
+    """Return the name of the topic to delete, or what is wrong with asking for it ``count`` times."""
     if not context.config["delete.topic.enable"]:
-        text = "delete.topic.enable is false on this broker"
+        text = "Topic deletion is disabled. delete.topic.enable is false on this broker."
         if request.api_version < _FIRST_VERSION_WITH_DISABLED:
             return None, InvalidRequest(text)
         return None, TopicDeletionDisabled(text)
@@ -71,10 +79,17 @@ def _resolve(
     except KafkaError as error:
         return None, error
     if name is not None and topic_id != ZERO_UUID:
-        return None, InvalidRequest(f"topic {name} is named by id as well; name it one way")
+        return None, InvalidRequest("You may not specify both topic name and topic id.")
+    if name is None and topic_id == ZERO_UUID:
+        return None, InvalidRequest("Neither topic name nor id were specified.")
+    if count > 1:
+        return None, InvalidRequest("Duplicate topic id." if name is None else _DUPLICATE_NAME)
     if name is None:
         found = context.cluster.topic_name(topic_id)
-        return (found, None) if found is not None else (None, UnknownTopicId("no topic has this id"))
+        if found is None:
+            return None, UnknownTopicId("This server does not host this topic ID.")
+        return found, None
     if name not in context.cluster.topics:
-        return None, UnknownTopicOrPartition(f"topic {name} does not exist")
+        text = f"This server does not host this topic-partition. The topic '{name}' does not exist."
+        return None, UnknownTopicOrPartition(text)
     return name, None
