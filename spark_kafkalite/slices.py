@@ -12,11 +12,14 @@ it can go on from what it then finds, and relies on nothing that it looked up be
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    # Not otherwise: the codec is made of work in slices, and clients that have no loop import it, too.
+    import asyncio
 
 SLICE_S = 0.010
 
@@ -101,7 +104,7 @@ class Slices:
             self._wait(waiting, unfinished.future)
         try:
             return await outcome
-        except asyncio.CancelledError:
+        except BaseException:
             self._drop(waiting)
             raise
 

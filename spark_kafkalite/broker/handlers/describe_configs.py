@@ -14,7 +14,6 @@ Errors begin with Kafka's words. Source: kafka.server.ConfigHelper of Apache Kaf
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from spark_kafkalite.broker import logger_levels
@@ -30,6 +29,7 @@ from spark_kafkalite.log.config_sources import (
     describe_topic,
 )
 from spark_kafkalite.model import topic_name_problem, whole_number
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -48,17 +48,12 @@ _WITHOUT_SETTINGS = {16: "Client metrics subscription name", 32: "Group name"}
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
-# Resources between which others have their turn: a few milliseconds.
-_DESCRIBED_AT_ONCE = 10
-
-
 @handles(32, 1, 4)
-async def handle(context: BrokerContext, request: Request, message: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def handle(context: BrokerContext, request: Request, message: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
     """Describe the settings of each resource."""
     results = []
-    for number, resource in enumerate(message.resources):
-        if number % _DESCRIBED_AT_ONCE == _DESCRIBED_AT_ONCE - 1:
-            await asyncio.sleep(0)
+    for resource in message.resources:
+        yield None
         result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:
             entries = _entries(context, resource)

@@ -39,14 +39,10 @@ _PARTITIONS_AT_ONCE = 100
 
 
 @handles(75, 0, 0)
-async def handle(
+def handle(
     context: BrokerContext, request: Request, message: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Work[DescribeTopicPartitionsResponse]:
     """Describe a page of topics."""
-    return await context.slices.run(_page(context, message))
-
-
-def _page(context: BrokerContext, message: DescribeTopicPartitionsRequest) -> Work[DescribeTopicPartitionsResponse]:
     # One snapshot for the whole page, which is immutable.
     cluster = context.cluster
     cursor = message.cursor or CursorRequest()

@@ -28,19 +28,15 @@ _LISTED_AT_ONCE = 500
 
 
 @handles(74, 0, 1)
-async def handle(
+def handle(
     context: BrokerContext, request: Request, message: ListConfigResourcesRequest
-) -> ListConfigResourcesResponse:
+) -> Work[ListConfigResourcesResponse]:
     """List resources."""
     types = frozenset({_CLIENT_METRICS})
     if request.api_version >= _FIRST_VERSION_WITH_TYPES:
         types = frozenset(message.resource_types) or _TYPES
     if not types <= _TYPES:
         return ListConfigResourcesResponse(error_code=UnsupportedVersion.code)
-    return await context.slices.run(_listed(context, types))
-
-
-def _listed(context: BrokerContext, types: frozenset[int]) -> Work[ListConfigResourcesResponse]:
     cluster = context.cluster
     found = [
         ConfigResource(resource_name=str(broker_id), resource_type=kind)
