@@ -108,6 +108,16 @@ class Slices:
             self._drop(waiting)
             raise
 
+    def next_turn(self) -> asyncio.Future[None]:
+        """Return a future that is done when all that waits for its slice now has had one."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._make_ready(_Waiting(_nothing(), _setter(future)))
+        return future
+
+    def turn(self) -> Turn:
+        """Begin a turn of a coroutine that does many small things in a row."""
+        return Turn(self)
+
     def _drop(self, waiting: _Waiting[Any]) -> None:
         if not waiting.dropped:
             waiting.dropped = True
@@ -144,6 +154,27 @@ class Slices:
                 waiting.done(result, None)
         finally:
             self._schedule()
+
+
+class Turn:
+    """What a coroutine with a long loop awaits between its steps, when it cannot be work that yields."""
+
+    __slots__ = ("_slices", "_until_s")
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self._until_s = perf_counter() + SLICE_S
+
+    async def pause(self) -> None:
+        """Let others have their turn if this one has lasted a slice."""
+        if perf_counter() >= self._until_s:
+            await self._slices.next_turn()
+            self._until_s = perf_counter() + SLICE_S
+
+
+def _nothing() -> Work[None]:
+    return
+    yield
 
 
 def _setter(outcome: asyncio.Future[T]) -> Callable[[T | None, BaseException | None], None]:

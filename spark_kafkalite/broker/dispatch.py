@@ -15,7 +15,7 @@ ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Fou
 
 No request holds the loop for long, whatever it names. A large one is decoded in slices, its handler works in slices,
 and its answer is encoded in slices; meanwhile its connection is not served, as in Apache Kafka, and of all connections
-at most ``_LARGE_AT_ONCE`` such requests are worked on, because in memory they are many times as large as on the wire.
+at most ``LARGE_AT_ONCE`` such requests are worked on, because in memory they are many times as large as on the wire.
 The others wait in the buffers in which they arrived. Only a Produce may be larger than ``_MOST_DECODED_BYTES``.
 
 What cannot be answered closes the connection, as in Kafka: an unknown API or version (the layout of an answer is
@@ -31,7 +31,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ from spark_kafkalite.wire.codec import (
     encode_response_in_slices,
 )
 from spark_kafkalite.wire.header import read_request_header
+from spark_kafkalite.wire.message import ApiMessage, dismantle
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.context import BrokerContext
@@ -58,7 +59,7 @@ API_VERSIONS_KEY = 18
 _PRODUCE_KEY = 0
 # What a request of this many bytes names is served in a few milliseconds, at once.
 SMALL_REQUEST_BYTES = 32 * 1024
-_LARGE_AT_ONCE = 4
+LARGE_AT_ONCE = 4
 # Sixteen times what Apache Kafka stores of a group's largest assignment; a thousand topics take a twentieth of it.
 _MOST_DECODED_BYTES = 16 * 1024 * 1024
 
@@ -221,13 +222,14 @@ class _Gate:
 class Dispatcher:
     """Serves the requests of all connections."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, apis: Mapping[int, Api] = API_TABLE) -> None:
+        """``apis`` are those served, by key."""
         self._context = context
-        self._apis = dict(API_TABLE)
+        self._apis = apis
         self._tasks: set[asyncio.Task[None]] = set()
         # What ends the work that one slice did not finish.
         self._late: dict[Request, Callable[[], None]] = {}
-        self._gate = _Gate(context.loop, _LARGE_AT_ONCE)
+        self._gate = _Gate(context.loop, LARGE_AT_ONCE)
         self._quiet = QuietLog(logger)
         self.before: Hook | None = None
         self.after: Hook | None = None
@@ -278,15 +280,21 @@ class Dispatcher:
         message = yield from decode_request_in_slices(request.api_key, request.api_version, frame, position)
         answer = api.handler(self._context, request, message)
         if api.is_coroutine:
-            self._start(request, answer)
+            self._start(request, answer, message)
             return None
         if not api.is_work:
             return encode_response(answer, request.api_version, request.correlation_id)
-        return (yield from self._answered(request, answer))
+        response = yield from self._answered(request, answer)
+        yield from dismantle(message)
+        return response
 
     def _answered(self, request: Request, work: Generator[Any, None, Any]) -> Work[Response]:
         answer = yield from work
+        return (yield from self._encoded(request, answer))
+
+    def _encoded(self, request: Request, answer: ApiMessage) -> Work[Response]:
         body = yield from encode_response_in_slices(answer, request.api_version, request.correlation_id)
+        yield from dismantle(answer)
         return as_response(body)
 
     def _work(self, request: Request, work: Work[Response | None]) -> None:
@@ -340,17 +348,16 @@ class Dispatcher:
         served = "this API is not served" if api is None else f"served are {api.min_version} to {api.max_version}"
         raise FrameError(f"API {request.api_key} version {request.api_version}: {served}")
 
-    def _start(self, request: Request, work: Coroutine[Any, Any, Any]) -> None:
+    def _start(self, request: Request, work: Coroutine[Any, Any, Any], large: ApiMessage | None = None) -> None:
         """Run a handler that waits; its answer goes into the place that its request has now."""
         slot = request.defer()
 
         async def run() -> None:
             try:
                 answer = await work
-                body = await self._context.slices.run(
-                    encode_response_in_slices(answer, request.api_version, request.correlation_id)
-                )
-                slot.complete(as_response(body))
+                slot.complete(await self._context.slices.run(self._encoded(request, answer)))
+                if large is not None:
+                    await self._context.slices.run(dismantle(large))
             except Exception as error:
                 self._report_bug(request, error)
                 slot.fail("a handler failed")

@@ -52,7 +52,8 @@ _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7
 def handle(context: BrokerContext, request: Request, message: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
     """Describe the settings of each resource."""
     results = []
-    for resource in message.resources:
+    # One that is named twice is described once: a short request must not make a long answer.
+    for resource in {(one.resource_type, one.resource_name): one for one in message.resources}.values():
         yield None
         result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:

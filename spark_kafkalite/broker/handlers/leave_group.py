@@ -27,7 +27,10 @@ def handle(context: BrokerContext, request: Request, message: LeaveGroupRequest)
     one_only = request.api_version < _FIRST_VERSION_WITH_MEMBERS
     leaving: list[tuple[str, str | None]] = [(message.member_id, None)]
     if not one_only:
-        leaving = [(member.member_id, member.group_instance_id) for member in message.members]
+        leaving = []
+        for member in message.members:
+            yield None
+            leaving.append((member.member_id, member.group_instance_id))
     codes: list[int] = []
     try:
         for first in range(0, len(leaving), _AT_ONCE):
@@ -38,9 +41,8 @@ def handle(context: BrokerContext, request: Request, message: LeaveGroupRequest)
         return LeaveGroupResponse(error_code=error.code)
     if one_only:
         return LeaveGroupResponse(error_code=codes[0])
-    return LeaveGroupResponse(
-        members=[
-            MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code)
-            for (member_id, instance_id), code in zip(leaving, codes, strict=True)
-        ]
-    )
+    answer = LeaveGroupResponse()
+    for (member_id, instance_id), code in zip(leaving, codes, strict=True):
+        yield None
+        answer.members.append(MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code))
+    return answer
