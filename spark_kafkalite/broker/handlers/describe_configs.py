@@ -58,7 +58,7 @@ def handle(context: BrokerContext, request: Request, message: DescribeConfigsReq
         result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:
             entries = _entries(context, resource)
-            wanted = resource.configuration_keys
+            wanted = frozenset(resource.configuration_keys or ())
             result.configs = [entry for entry in entries if not wanted or entry.name in wanted]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
