@@ -102,8 +102,8 @@ BROKER_SETTINGS = SettingGroup(
             "logging.level",
             "string",
             "INFO",
-            "Least severe level of what is written to standard error. A running broker takes other levels of its loggers, "
-            "as broker-loggers of Kafka's tools.",
+            "Least severe level of what is written to standard error. A running broker takes other levels of its "
+            "loggers, as broker-loggers of Kafka's tools.",
             choices=("DEBUG", "INFO", "WARNING", "ERROR"),
         ),
         Setting(

@@ -89,7 +89,8 @@ def _resolve(
         if found is None:
             return None, UnknownTopicId("This server does not host this topic ID.")
         return found, None
-    if name not in context.cluster.topics:
+    # A topic whose registry node cannot be read can be deleted still: that is the way out.
+    if name not in context.cluster.topics and name not in context.cluster.unreadable_topics:
         text = f"This server does not host this topic-partition. The topic '{name}' does not exist."
         return None, UnknownTopicOrPartition(text)
     return name, None
