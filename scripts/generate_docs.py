@@ -46,11 +46,13 @@ not in the table does; only ApiVersions itself answers a version that it does no
 - The newer consumer protocol (KIP-848, keys 68 and 69): clients that prefer it fall back to the one served here.
 - Transactions (24 to 28): a transactional id, or a transactional batch, is refused with
   TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-- Settings of broker loggers, client metrics and groups (types 8, 16 and 32 in 32, 33 and 44): INVALID_REQUEST.
+- Settings of client metrics and groups (types 16 and 32): there are none to list or describe (74, 32), and altering
+  them (33, 44) is INVALID_REQUEST.
 - Moving replicas between log directories (34).
 - Elections and reassignments (43, 45, 46).
 - Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
-- Fetch sessions: declined, so every fetch names all its partitions. Topic ids in Fetch (version 13 and newer).
+- Fetch sessions: declined, so every fetch names all its partitions; such a one is served whatever its session id.
+  Topic ids in Fetch (version 13 and newer).
 - Message formats before version 2 (magic 0 and 1).
 
 ## Limits that a client may meet
@@ -73,6 +75,11 @@ not in the table does; only ApiVersions itself answers a version that it does no
   was lost is written twice if its producer was forgotten before it sends it again, because clients send it under the
   new epoch; so is a producer's very first batch; and an old instance of a forgotten producer is not fenced.
 - Settings of a broker that are unknown are refused (INVALID_REQUEST); Apache Kafka keeps them for plug-ins.
+- Levels of a broker's loggers (resource type 8) are altered with IncrementalAlterConfigs only, and hold until the
+  broker ends, both as in Apache Kafka. The loggers have the names of this broker's modules.
+- An answer to DescribeTopicPartitions holds at most `max.request.partition.size.limit` partitions, and as many topics;
+  its cursor says where to go on.
+- The text of an error begins with Apache Kafka's words where Kafka has any; what follows them is this broker's.
 - A group fits into one record of `__consumer_offsets` (1 MiB): its leader's SyncGroup is answered with
   INVALID_COMMIT_OFFSET_SIZE otherwise. What its members say of themselves is bounded (`group.max.bytes`,
   GROUP_MAX_SIZE_REACHED), and so is what those of all groups take (`group.coordinator.max.bytes`,

@@ -37,7 +37,7 @@ LINE_LENGTH = 120
 
 # What this system serves, asks for, or will serve: produce, fetch, metadata, groups, topics, configs, transactions,
 # ACLs, quotas, SASL and reassignments. Not the controller quorum, share groups, streams groups and telemetry.
-API_KEYS = (*range(4), *range(8, 38), *range(42, 52), 60, 61, 65, 66)
+API_KEYS = (*range(4), *range(8, 38), *range(42, 52), 60, 61, 65, 66, 74, 75)
 
 # kio's names for wire types that it turns into Python's own classes.
 PLAIN_TYPES = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}

@@ -29,7 +29,14 @@ class KafkaliteError(Exception):
 
 
 class ConfigError(KafkaliteError):
-    """A setting is unknown, has a bad value, or contradicts another."""
+    """A setting is unknown, has a bad value, or contradicts another.
+
+    ``kafka_text`` says so in the words of Kafka's brokers, which a broker's answers use: people search for them.
+    """
+
+    def __init__(self, text: str = "", kafka_text: str | None = None) -> None:
+        super().__init__(text)
+        self.kafka_text = text if kafka_text is None else kafka_text
 
 
 class FrameError(KafkaliteError):

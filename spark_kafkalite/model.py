@@ -27,6 +27,7 @@ NO_LEADER_EPOCH: Final = -1
 
 # Kafka's limits on names: org.apache.kafka.common.internals.Topic.
 MAX_TOPIC_NAME_LENGTH: Final = 249
+_INVALID_NAME = "Topic name is invalid:"
 _LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 # Where group coordinators keep groups and committed offsets.
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -161,19 +162,26 @@ def _shortened(value: bytes | None) -> str:
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Say what is wrong with a topic name, or return None when it is legal.
+    """Say, in Kafka's words, what is wrong with a topic name, or return None when it is legal.
 
     Source: org.apache.kafka.common.internals.Topic.validate.
     """
     if not name:
-        return "a topic name must not be empty"
+        return f"{_INVALID_NAME} the empty string is not allowed"
     if name in (".", ".."):
-        return f"a topic must not be named {name!r}"
+        return f"{_INVALID_NAME} '{name}' is not allowed"
     if len(name) > MAX_TOPIC_NAME_LENGTH:
-        return f"a topic name has at most {MAX_TOPIC_NAME_LENGTH} characters, this one has {len(name)}"
+        return f"{_INVALID_NAME} the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}"
     if not _LEGAL_TOPIC_NAME.fullmatch(name):
-        return f"topic name {name!r} holds a character other than ASCII letters, digits, '.', '_' and '-'"
+        return (
+            f"{_INVALID_NAME} '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+        )
     return None
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that ``text`` is, as Java's Integer.parseInt takes it, None when it is none."""
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,10}", text) else None
 
 
 def metric_name(topic: str) -> str:

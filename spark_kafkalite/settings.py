@@ -25,6 +25,8 @@ Kind = Literal["boolean", "int", "long", "double", "string", "list", "password"]
 # are, do not.
 _INTEGER_TEXT = re.compile(r"[+-]?[0-9]+")
 _DOUBLE_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# What Kafka says of text that is none of the kind; of numbers it names the type.
+_EXPECTED = {"boolean": "Expected value to be either true or false", "list": "Expected a comma separated list."}
 _INTEGER_RANGE = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 
 
@@ -60,7 +62,11 @@ class Setting:
             value = self._converted(raw)
         except (ValueError, TypeError):
             shown = "(hidden)" if self.kind == "password" else repr(raw)
-            raise ConfigError(f"{self.name}={shown}: not a valid {self.kind}") from None
+            expected = _EXPECTED.get(self.kind) or f"Not a number of type {self.kind.upper()}"
+            raise ConfigError(
+                f"{self.name}={shown}: not a valid {self.kind}",
+                self._kafka_text("[hidden]" if self.kind == "password" else raw, expected),
+            ) from None
         self._check_bounds(value)
         return value
 
@@ -93,20 +99,41 @@ class Setting:
         if self.kind in _INTEGER_RANGE:
             lowest, highest = _INTEGER_RANGE[self.kind]
             if not lowest <= value <= highest:
-                raise ConfigError(f"{self.name}={value}: outside the range of the type {self.kind}")
+                raise ConfigError(
+                    f"{self.name}={value}: outside the range of the type {self.kind}",
+                    self._kafka_text(value, f"Not a number of type {self.kind.upper()}"),
+                )
         if self.minimum is not None and value < self.minimum:
-            raise ConfigError(f"{self.name}={value}: must be at least {self.minimum}")
+            raise ConfigError(
+                f"{self.name}={value}: must be at least {self.minimum}",
+                self._kafka_text(value, f"Value must be at least {self.minimum}"),
+            )
         if self.maximum is not None and value > self.maximum:
-            raise ConfigError(f"{self.name}={value}: must be at most {self.maximum}")
+            raise ConfigError(
+                f"{self.name}={value}: must be at most {self.maximum}",
+                self._kafka_text(value, f"Value must be no more than {self.maximum}"),
+            )
         if self.choices is not None:
             for item in value if self.kind == "list" else (value,):
                 if item not in self.choices:
-                    raise ConfigError(f"{self.name}={item}: must be one of {', '.join(self.choices)}")
+                    choices = ", ".join(self.choices)
+                    raise ConfigError(
+                        f"{self.name}={item}: must be one of {choices}",
+                        self._kafka_text(item, f"String must be one of: {choices}"),
+                    )
         if self.form is not None:
             pattern, said = self.form
             text = self.text(value) or ""
             if re.fullmatch(pattern, text) is None:
-                raise ConfigError(f"{self.name}={text}: must be {said}")
+                # As Kafka's validators have it: one for numbers, and one for lists of replicas.
+                shown, subject = (f"[{text}]", self.name) if self.kind == "list" else (text, "Value")
+                raise ConfigError(
+                    f"{self.name}={text}: must be {said}", self._kafka_text(shown, f"{subject} must be {said}")
+                )
+
+    def _kafka_text(self, value: object, problem: str) -> str:
+        """Say what is wrong as org.apache.kafka.common.config.ConfigException does."""
+        return f"Invalid value {value} for configuration {self.name}: {problem}"
 
     def text(self, value: Any) -> str | None:
         """Return ``value`` as Kafka writes it in files and answers (booleans lower-case, lists with commas)."""
@@ -155,7 +182,10 @@ class SettingGroup:
         for name, value in raw.items():
             setting = self._by_name.get(name)
             if setting is None:
-                raise ConfigError(f"unknown {self.title} setting {name!r}{self.hint(name)}")
+                raise ConfigError(
+                    f"unknown {self.title} setting {name!r}{self.hint(name)}",
+                    f"Unknown {self.title} config name: {name}{self.hint(name)}",
+                )
             if value is None:
                 continue
             checked = setting.parse(value)

@@ -102,7 +102,8 @@ BROKER_SETTINGS = SettingGroup(
             "logging.level",
             "string",
             "INFO",
-            "Least severe level of what is written to standard error.",
+            "Least severe level of what is written to standard error. A running broker takes other levels of its "
+            "loggers, as broker-loggers of Kafka's tools.",
             choices=("DEBUG", "INFO", "WARNING", "ERROR"),
         ),
         Setting(
@@ -261,6 +262,14 @@ BROKER_SETTINGS = SettingGroup(
             10_000,
             "Partitions that one CreateTopics, CreatePartitions or (auto-creation) Metadata request may add in all; "
             "more is a policy violation, and none is added.",
+            minimum=1,
+        ),
+        Setting(
+            "max.request.partition.size.limit",
+            "int",
+            2000,
+            "Partitions in one answer to DescribeTopicPartitions at most; a client may ask for fewer, and for the rest "
+            "with further requests.",
             minimum=1,
         ),
         # Log upkeep

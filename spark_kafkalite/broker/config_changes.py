@@ -2,12 +2,13 @@
 
 Any broker alters a topic's settings and those of all brokers by default; a broker's own are altered at that broker, as
 in Kafka. The registry's node is written at the version that was read (``registry/config_nodes.py``), so nothing is lost
-when two alterations meet. An alteration is answered when this broker obeys it.
+when two alterations meet. An alteration is answered when this broker obeys it. The levels of a broker's loggers are
+altered there, too, and kept nowhere (``logger_levels``).
 
 Errors are Kafka's: UNKNOWN_TOPIC_OR_PARTITION (3) and INVALID_TOPIC_EXCEPTION (17) for the topic, INVALID_CONFIG (40)
 for a topic's unknown setting or bad value and for APPEND or SUBTRACT of what is no list, INVALID_REQUEST (42) for
 everything else: duplicates, missing values, the wrong broker, and a broker's setting that is unknown, read-only or
-wrong.
+wrong. Their texts begin with Kafka's words.
 Source: kafka.server.ConfigAdminManager and org.apache.kafka.controller.ConfigurationControlManager of Apache Kafka 4.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from spark_kafkalite.broker import logger_levels
 from spark_kafkalite.broker.config import BROKER_SETTINGS
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.replicas import Replicas
@@ -35,7 +37,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.log.config import TOPIC_SETTINGS
-from spark_kafkalite.model import topic_name_problem
+from spark_kafkalite.model import topic_name_problem, whole_number
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.store import BadArguments, NoNode, OutOfRoom, Store
@@ -48,6 +50,12 @@ logger = logging.getLogger(__name__)
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+LOGGER_RESOURCE: Final = 8
+# What Kafka says of an empty name, and what is not kept.
+_WITHOUT_SETTINGS: Final = {
+    16: ("Subscription name can't be empty", "Client metrics subscriptions"),
+    32: ("Default group resources are not allowed.", "Settings of groups"),
+}
 
 # How long an alteration waits until this broker obeys it: then it is written all the same.
 _OBEYED_WITHIN_S: Final = 10.0
@@ -103,12 +111,21 @@ class ConfigChanges:
         if resource_type == TOPIC_RESOURCE:
             path, owner, defaults = self._topic(resource_name)
             group = TOPIC_SETTINGS
+        elif resource_type == LOGGER_RESOURCE and not replace:
+            self._alter_levels(resource_name, operations, validate_only=validate_only)
+            return
         elif resource_type == BROKER_RESOURCE:
             entity = self._broker_entity(resource_name)
             path, owner, defaults = znodes.broker_config_path(entity), None, self._config.values_of(entity)
             group = BROKER_SETTINGS
+        elif resource_type in _WITHOUT_SETTINGS:
+            empty, what = _WITHOUT_SETTINGS[resource_type]
+            raise InvalidRequest(f"{what} are not kept by this broker" if resource_name else empty)
         else:
-            raise InvalidRequest(f"resource type {resource_type} has no settings here; topics (2) and brokers (4) have")
+            raise InvalidRequest(
+                f"Unknown resource type {resource_type}; settings of topics (2) and brokers (4) can be altered, and "
+                "levels of a broker's loggers (8) with IncrementalAlterConfigs"
+            )
 
         def change(old: Mapping[str, str]) -> Mapping[str, str]:
             new = {} if replace else dict(old)
@@ -125,7 +142,7 @@ class ConfigChanges:
         except BadArguments as error:
             raise InvalidRequest(f"the settings cannot be stored: {error}") from error
         except NoNode as error:
-            raise UnknownTopicOrPartition(f"topic {resource_name} does not exist") from error
+            raise UnknownTopicOrPartition(f"The topic '{resource_name}' does not exist.") from error
         except OutOfRoom as error:
             raise KafkaStorageError(f"nothing has been changed: {error}") from error
         except RegistryError as error:
@@ -144,27 +161,43 @@ class ConfigChanges:
 
     def _topic(self, name: str) -> tuple[str, str, Mapping[str, object]]:
         if name == "":
-            raise InvalidRequest("the resource names no topic; the defaults of all topics are the brokers' settings")
+            raise InvalidRequest(
+                "Default topic resources are not allowed. The defaults of all topics are settings of brokers."
+            )
         problem = topic_name_problem(name)
         if problem is not None:
             raise InvalidTopic(problem)
         if name not in self._watcher.state.topics:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist")
+            raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
         return znodes.topic_config_path(name), znodes.topic_path(name), self._config.current.topic_defaults
 
     def _broker_entity(self, name: str) -> str:
         if name == "":
             return znodes.DEFAULT_ENTITY
-        own = str(self._config.current.broker_id)
-        if name != own:
-            raise InvalidRequest(f"broker {own} was asked to change the settings of broker {name!r}; ask that one")
-        return own
+        own = self._config.current.broker_id
+        if _node_id(name) != own:
+            raise InvalidRequest(f"Unexpected broker id, expected {own}, but received {name}; ask that broker")
+        return str(own)
+
+    def _alter_levels(self, name: str, operations: Sequence[ConfigOperation], *, validate_only: bool) -> None:
+        own = self._config.current.broker_id
+        if _node_id(name) != own:
+            raise InvalidRequest(f"Unexpected node id. Expected {own}, but received {name}; ask that broker")
+        for each in operations:
+            if each.operation not in (Operation.SET, Operation.DELETE):
+                doing = Operation(each.operation).name
+                raise InvalidRequest(f"{doing} operation is not allowed for the BROKER_LOGGER resource")
+        changes = {each.name: each.value if each.operation == Operation.SET else None for each in operations}
+        logger_levels.check(changes)
+        if not validate_only:
+            logger_levels.change(changes)
+            logger.warning("levels of loggers have been altered: %s", ", ".join(changes) or "none")
 
     def _check_broker(self, new: Mapping[str, str], changed: Sequence[str], entity: str) -> None:
         try:
             self._config.check(changed, new, entity)
         except ConfigError as error:
-            raise InvalidRequest(str(error)) from error
+            raise InvalidRequest(error.kafka_text) from error
 
     async def _wait_until_obeyed(self) -> None:
         try:
@@ -207,7 +240,7 @@ async def alter_each(
         code, message = 0, None
         try:
             if counts[name] > 1:
-                raise InvalidRequest("each resource must appear at most once")
+                raise InvalidRequest("Each resource must appear at most once.")
             if len(resource.configs) > _MOST_OPERATIONS:
                 raise InvalidRequest(
                     f"{len(resource.configs)} settings of one resource are named; at most {_MOST_OPERATIONS} can be, "
@@ -227,13 +260,20 @@ def _check_form(operations: Sequence[ConfigOperation]) -> None:
     """Raise InvalidRequest for what can be seen without knowing the settings."""
     twice = [name for name, count in Counter(each.name for each in operations).items() if count > 1]
     if twice:
-        raise InvalidRequest(f"the request names a setting more than once: {', '.join(twice)}")
+        raise InvalidRequest(f"Error due to duplicate config keys: {', '.join(twice)}")
     empty = [each.name for each in operations if each.value is None and each.operation != Operation.DELETE]
     if empty:
-        raise InvalidRequest(f"null value not supported for: {', '.join(empty)}")
+        raise InvalidRequest(f"Null value not supported for : {', '.join(empty)}")
     unknown = sorted({each.operation for each in operations} - {int(known) for known in Operation})
     if unknown:
-        raise InvalidRequest(f"unknown operation {unknown[0]}; SET is 0, DELETE 1, APPEND 2, SUBTRACT 3")
+        raise InvalidRequest(f"Unknown operations type {unknown[0]}; SET is 0, DELETE 1, APPEND 2, SUBTRACT 3")
+
+
+def _node_id(name: str) -> int:
+    number = whole_number(name)
+    if number is None:
+        raise InvalidRequest(f"Node id must be an integer, but it is: {name}")
+    return number
 
 
 def _apply(
@@ -248,7 +288,9 @@ def _apply(
         return
     if name not in group or group[name].kind != "list":
         doing = Operation(operation.operation).name
-        raise InvalidConfig(f"can't {doing} to key {name} because its type is not LIST")
+        if group is BROKER_SETTINGS:
+            raise InvalidConfig(f"Config value {doing.lower()} is not allowed for config key: {name}; it is no list")
+        raise InvalidConfig(f"Can't {doing} to key {name} because its type is not LIST.")
     setting = group[name]
     present = _items(setting, settings[name] if name in settings else defaults[name])
     given = _items(setting, value)

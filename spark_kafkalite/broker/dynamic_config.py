@@ -65,10 +65,14 @@ class DynamicConfig:
 
         What was there before is not looked at: somebody else's mistake must not be in the way.
         """
+        changed = list(changed)
+        fixed = [name for name in changed if name in BROKER_SETTINGS and not is_dynamic(name)]
         for name in changed:
             problem = _not_dynamic(name)
             if problem is not None:
-                raise ConfigError(problem)
+                # Of an unknown one Kafka says nothing: it keeps it, for plug-ins.
+                listed = f"Cannot update these configs dynamically: [{', '.join(fixed)}]; {problem}"
+                raise ConfigError(problem, listed if name in fixed else None)
             if name in settings:
                 BROKER_SETTINGS[name].parse(settings[name])
         usable, _ = _dynamic(settings)

@@ -70,7 +70,7 @@ class Topics:
         try:
             TopicConfig.from_properties(overrides, self._config.topic_defaults)
         except ConfigError as error:
-            raise InvalidConfig(str(error)) from error
+            raise InvalidConfig(error.kafka_text) from error
 
     def config_of(self, name: str) -> TopicConfig:
         """Return a topic's settings in force: its own over the broker's defaults.
@@ -150,8 +150,8 @@ class Topics:
         limit = self._config["max.partitions.per.request"]
         if partition_count > limit:
             raise PolicyViolation(
-                f"the request asks for {partition_count} new partitions in all; max.partitions.per.request={limit} are "
-                "the most, and none has been created: ask for fewer at a time"
+                f"Excessively large number of partitions per request. {partition_count} new ones are asked for in all; "
+                f"max.partitions.per.request={limit} are the most, and none has been created: ask for fewer at a time"
             )
 
     async def _not_served(self, created: Mapping[str, TopicAssignment], timeout_s: float) -> set[str]:

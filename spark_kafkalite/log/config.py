@@ -24,8 +24,12 @@ _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 _DAY_MS = 24 * _HOUR_MS
 
-_GZIP_LEVELS = (r"-1|[1-9]", "-1 or 1 to 9")
-_THROTTLED_REPLICAS = (r"\*|([0-9]+:[0-9]+(,[0-9]+:[0-9]+)*)?", "* or PARTITION:BROKER with commas")
+_GZIP_LEVELS = (r"-1|[1-9]", "between 1 and 9 or equal to -1")
+_THROTTLED_REPLICAS = (
+    r"\*|([0-9]+:[0-9]+(,[0-9]+:[0-9]+)*)?",
+    "the literal '*' or a list of replicas in the following format: "
+    "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+)
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
@@ -326,11 +330,16 @@ class TopicConfig:
         if overrides:
             values.update(TOPIC_SETTINGS.parse(overrides))
         if values["remote.storage.enable"]:
-            raise ConfigError("remote.storage.enable=true: tiered storage is not supported")
-        if values["min.compaction.lag.ms"] > values["max.compaction.lag.ms"]:
             raise ConfigError(
-                f"min.compaction.lag.ms={values['min.compaction.lag.ms']}: must not be above "
-                f"max.compaction.lag.ms={values['max.compaction.lag.ms']}"
+                "remote.storage.enable=true: tiered storage is not supported",
+                "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log "
+                "storage.",
+            )
+        if values["min.compaction.lag.ms"] > values["max.compaction.lag.ms"]:
+            shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+            raise ConfigError(
+                f"min.compaction.lag.ms={shortest}: must not be above max.compaction.lag.ms={longest}",
+                f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})",
             )
         return cls._of(values)
 

@@ -18,6 +18,10 @@ from spark_kafkalite.slices import Work, run_whole
 
 Assignment = dict[int, tuple[BrokerId, ...]]
 
+# Kafka's words: org.apache.kafka.controller.ReplicationControlManager.createTopic.
+NO_PARTITIONS = "Number of partitions was set to an invalid non-positive value."
+NO_REPLICAS = "Replication factor must be larger than 0, or -1 to use the default value."
+
 # More is a typing error in practice, and would block the registry for minutes.
 MAX_PARTITIONS = 10_000
 
@@ -50,14 +54,15 @@ def place_work(
     Raises InvalidPartitions (37), InvalidReplicationFactor (38).
     """
     if partition_count < 1:
-        raise InvalidPartitions(f"the number of partitions is {partition_count}; it must be at least 1")
+        raise InvalidPartitions(f"{NO_PARTITIONS} It is {partition_count}.")
     if partition_count > MAX_PARTITIONS:
         raise InvalidPartitions(f"{partition_count} partitions at once are more than {MAX_PARTITIONS}")
     if replication_factor < 1:
-        raise InvalidReplicationFactor(f"the replication factor is {replication_factor}; it must be at least 1")
+        raise InvalidReplicationFactor(f"{NO_REPLICAS} It is {replication_factor}.")
     if replication_factor > len(racks):
         raise InvalidReplicationFactor(
-            f"the replication factor {replication_factor} is larger than the number of live brokers, {len(racks)}"
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {len(racks)} broker(s) are registered"
         )
     ring = _alternate(racks)
     placed = {}
@@ -107,34 +112,36 @@ def check_assignment_work(
 ) -> Work[Assignment]:
     """Return an assignment that a user gave, checked.
 
-    Raises InvalidReplicaAssignment (39): partitions not consecutive from ``first_partition``, a broker twice or not
-    live, or partitions with different numbers of replicas.
+    Raises InvalidReplicaAssignment (39), in Kafka's words and in its order: no replicas, a broker that is not live or
+    named twice, partitions with different numbers of replicas, partitions not consecutive from ``first_partition``.
+    Source: org.apache.kafka.controller.ReplicationControlManager.validateManualPartitionAssignment.
     """
+    factor = 0
+    for replicas in assignment.values():
+        yield None
+        if not replicas:
+            raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
+        for broker_id in sorted(replicas):
+            if broker_id not in live:
+                raise InvalidReplicaAssignment(
+                    f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+                )
+            if replicas.count(broker_id) > 1:
+                raise InvalidReplicaAssignment(
+                    f"The manual partition assignment includes the broker {broker_id} more than once."
+                )
+        if factor and len(replicas) != factor:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is "
+                f"not consistent with previous partitions, which have {factor} replica(s)."
+            )
+        factor = len(replicas)
     expected = list(range(first_partition, first_partition + len(assignment)))
     if not assignment or sorted(assignment) != expected:
         raise InvalidReplicaAssignment(
-            f"the assignment names partitions {sorted(assignment)[:20]}; "
-            f"they must be consecutive, from {first_partition}"
+            f"partitions should be a consecutive {first_partition}-based integer sequence; the assignment names "
+            f"{sorted(assignment)[:20]}"
         )
-    factor = len(assignment[first_partition])
-    live = set(live)
-    for number, replicas in assignment.items():
-        yield None
-        if len(replicas) != factor or not replicas:
-            raise InvalidReplicaAssignment(
-                f"partition {number} has {len(replicas)} replicas and partition {first_partition} has {factor}; "
-                "all must have the same number, at least 1"
-            )
-        if len(replicas) > len(live):
-            # Before they are looked at: a request has room for millions.
-            raise InvalidReplicaAssignment(
-                f"partition {number} has {len(replicas)} replicas; there are {len(live)} live brokers"
-            )
-        if len(set(replicas)) != len(replicas):
-            raise InvalidReplicaAssignment(f"partition {number} names a broker twice: {list(replicas)}")
-        unknown = sorted(set(replicas) - live)
-        if unknown:
-            raise InvalidReplicaAssignment(f"partition {number} names brokers that are not live: {unknown}")
     return {number: tuple(BrokerId(replica) for replica in assignment[number]) for number in expected}
 
 

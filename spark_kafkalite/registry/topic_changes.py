@@ -95,7 +95,7 @@ class TopicChanges:
                     raise
                 await write(replaces_config=True)
         except NodeExists as error:
-            raise TopicAlreadyExists(f"topic {topic.name} exists") from error
+            raise TopicAlreadyExists(f"Topic '{topic.name}' already exists.") from error
         return assignment
 
     async def _encoded(self, name: str, assignment: TopicAssignment) -> bytes:
@@ -157,7 +157,7 @@ class TopicChanges:
         _take_outcomes(results, dict.fromkeys(unreadable, "deleting"), outcomes)
         for name in names:
             if name not in known and name not in results:
-                results[name] = UnknownTopicOrPartition(f"topic {name} does not exist")
+                results[name] = UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
         return results
 
     async def _delete_topic(self, name: str, topic: TopicState, *, marked: bool) -> None:
@@ -208,7 +208,7 @@ class TopicChanges:
 def _known(state: ClusterState, name: str) -> TopicState:
     topic = state.topics.get(name)
     if topic is None:
-        raise UnknownTopicOrPartition(f"topic {name} does not exist")
+        raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
     return topic
 
 

@@ -77,10 +77,12 @@ def _check_name(name: str, state: ClusterState, taken: Mapping[str, str]) -> Non
     if problem:
         raise InvalidTopic(problem)
     if name in state.topics:
-        raise TopicAlreadyExists(f"topic {name} exists")
+        raise TopicAlreadyExists(f"Topic '{name}' already exists.")
     colliding = taken.get(metric_name(name))
     if colliding is not None:
-        raise InvalidTopic(f"topic {name} collides with {colliding}: '.' and '_' are one character in metric names")
+        raise InvalidTopic(
+            f"Topic '{name}' collides with existing topic: {colliding}; '.' and '_' are one character in metric names"
+        )
 
 
 def _placed(topic: NewTopic, racks: Mapping[int, str | None]) -> Work[placement.Assignment]:
@@ -95,7 +97,11 @@ def planned_extension(extension: Extension, old: TopicAssignment, state: Cluster
     name, total, assignment = extension.name, extension.total, extension.assignment
     count, racks = len(old.partitions), _racks(state)
     if total <= count:
-        raise InvalidPartitions(f"topic {name} has {count} partitions; {total} would not be more")
+        raise InvalidPartitions(
+            f"Topic already has {count} partition(s)."
+            if total == count
+            else f"The topic {name} currently has {count} partition(s); {total} would not be an increase."
+        )
     if assignment is None:
         replicas = old.partitions[0]
         start = placement.start_after(replicas, racks)
@@ -104,7 +110,8 @@ def planned_extension(extension: Extension, old: TopicAssignment, state: Cluster
         )
     if len(assignment) != total - count:
         raise InvalidReplicaAssignment(
-            f"topic {name} would get {total - count} new partitions, the assignment names {len(assignment)}"
+            f"Attempted to add {total - count} additional partition(s), but only {len(assignment)} assignment(s) were "
+            "specified."
         )
     numbered = dict(enumerate(assignment, start=count))
     return (yield from placement.check_assignment_work(numbered, racks, first_partition=count))

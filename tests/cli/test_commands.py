@@ -98,10 +98,15 @@ def test_the_life_of_a_topic(run: Commands, topic: str) -> None:
 def test_bad_topics_are_refused_with_the_reason(run: Commands, topic: str) -> None:
     assert "code 40" in run("topics", "create", "--topic", topic, "--config", "retenton.ms=1", code=1).stderr
     run("topics", "create", "--topic", "no/slash", code=2)
-    assert "replication factor" in run("topics", "create", "--topic", topic, "--replication-factor", "3", code=1).stderr
+    assert (
+        "Unable to replicate the partition 3 time(s)"
+        in run("topics", "create", "--topic", topic, "--replication-factor", "3", code=1).stderr
+    )
     run("topics", "create", "--topic", topic, "--replica-assignment", "1,1")
     assert run("topics", "describe", "--topic", topic).stdout.count("Leader: 1") == 2
-    assert "2 partitions" in run("topics", "alter", "--topic", topic, "--partitions", "1", code=1).stderr
+    assert (
+        "currently has 2 partition(s)" in run("topics", "alter", "--topic", topic, "--partitions", "1", code=1).stderr
+    )
 
 
 def test_lines_go_in_and_come_out(run: Commands, topic: str) -> None:

@@ -15,11 +15,13 @@ from spark_kafkalite.wire.messages import (
     delete_records,
     describe_groups,
     describe_log_dirs,
+    describe_topic_partitions,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     offset_commit,
     offset_delete,
@@ -112,6 +114,7 @@ def sample_requests(api_key: int, version: int, topic: str, other_topic: str) ->
                 resources=[
                     DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=keys),
                     DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None),
+                    DescribeConfigsResource(resource_type=8, resource_name="1", configuration_keys=["root"]),
                 ],
                 include_synonyms=True,
             )
@@ -120,6 +123,15 @@ def sample_requests(api_key: int, version: int, topic: str, other_topic: str) ->
         return [_alteration(name, topic)]
     if name == "DescribeCluster":
         return [DescribeClusterRequest(include_cluster_authorized_operations=True)]
+    if name == "DescribeTopicPartitions":
+        named = [describe_topic_partitions.TopicRequest(name=each) for each in (topic, "no-such-topic")]
+        cursor = describe_topic_partitions.CursorRequest(topic_name=topic, partition_index=0)
+        return [
+            describe_topic_partitions.DescribeTopicPartitionsRequest(topics=named, cursor=cursor),
+            describe_topic_partitions.DescribeTopicPartitionsRequest(response_partition_limit=1),
+        ]
+    if name == "ListConfigResources":
+        return [list_config_resources.ListConfigResourcesRequest(resource_types=[2, 4, 8] if version >= 1 else [])]
     if name == "OffsetForLeaderEpoch":
         partitions = [OffsetForLeaderPartition(partition=0, leader_epoch=0)]
         return [OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=partitions)])]

@@ -79,6 +79,7 @@ class TestApiVersions:
             10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
             15: (0, 5), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 4),
             23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 4), 37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 1),
+            74: (0, 1), 75: (0, 0),
         }  # fmt: skip
 
     def test_a_newer_version_is_answered_in_version_0(self, client: RawClient) -> None:
@@ -342,8 +343,20 @@ class TestFetch:
         client.send_fetch(topic, 0, session_id=0, session_epoch=0, max_wait_ms=0)
         opened = client.receive_fetch()
         assert (opened.error_code, opened.session_id, len(opened.topics)) == (0, 0, 1)
-        client.send_fetch(topic, 0, session_id=5, session_epoch=1, max_wait_ms=0)
-        assert client.receive_fetch().error_code == 70
+        for session_id, session_epoch in ((5, 1), (0, 1), (5, -2), (-1, 2**31 - 1)):
+            client.send_fetch(topic, 0, session_id=session_id, session_epoch=session_epoch, max_wait_ms=0)
+            assert client.receive_fetch().error_code == 70
+
+    @pytest.mark.parametrize("version", range(7, 13))
+    def test_a_full_fetch_is_served_whatever_its_session_id(self, client: RawClient, topic: str, version: int) -> None:
+        # kafka-go sends id -1; a client that ends or renews a session names the old one.
+        client.produce(topic, make_batch(3, timestamp_ms=now_ms()))
+        for session_id in (-1, 0, 5, 2**31 - 1, -(2**31)):
+            for session_epoch in (0, -1):
+                client.send_fetch(topic, 0, session_id=session_id, session_epoch=session_epoch, version=version)
+                answer = client.receive_fetch(version)
+                assert (answer.error_code, answer.session_id) == (0, 0)
+                assert len(kernel.scan_headers(answer.topics[0][1][0].records)) == 1
 
     def test_read_committed_sees_an_empty_list_of_aborted_transactions(self, client: RawClient, topic: str) -> None:
         client.produce(topic, make_batch(1, timestamp_ms=now_ms()))
@@ -529,4 +542,5 @@ class TestTopics:
         host, _, port = broker.bootstrap.rpartition(":")
         assert [(one.broker_id, one.host, one.port) for one in answer.brokers] == [(1, host, int(port))]
         assert (answer.controller_id, answer.error_code) == (1, 0)
-        assert client.call(DescribeClusterRequest(endpoint_type=2), 1).error_code == 115
+        assert client.call(DescribeClusterRequest(endpoint_type=2), 1).error_code == 114
+        assert client.call(DescribeClusterRequest(endpoint_type=3), 1).error_code == 115

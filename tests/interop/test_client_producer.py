@@ -284,7 +284,7 @@ def test_bad_arguments_say_what_is_wrong(bootstrap: str, topic: str) -> None:
                 producer.send_batch(topic, too_large)
         with pytest.raises(TypeError, match="give timestamp_ms="):
             producer.send(topic, b"x", timestamp=5)  # type: ignore[arg-type]
-        with pytest.raises(SerializationError, match="a topic must not be named"):
+        with pytest.raises(SerializationError, match=r"Topic name is invalid: '\.+' is not allowed"):
             producer.send("..", b"x")
         with pytest.raises(SerializationError, match="no column 'value'"):
             producer.send_batch(topic, pa.table({"values": [b"x"]}))

@@ -47,9 +47,14 @@ def test_topics_from_creation_to_deletion(broker: BrokerProcess) -> None:
     ]
     again = tool(broker, "TopicCommand", "--create", "--topic", made, check=False)
     assert again.returncode != 0
+    assert f"Topic '{made}' already exists." in again.stdout
     assert "TopicExistsException" in again.stdout + again.stderr
     fewer = tool(broker, "TopicCommand", "--alter", "--topic", made, "--partitions", "1", check=False)
+    assert f"The topic {made} currently has 3 partition(s); 1 would not be an increase." in fewer.stdout
     assert "InvalidPartitionsException" in fewer.stdout + fewer.stderr
+    # As many requests as there are partitions: each goes on from the cursor of the one before.
+    paged = tool(broker, "TopicCommand", "--describe", "--topic", made, "--partition-size-limit-per-response", "1")
+    assert paged.stdout == described
     tool(broker, "TopicCommand", "--delete", "--topic", made)
     assert made not in tool(broker, "TopicCommand", "--list").stdout.split()
 
@@ -132,6 +137,37 @@ def test_settings_altered_by_kafkas_tool(broker: BrokerProcess) -> None:
         assert refused.returncode != 0
         assert "log.dirs is read-only: it cannot be updated dynamically" in refused.stdout + refused.stderr
         admin.alter_configs({}, all_brokers=True)
+
+
+def test_resources_listed_by_kafkas_tool(broker: BrokerProcess) -> None:
+    configs = "kafka.admin.ConfigCommand"
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic("listed", 1, 1, {"flush.ms": "77"})
+    topics = tool(broker, configs, "--describe", "--entity-type", "topics").stdout
+    assert "Dynamic configs for topic listed are:\n  flush.ms=77 " in topics
+    brokers = tool(broker, configs, "--describe", "--entity-type", "brokers").stdout.splitlines()
+    assert brokers == ["Dynamic configs for broker 1 are:", "Default configs for brokers in the cluster are:"]
+    none = tool(broker, configs, "--describe", "--entity-type", "topics", "--entity-name", "not-there").stdout
+    assert none == "The topic 'not-there' doesn't exist and doesn't have dynamic config.\n"
+    for kind in ("client-metrics", "groups"):
+        assert tool(broker, configs, "--describe", "--entity-type", kind).stdout.strip() == ""
+    assert tool(broker, "ClientMetricsCommand", "--list").stdout.strip() == ""
+
+
+def test_levels_of_loggers_altered_by_kafkas_tool(broker: BrokerProcess) -> None:
+    configs, of_broker = "kafka.admin.ConfigCommand", ("--entity-type", "broker-loggers", "--entity-name", "1")
+    name = "spark_kafkalite.broker.cleaner"
+    assert f"  {name}=INFO sensitive=false synonyms={{}}\n" in tool(broker, configs, "--describe", *of_broker).stdout
+    altered = tool(broker, configs, "--alter", *of_broker, "--add-config", f"{name}=ERROR").stdout
+    assert "Completed updating config for broker-logger 1." in altered
+    shown = tool(broker, configs, "--describe", *of_broker).stdout
+    assert f"  {name}=ERROR " in shown and "  root=INFO " in shown
+    refused = tool(broker, configs, "--alter", *of_broker, "--add-config", f"{name}=LOUD", check=False)
+    assert f"Cannot set the log level of {name} to LOUD as it is not a supported log level." in (
+        refused.stdout + refused.stderr
+    )
+    tool(broker, configs, "--alter", *of_broker, "--delete-config", name)
+    assert f"  {name}=INFO " in tool(broker, configs, "--describe", *of_broker).stdout
 
 
 def test_producer_performance(broker: BrokerProcess) -> None:

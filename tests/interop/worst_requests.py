@@ -20,11 +20,13 @@ from spark_kafkalite.wire.messages import (
     delete_groups,
     describe_cluster,
     describe_groups,
+    describe_topic_partitions,
     find_coordinator,
     heartbeat,
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     metadata,
@@ -46,7 +48,7 @@ WIDE = 1_000
 MANY_TOPICS = 200
 # Little less than the elements that a request may have.
 MANY = 250_000
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, LOGGER = 2, 4, 8
 MEBIBYTE = 1024 * 1024
 
 
@@ -125,9 +127,23 @@ def list_offsets_of(numbers: list[int]) -> bytes:
     return frame(list_offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]), 6)
 
 
-def configs_of(resources: list[tuple[int, str]]) -> bytes:
+def pages_of(topics: list[str], cursor: str | None = None) -> bytes:
+    request = describe_topic_partitions.DescribeTopicPartitionsRequest(
+        topics=[describe_topic_partitions.TopicRequest(name=name) for name in topics],
+        response_partition_limit=2**31 - 1,
+    )
+    if cursor is not None:
+        request.cursor = describe_topic_partitions.CursorRequest(topic_name=cursor, partition_index=0)
+    return frame(request, 0)
+
+
+def resources_of(types: list[int]) -> bytes:
+    return frame(list_config_resources.ListConfigResourcesRequest(resource_types=types), 1)
+
+
+def configs_of(resources: list[tuple[int, str]], keys: list[str] | None = None) -> bytes:
     asked = [
-        configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
         for kind, name in resources
     ]
     return frame(configs.DescribeConfigsRequest(resources=asked, include_synonyms=True), 4)
@@ -297,6 +313,8 @@ ALL = [
     Worst("settings of a topic 10,000 times", 32, lambda: configs_of([(TOPIC, "wide")] * 10_000)),
     Worst("settings of all topics", 32, lambda: configs_of([(TOPIC, n) for n in names("names-", MANY_TOPICS)])),
     Worst("settings of the broker 10,000 times", 32, lambda: configs_of([(BROKER, "1")] * 10_000)),
+    Worst("250,000 settings of the broker", 32, lambda: configs_of([(BROKER, "1")], names("none."))),
+    Worst("levels of loggers 10,000 times", 32, lambda: configs_of([(LOGGER, "1")] * 10_000)),
     Worst("250,000 replaced settings of a topic", 33, lambda: replacements(1, MANY)),
     Worst("settings of 120,000 topics replaced", 33, lambda: replacements(120_000, 1)),
     Worst("log directories of 250,000 partitions", 35, lambda: log_dirs(list(range(MANY)))),
@@ -310,5 +328,10 @@ ALL = [
     Worst("deletion of 250,000 offsets", 47, lambda: delete_offsets(list(range(MANY)))),
     Worst("deletion of offsets again and again", 47, lambda: delete_offsets(wide())),
     Worst("the cluster with tags", 60, lambda: tags(describe_cluster.DescribeClusterRequest(), 1, 4_000)),
+    Worst("resources of 250,000 types", 74, lambda: resources_of([TOPIC, BROKER, LOGGER] * (MANY // 3))),
+    Worst("partitions of all topics", 75, lambda: pages_of([])),
+    Worst("partitions of 250,000 unknown topics", 75, lambda: pages_of(names("none-"))),
+    Worst("partitions of the last of 250,000 topics", 75, lambda: pages_of(names("none-"), "none-99999")),
+    Worst("partitions of a topic 250,000 times", 75, lambda: pages_of(["wide"] * MANY)),
     Worst("a request of 17 MiB", 3, lambda: metadata_of(["x" * 30_000] * 600), refused=True),
 ]  # fmt: skip

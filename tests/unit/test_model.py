@@ -99,15 +99,15 @@ def test_legal_topic_names(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("", "must not be empty"),
-        (".", "must not be named '.'"),
-        ("..", "must not be named '..'"),
-        ("x" * 250, "at most 249 characters, this one has 250"),
-        ("a/b", "'a/b' holds a character other than"),
-        ("a b", "holds a character"),
-        ("a\n", "holds a character"),
-        ("é", "holds a character"),
-        ("$initial", "holds a character"),
+        ("", "Topic name is invalid: the empty string is not allowed"),
+        (".", "Topic name is invalid: '.' is not allowed"),
+        ("..", "Topic name is invalid: '..' is not allowed"),
+        ("x" * 250, "is longer than the max allowed length 249"),
+        ("a/b", "'a/b' contains one or more characters other than"),
+        ("a b", "contains one or more characters"),
+        ("a\n", "contains one or more characters"),
+        ("é", "contains one or more characters"),
+        ("$initial", "contains one or more characters"),
     ],
 )
 def test_illegal_topic_names(name: str, problem: str) -> None:

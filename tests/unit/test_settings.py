@@ -1,3 +1,4 @@
+import pickle
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,34 @@ def test_a_bad_value_is_named_with_its_bound(name: str, raw: object, complaint: 
         GROUP.parse({name: raw})
     assert complaint in str(raised.value)
     assert name in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "words"),
+    [
+        ("broker.id", "seven", "Invalid value seven for configuration broker.id: Not a number of type INT"),
+        ("broker.id", "-1", "Invalid value -1 for configuration broker.id: Value must be at least 0"),
+        ("log.flush.ratio", "1.5", "Invalid value 1.5 for configuration log.flush.ratio: Value must be no more than 1"),
+        ("auto.create.topics.enable", "yes", "auto.create.topics.enable: Expected value to be either true or false"),
+        (
+            "cleanup.policy",
+            "delete,burn",
+            "Invalid value burn for configuration cleanup.policy: String must be one of: ",
+        ),
+        ("log.retention.sm", "1", "Unknown broker config name: log.retention.sm; did you mean 'log.retention.ms'?"),
+    ],
+)
+def test_answers_say_it_in_kafkas_words(name: str, raw: str, words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        GROUP.parse({name: raw})
+    assert words in raised.value.kafka_text
+    assert pickle.loads(pickle.dumps(raised.value)).kafka_text == raised.value.kafka_text
+
+
+def test_a_secret_stays_one_in_kafkas_words() -> None:
+    with pytest.raises(ConfigError) as raised:
+        Setting("secret", "password", None, "Not to be seen.").parse(None)
+    assert raised.value.kafka_text.startswith("Invalid value [hidden] for configuration secret: ")
 
 
 @given(st.sampled_from([setting.name for setting in GROUP]), st.text() | st.integers() | st.floats() | st.none())

@@ -55,7 +55,7 @@ def _checked(
         name = topic.name
         try:
             if counts[name] > 1:
-                raise InvalidRequest(f"the request names topic {name} {counts[name]} times")
+                raise InvalidRequest("Duplicate topic name.")
             context.topics.check_controller()
             if name in INTERNAL_TOPICS:
                 raise InvalidTopic(f"{name} is the brokers' own; what is in it would not be found again")

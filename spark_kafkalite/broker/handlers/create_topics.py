@@ -1,10 +1,11 @@
 """CreateTopics (key 19), versions 2 to 7: new topics, answered when their leaders serve.
 
 v2  plain
-v4  -1 partitions and replicas mean the broker's defaults
 v5  flexible; the answer shows partitions, replicas and settings
 v6  may answer with a throttle error
 v7  topic ids in the answer
+
+-1 partitions and -1 replicas mean the broker's defaults (in every version, although clients before v4 do not know it).
 
 Each topic has its own outcome; only more partitions than ``max.partitions.per.request`` in all refuse every one of
 them. ``validate_only`` checks without creating.
@@ -27,6 +28,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.config import TOPIC_SETTINGS
 from spark_kafkalite.log.config_sources import describe_topic
 from spark_kafkalite.registry.controller import NewTopic
+from spark_kafkalite.registry.placement import NO_PARTITIONS, NO_REPLICAS
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.create_topics import (
@@ -40,13 +42,12 @@ from spark_kafkalite.wire.messages.create_topics import (
 _Outcomes = dict[str, TopicAssignment | KafkaError]
 
 _DEFAULT = -1
-_FIRST_VERSION_WITH_DEFAULTS = 4
 
 
 @handles(19, 2, 7)
 async def handle(context: BrokerContext, request: Request, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
-    names, wanted, outcomes = await context.slices.run(_checked(context, request, message))
+    names, wanted, outcomes = await context.slices.run(_checked(context, message))
     outcomes |= await context.topics.create(
         list(wanted.values()), timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
     )
@@ -54,7 +55,7 @@ async def handle(context: BrokerContext, request: Request, message: CreateTopics
 
 
 def _checked(
-    context: BrokerContext, request: Request, message: CreateTopicsRequest
+    context: BrokerContext, message: CreateTopicsRequest
 ) -> Work[tuple[Iterable[str], dict[str, NewTopic], _Outcomes]]:
     """Return the names, each once; the topics to create; and what is wrong with the others."""
     counts: dict[str, int] = {}
@@ -67,7 +68,7 @@ def _checked(
     for topic in message.topics:
         yield None
         if counts[topic.name] > 1:
-            outcomes[topic.name] = InvalidRequest(f"the request names topic {topic.name} {counts[topic.name]} times")
+            outcomes[topic.name] = InvalidRequest("Duplicate topic name.")
         else:
             asked.append(topic)
             total += _partitions_asked(context, topic)
@@ -82,7 +83,7 @@ def _checked(
     for topic in asked:
         yield None
         try:
-            wanted[topic.name] = _new_topic(context, request, topic)
+            wanted[topic.name] = _new_topic(context, topic)
         except KafkaError as error:
             outcomes[topic.name] = error
     return counts, wanted, outcomes
@@ -107,39 +108,42 @@ def _partitions_asked(context: BrokerContext, topic: CreatableTopic) -> int:
     return max(topic.num_partitions, 0)
 
 
-def _new_topic(context: BrokerContext, request: Request, topic: CreatableTopic) -> NewTopic:
-    """Check what the request says about one topic. Raises the errors that Kafka gives for it."""
+def _new_topic(context: BrokerContext, topic: CreatableTopic) -> NewTopic:
+    """Check what the request says about one topic. Raises the errors that Kafka gives for it, in its words."""
     overrides: dict[str, str] = {}
+    without_value = [setting.name for setting in topic.configs if setting.value is None]
+    if without_value:
+        raise InvalidConfig(f"Null value not supported for topic configs: {','.join(without_value)}")
     for setting in topic.configs:
         if setting.name not in TOPIC_SETTINGS:
             # Before the others are looked at: a request has room for millions.
             raise InvalidConfig(
                 f"topic {topic.name}: unknown topic setting {setting.name!r}{TOPIC_SETTINGS.hint(setting.name)}"
             )
-        if setting.value is None:
-            raise InvalidConfig(f"topic {topic.name}: the setting {setting.name} has no value")
         if setting.name in overrides:
             raise InvalidConfig(f"topic {topic.name}: the setting {setting.name} is given twice")
-        overrides[setting.name] = setting.value
+        overrides[setting.name] = setting.value or ""
     if topic.assignments:
-        if topic.num_partitions != _DEFAULT or topic.replication_factor != _DEFAULT:
-            raise InvalidRequest(
-                f"topic {topic.name}: with an assignment of replicas, partitions and replication factor must be -1"
-            )
-        assignment = {part.partition_index: part.broker_ids for part in topic.assignments}
-        if len(assignment) != len(topic.assignments):
-            raise InvalidReplicaAssignment(f"topic {topic.name}: the assignment names a partition twice")
+        for what, count in (("replication factor", topic.replication_factor), ("numPartitions", topic.num_partitions)):
+            if count != _DEFAULT:
+                raise InvalidRequest(f"A manual partition assignment was specified, but {what} was not set to -1.")
+        assignment: dict[int, list[int]] = {}
+        for part in topic.assignments:
+            if part.partition_index in assignment:
+                raise InvalidReplicaAssignment(
+                    f"Found multiple manual partition assignments for partition {part.partition_index}"
+                )
+            assignment[part.partition_index] = part.broker_ids
         return NewTopic(topic.name, assignment=assignment, config=overrides)
-    defaults = request.api_version >= _FIRST_VERSION_WITH_DEFAULTS
     partitions, replicas = topic.num_partitions, topic.replication_factor
-    if partitions == _DEFAULT and defaults:
+    if partitions == _DEFAULT:
         partitions = context.config["num.partitions"]
-    if replicas == _DEFAULT and defaults:
+    if replicas == _DEFAULT:
         replicas = context.config["default.replication.factor"]
-    if partitions <= 0:
-        raise InvalidPartitions(f"topic {topic.name}: {partitions} partitions; at least one is needed")
     if replicas <= 0:
-        raise InvalidReplicationFactor(f"topic {topic.name}: replication factor {replicas}; at least 1 is needed")
+        raise InvalidReplicationFactor(f"{NO_REPLICAS} Topic {topic.name}: it is {replicas}.")
+    if partitions <= 0:
+        raise InvalidPartitions(f"{NO_PARTITIONS} Topic {topic.name}: it is {partitions}.")
     return NewTopic(topic.name, partitions, replicas, config=overrides)
 
 

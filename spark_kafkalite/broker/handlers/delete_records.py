@@ -85,7 +85,8 @@ def _answer(
 def _new_start(partition: Partition, offset: int) -> int:
     """Return where the log is to start. Raises what forbids it. Source: Partition.deleteRecordsOnLeader."""
     partition.check_leader()
-    if "delete" not in partition.config.cleanup_policy:
+    # No policy at all keeps everything, and forbids nothing.
+    if partition.config.cleanup_policy and "delete" not in partition.config.cleanup_policy:
         raise PolicyViolation(
             f"{partition.topic_partition}: cleanup.policy is {','.join(partition.config.cleanup_policy)}; records are "
             "deleted only where it contains delete"

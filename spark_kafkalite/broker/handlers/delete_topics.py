@@ -5,12 +5,13 @@ v4  flexible
 v5  error texts in the answer
 v6  by name or id
 
-What is named twice is not deleted, and answered once.
+A topic that is named twice is not deleted, and answered once. Errors begin with Kafka's words.
+Source: org.apache.kafka.controller, and kafka.server.ControllerApis.deleteTopics, of Apache Kafka 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
@@ -29,9 +30,10 @@ from spark_kafkalite.wire.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 
-# As asked for, by name or id; the topic that it means, None when there is none, and then what is wrong.
-_Resolved = tuple[str | None, bytes, str | None, KafkaError | None]
+# What was asked for, by name or id, each once: the topic that it means, None when there is none, and what is wrong.
+_Resolved = dict[tuple[str | None, bytes], tuple[str | None, KafkaError | None]]
 
+_DUPLICATE_NAME = "Duplicate topic name."
 _FIRST_VERSION_BY_ID = 6
 _FIRST_VERSION_WITH_DISABLED = 3
 
@@ -47,36 +49,36 @@ async def handle(context: BrokerContext, request: Request, message: DeleteTopics
 
 def _resolve_all(
     context: BrokerContext, request: Request, message: DeleteTopicsRequest
-) -> Work[tuple[list[_Resolved], dict[str, int]]]:
+) -> Work[tuple[_Resolved, dict[str, int]]]:
     """Return what was asked for with the topics that it means, and how often each of these is named."""
     if request.api_version >= _FIRST_VERSION_BY_ID:
         asked = [(topic.name, topic.topic_id) for topic in message.topics]
     else:
         asked = [(name, ZERO_UUID) for name in message.topic_names]
-    resolved: list[_Resolved] = []
+    times: dict[tuple[str | None, bytes], int] = {}
+    for key in asked:
+        times[key] = times.get(key, 0) + 1
+        yield None
+    resolved: _Resolved = {}
+    # A topic may be named both by name and by id.
     counts: dict[str, int] = {}
-    for name, topic_id in asked:
-        found, problem = _resolve(context, request, name, topic_id)
-        resolved.append((name, topic_id, found, problem))
-        if found is not None:
+    for (name, topic_id), count in times.items():
+        found, problem = resolved[name, topic_id] = _resolve(context, request, name, topic_id, count=count)
+        if found is not None and problem is None:
             counts[found] = counts.get(found, 0) + 1
         yield None
     return resolved, counts
 
 
 def _answer(
-    resolved: Sequence[_Resolved], counts: Mapping[str, int], outcomes: Mapping[str, KafkaError | None]
+    resolved: _Resolved, counts: Mapping[str, int], outcomes: Mapping[str, KafkaError | None]
 ) -> Work[DeleteTopicsResponse]:
     responses = []
-    answered: set[tuple[str | None, bytes]] = set()
-    for name, topic_id, found, problem in resolved:
+    for (name, topic_id), (found, problem) in resolved.items():
         yield None
-        if (name, topic_id) in answered:
-            continue
-        answered.add((name, topic_id))
         error = problem
-        if found is not None:
-            error = InvalidRequest(f"topic {found} is named twice") if counts[found] > 1 else outcomes[found]
+        if found is not None and problem is None:
+            error = InvalidRequest(_DUPLICATE_NAME) if counts[found] > 1 else outcomes[found]
         responses.append(
             DeletableTopicResult(
                 name=found if found is not None else name,
@@ -89,11 +91,11 @@ def _answer(
 
 
 def _resolve(
-    context: BrokerContext, request: Request, name: str | None, topic_id: bytes
+    context: BrokerContext, request: Request, name: str | None, topic_id: bytes, *, count: int
 ) -> tuple[str | None, KafkaError | None]:
-    """Return the name of the topic to delete, or what is wrong with asking for it."""
+    """Return the name of the topic to delete, or what is wrong with asking for it ``count`` times."""
     if not context.config["delete.topic.enable"]:
-        text = "delete.topic.enable is false on this broker"
+        text = "Topic deletion is disabled. delete.topic.enable is false on this broker."
         if request.api_version < _FIRST_VERSION_WITH_DISABLED:
             return None, InvalidRequest(text)
         return None, TopicDeletionDisabled(text)
@@ -102,11 +104,18 @@ def _resolve(
     except KafkaError as error:
         return None, error
     if name is not None and topic_id != ZERO_UUID:
-        return None, InvalidRequest(f"topic {name} is named by id as well; name it one way")
+        return None, InvalidRequest("You may not specify both topic name and topic id.")
+    if name is None and topic_id == ZERO_UUID:
+        return None, InvalidRequest("Neither topic name nor id were specified.")
+    if count > 1:
+        return None, InvalidRequest("Duplicate topic id." if name is None else _DUPLICATE_NAME)
     if name is None:
         found = context.cluster.topic_name(topic_id)
-        return (found, None) if found is not None else (None, UnknownTopicId("no topic has this id"))
+        if found is None:
+            return None, UnknownTopicId("This server does not host this topic ID.")
+        return found, None
     # A topic whose registry node cannot be read can be deleted still: that is the way out.
     if name not in context.cluster.topics and name not in context.cluster.unreadable_topics:
-        return None, UnknownTopicOrPartition(f"topic {name} does not exist")
+        text = f"This server does not host this topic-partition. The topic '{name}' does not exist."
+        return None, UnknownTopicOrPartition(text)
     return name, None

@@ -15,6 +15,8 @@ from spark_kafkalite.wire.messages.describe_cluster import (
 )
 
 _BROKERS = 1
+_CONTROLLERS = 2
+_MISMATCHED_ENDPOINT_TYPE = 114
 _UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
@@ -23,9 +25,14 @@ def handle(context: BrokerContext, request: Request, message: DescribeClusterReq
     """Describe the cluster as the registry has it."""
     cluster = context.cluster
     if request.api_version >= 1 and message.endpoint_type != _BROKERS:
+        code = _UNSUPPORTED_ENDPOINT_TYPE
+        text = f"Unsupported endpoint type {message.endpoint_type}"
+        if message.endpoint_type == _CONTROLLERS:
+            code = _MISMATCHED_ENDPOINT_TYPE
+            text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
         return DescribeClusterResponse(
-            error_code=_UNSUPPORTED_ENDPOINT_TYPE,
-            error_message=f"endpoint type {message.endpoint_type} is not served here, only brokers ({_BROKERS}) are",
+            error_code=code,
+            error_message=text,
             endpoint_type=message.endpoint_type,
             cluster_id=cluster.cluster_id,
         )

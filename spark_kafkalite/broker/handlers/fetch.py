@@ -2,7 +2,8 @@
 
 v4   isolation level, last stable offset, aborted transactions
 v5   log start offset
-v7   sessions: always declined (session id 0), so every request names all its partitions
+v7   sessions: always declined (session id 0), so every request names all its partitions; the next fetch of a session
+     that a client believes in (an epoch above 0) is FETCH_SESSION_ID_NOT_FOUND
 v9   current leader epoch in the request (fencing)
 v11  preferred read replica (never one here)
 v12  flexible; last fetched epoch and diverging epoch
@@ -53,7 +54,8 @@ _READ_AT_ONCE = 64
 _PACKED_AT_ONCE = 1000
 # Smaller slices are cheaper to copy than to send as a range of their own.
 _COPIED_BYTES = 4096
-_FIRST_VERSION_WITH_SESSIONS = 7
+# "Open a session" (0) and "no session" (-1): the epochs of requests that name all their partitions.
+_FULL_FETCH_EPOCHS = (0, -1)
 
 
 @handles(1, 4, 12, raw=True)
@@ -65,7 +67,7 @@ def handle(
         return _in_slices(context, request, request.keep(frame), position)
     fetch = _each_once(parse_fetch(frame, position, request.api_version))
     result = _Reading(context, fetch)
-    if _is_without_session(request, fetch):
+    if _is_full(fetch):
         result.read()
     return _answer(context, request, fetch, result)
 
@@ -74,18 +76,23 @@ def _in_slices(context: BrokerContext, request: Request, frame: memoryview, posi
     fetch = yield from parse_fetch_in_slices(frame, position, request.api_version)
     fetch = _each_once(fetch)
     result = _Reading(context, fetch)
-    if _is_without_session(request, fetch):
+    if _is_full(fetch):
         yield from result.read_in_slices()
     return _answer(context, request, fetch, result)
 
 
-def _is_without_session(request: Request, fetch: FetchRequest) -> bool:
-    return fetch.session_id == 0 or request.api_version < _FIRST_VERSION_WITH_SESSIONS
+def _is_full(fetch: FetchRequest) -> bool:
+    """Whether a fetch names all its partitions. Others are of a session, which nobody has here.
+
+    A full one is served whatever its session id, which says at most what session to close. Before the versions with
+    sessions all are full. Source: KIP-227, kafka.server.FetchManager.newContext.
+    """
+    return fetch.session_epoch in _FULL_FETCH_EPOCHS
 
 
 def _answer(context: BrokerContext, request: Request, fetch: FetchRequest, result: _Reading) -> Response | None:
     """Return the answer, or None when it comes later."""
-    if not _is_without_session(request, fetch):
+    if not _is_full(fetch):
         code = FetchSessionIdNotFound.code
         return pack_fetch_response(request.correlation_id, request.api_version, [], error_code=code)  # type: ignore[return-value]
     if result.not_in_memory:

@@ -24,8 +24,10 @@ from spark_kafkalite.errors import (
     RegistryError,
     TransactionalIdAuthorizationFailed,
 )
+from spark_kafkalite.model import NO_PRODUCER_ID
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
+_NO_EPOCH = -1
 _quiet = QuietLog(logging.getLogger(__name__))
 
 
@@ -37,6 +39,9 @@ async def handle(context: BrokerContext, request: Request, message: InitProducer
         # that clients know for this API only "not authorized" ends the producer at once with the id named.
         error = TransactionalIdAuthorizationFailed if message.transactional_id else InvalidRequest
         return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+    if (message.producer_id == NO_PRODUCER_ID) != (message.producer_epoch == _NO_EPOCH):
+        # One without the other says nothing. Source: kafka.server.KafkaApis.handleInitProducerIdRequest.
+        return InitProducerIdResponse(error_code=InvalidRequest.code, producer_id=-1, producer_epoch=-1)
     try:
         producer_id = await context.producer_ids.next_id()
     except RegistryError as error:

@@ -2,7 +2,7 @@
 
 A group without members gives up any offset. Of a group of consumers those stay whose topic a member reads
 (GROUP_SUBSCRIBED_TO_TOPIC); members of any other kind forbid all of it (NON_EMPTY_GROUP). What was never committed is
-deleted without an error. A group that does not exist is GROUP_ID_NOT_FOUND.
+deleted without an error. A group that does not exist is GROUP_ID_NOT_FOUND, an empty id INVALID_GROUP_ID.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
+    InvalidGroupId,
     KafkaError,
     NonEmptyGroup,
     UnknownTopicOrPartition,
@@ -33,6 +34,8 @@ from spark_kafkalite.wire.messages.offset_delete import (
 async def handle(context: BrokerContext, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete offsets."""
     try:
+        if not message.group_id:
+            raise InvalidGroupId("the empty group id has no offsets")
         shard = context.shards.shard_of(message.group_id)
         group = shard.groups.get(message.group_id)
         if group is None or group.is_dead:

@@ -60,4 +60,6 @@ API: Final[dict[int, Api]] = {
     61: Api(61, "DescribeProducers", "describe_producers", 0, 0, 0),
     65: Api(65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
     66: Api(66, "ListTransactions", "list_transactions", 0, 2, 0),
+    74: Api(74, "ListConfigResources", "list_config_resources", 0, 1, 0),
+    75: Api(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
 }

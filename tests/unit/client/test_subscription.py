@@ -52,7 +52,7 @@ def test_kafkas_own_topics_match_only_when_they_are_asked_for() -> None:
         (["a"], "a", "either topics or a pattern"),
         (None, "(", "not a regular expression"),
         ("orders", None, "give a list of topics"),
-        (["a b"], None, "a character other than"),
+        (["a b"], None, "one or more characters other than"),
     ],
 )
 def test_what_cannot_be_subscribed_to_is_refused(topics: list[str] | None, pattern: str | None, message: str) -> None:

@@ -118,7 +118,9 @@ def test_a_secret_under_a_misspelt_name_is_redacted():
 @pytest.mark.parametrize("given", [{"subscribe": "t,bad name"}, {"assign": '{"bad name":[0]}'}])
 def test_a_topic_name_that_cannot_be_is_refused_before_a_broker_is_asked(given):
     text = refusal(reader_options, {**SERVERS, **given})
-    assert text.startswith(f"[KAFKALITE_INVALID_OPTION] {next(iter(given))}={next(iter(given.values()))}: topic name")
+    assert text.startswith(
+        f"[KAFKALITE_INVALID_OPTION] {next(iter(given))}={next(iter(given.values()))}: Topic name is invalid: "
+    )
     assert text.endswith("mend the name")
 
 
