@@ -269,7 +269,7 @@ def tags(message: ApiMessage, version: int, count: int) -> bytes:
 ALL = [
     Worst("produce of 60,000 batches", 0, lambda: produce(60_000)),
     Worst("produce of 90 MiB in 100 batches", 0, lambda: produce(100, 9, 102_000)),
-    Worst("produce of one batch of 32 MB", 0, lambda: produce_one(32)),
+    Worst("produce of one batch of 16 MB", 0, lambda: produce_one(16)),
     Worst("fetch of a partition 200,000 times", 1, lambda: fetch([hot.FetchPartition(0, 0, 1024)] * 200_000)),
     Worst("fetch of 200,000 unknown partitions", 1, lambda: fetch([hot.FetchPartition(n, 0, 9) for n in range(MANY)])),
     Worst("fetch of 120,000 unknown topics", 1, lambda: fetch_topics(120_000)),
