@@ -172,6 +172,10 @@ class Replicas:
                 self._work.append(lambda log=partition.log: self._delete_log(log))  # type: ignore[misc]
         for topic_partition in [key for key in self._failed if key.topic == name]:
             del self._failed[topic_partition]
+            self._work.append(partial(self._logs.delete_unopened, topic_partition, topic_id))
+        if self._failed:
+            # What was deleted may have held the descriptors that others wait for.
+            self._work.append(self.retry_failed)
 
     def _delete_log(self, log: PartitionLog) -> None:
         if self._logs.get(log.topic_partition) is log:

@@ -29,12 +29,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from spark_kafkalite.broker import descriptors, handlers
+from spark_kafkalite.broker import handlers
 from spark_kafkalite.broker.acceptor import Acceptor
 from spark_kafkalite.broker.cleaner import Cleaner
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.disk_watch import DiskWatch
 from spark_kafkalite.broker.dispatch import Dispatcher
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
@@ -59,6 +60,7 @@ from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.fs import Fs, OsFs
 from spark_kafkalite.log.loading import LoadInterrupted
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.unopened import LogLimit
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session
 from spark_kafkalite.registry.cluster_state import BrokerInfo, diff
@@ -136,6 +138,7 @@ class Broker:
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self.config
         broker_id = BrokerId(config.broker_id)
+        descriptors = Descriptors(raise_limit(), serves_registry=config.registry_listener is not None)
         logs = LogManager(
             self._fs,
             [str(directory) for directory in config.log_dirs],
@@ -144,7 +147,8 @@ class Broker:
             producer_id_expiration_ms=config["producer.id.expiration.ms"],
             min_free_bytes=config["log.dir.min.free.bytes"],
             reserve_bytes=config["log.dir.reserve.bytes"],
-            open_files=descriptors.kept_open(descriptors.raise_limit()),
+            open_files=descriptors.kept_open,
+            log_limit=LogLimit(descriptors.most_partitions, descriptors.why_log_stays_closed),
             topic_id_of=lambda name: topic.topic_id if (topic := watcher.state.topics.get(name)) is not None else None,
         )
         logs.open()
@@ -153,7 +157,7 @@ class Broker:
         loaded = False
         self._undo.callback(lambda: None if loaded else logs.abandon())
 
-        store = self._open_registry(loop, logs)
+        store = self._open_registry(loop, logs, descriptors)
         watcher = ClusterWatcher(store)
         controller = Controller(
             store,
@@ -180,7 +184,7 @@ class Broker:
         )
         replicas = Replicas(loop, logs, services, lambda: watcher.state, lambda name: topics.config_of(name))
         settings = DynamicConfig(config)
-        topics = Topics(settings, controller, watcher, replicas)
+        topics = Topics(settings, controller, watcher, replicas, descriptors, lambda: len(acceptor))
         self._replicas = replicas
         # Before the replicas, which ask for their topics' settings.
         watcher.add_listener(settings.cluster_changed)
@@ -236,7 +240,7 @@ class Broker:
         )
         handlers.load()
         dispatcher = Dispatcher(context)
-        acceptor = Acceptor(loop, settings, memory, dispatcher.serve)
+        acceptor = Acceptor(loop, settings, memory, dispatcher.serve, descriptors, lambda: len(logs.logs))
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
         context.listeners.update({listener.name: listener for listener in listeners})
@@ -278,7 +282,7 @@ class Broker:
                 logs.interrupt_load()
             await loading
 
-    def _open_registry(self, loop: asyncio.AbstractEventLoop, logs: LogManager) -> Store:
+    def _open_registry(self, loop: asyncio.AbstractEventLoop, logs: LogManager, descriptors: Descriptors) -> Store:
         registry_dir = self.config.registry_dir
         store = open_embedded(
             registry_dir,
@@ -297,7 +301,7 @@ class Broker:
             # Not at the top: most brokers serve no registry, and start faster without.
             from spark_kafkalite.registry.tree_server import TreeServer
 
-            server = TreeServer(store.registry, digest=listener.digest)
+            server = TreeServer(store.registry, digest=listener.digest, max_connections=descriptors.registry_clients)
             try:
                 port = server.start(listener.host, listener.port)
             except OSError as error:

@@ -8,11 +8,15 @@ This broker acts only while it is the controller; otherwise NotController (41) t
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
+from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import (
     ConfigError,
@@ -22,6 +26,7 @@ from spark_kafkalite.errors import (
     PolicyViolation,
     RegistryError,
     RequestTimedOut,
+    TopicAlreadyExists,
 )
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
@@ -30,6 +35,7 @@ from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import TopicAssignment
 
 logger = logging.getLogger(__name__)
+_quiet = QuietLog(logger)
 
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
@@ -39,9 +45,20 @@ class Topics:
     """See the module's text."""
 
     def __init__(
-        self, config: DynamicConfig, controller: Controller, watcher: ClusterWatcher, replicas: Replicas
+        self,
+        config: DynamicConfig,
+        controller: Controller,
+        watcher: ClusterWatcher,
+        replicas: Replicas,
+        descriptors: Descriptors,
+        connections: Callable[[], int],
     ) -> None:
+        """``connections`` counts those that are open."""
         self._dynamic_config = config
+        self._descriptors = descriptors
+        self._connections = connections
+        # How many partitions topics will have that are being made or extended: the registry does not say so yet.
+        self._coming: Counter[str] = Counter()
         # What was found wrong with topics' settings in the registry.
         self._reported: dict[str, list[str]] = {}
         self._controller = controller
@@ -81,18 +98,29 @@ class Topics:
         """Create topics and wait until their leaders serve; give each one's assignment, or its error.
 
         Creation goes on when the time is over: then the outcome is RequestTimedOut (7). On a full disk nothing is
-        created: KafkaStorageError (56).
+        created: KafkaStorageError (56); nor when descriptors would be short: PolicyViolation (44).
         """
         results: dict[str, TopicAssignment | KafkaError] = {}
-        accepted = []
+        accepted: dict[str, NewTopic] = {}
+        hosted = self._partition_count()
         for topic in topics:
             try:
-                self._check_size(topic)
+                count = self._check_size(topic)
                 self._replicas.check_room()
                 self.check_config(topic.config)
-                accepted.append(topic)
+                if topic.name not in self._watcher.state.topics:
+                    self._check_descriptors(topic.name, count, hosted)
+                    hosted += count
+                accepted[topic.name] = topic
             except KafkaError as error:
                 results[topic.name] = error
+        with self._counted({name: _partition_count(topic) for name, topic in accepted.items()}):
+            return results | await self._create(list(accepted.values()), timeout_s, validate_only)
+
+    async def _create(
+        self, accepted: Sequence[NewTopic], timeout_s: float, validate_only: bool
+    ) -> dict[str, TopicAssignment | KafkaError]:
+        results: dict[str, TopicAssignment | KafkaError] = {}
         try:
             results |= await self._controller.create_topics(accepted, validate_only=validate_only)
         except KafkaError as error:
@@ -108,13 +136,39 @@ class Topics:
             )
         return results
 
-    def _check_size(self, topic: NewTopic) -> None:
+    def _check_size(self, topic: NewTopic) -> int:
         limit = self._config["max.partitions.per.request"]
-        count = topic.partition_count if topic.assignment is None else len(topic.assignment)
+        count = _partition_count(topic)
         if count > limit:
             raise PolicyViolation(
                 f"topic {topic.name}: {count} partitions are more than max.partitions.per.request={limit}"
             )
+        return count
+
+    def _partition_count(self) -> int:
+        """Return how many partitions there are or are being made; all are this broker's, which is the only one."""
+        topics = self._watcher.state.topics
+        coming = sum(
+            max(count - len(topics[name].partitions) if name in topics else count, 0)
+            for name, count in self._coming.items()
+        )
+        return coming + sum(len(topic.partitions) for topic in topics.values())
+
+    def _check_descriptors(self, name: str, more: int, hosted: int) -> None:
+        self._descriptors.check_new_partitions(f"topic {name}", more, hosted, self._connections())
+
+    @contextlib.contextmanager
+    def _counted(self, totals: Mapping[str, int]) -> Iterator[None]:
+        """Have other requests count these topics' partitions meanwhile, though the registry does not name them."""
+        for name, total in totals.items():
+            self._coming[name] += total
+        try:
+            yield
+        finally:
+            for name, total in totals.items():
+                self._coming[name] -= total
+                if not self._coming[name]:
+                    del self._coming[name]
 
     async def _not_served(self, created: Mapping[str, TopicAssignment], timeout_s: float) -> set[str]:
         """Wait until all partitions serve; return the topics of which some do not when the time is over."""
@@ -135,7 +189,8 @@ class Topics:
         return {partition.topic for partition, topic_id in left if not self._replicas.serves(partition, topic_id)}
 
     async def create_automatically(self, names: Sequence[str]) -> None:
-        """Create topics that a metadata request asked for; whatever fails shows in the metadata that follows."""
+        """Create topics that a metadata request asked for; the metadata that follows has no text for what fails, so
+        it is logged."""
         if not self._config["auto.create.topics.enable"]:
             return
         wanted = [
@@ -143,8 +198,11 @@ class Topics:
             for name in dict.fromkeys(names)
             if name not in INTERNAL_TOPICS
         ]
-        if wanted:
-            await self.create(wanted, timeout_s=_AUTO_CREATE_WAIT_S)
+        if not wanted:
+            return
+        for name, outcome in (await self.create(wanted, timeout_s=_AUTO_CREATE_WAIT_S)).items():
+            if isinstance(outcome, KafkaError) and not isinstance(outcome, TopicAlreadyExists):
+                _quiet.log(logging.WARNING, "automatic", "topic %s is not created automatically: %s", name, outcome)
 
     async def add_partitions(
         self,
@@ -155,23 +213,29 @@ class Topics:
         timeout_s: float,
         validate_only: bool = False,
     ) -> None:
-        """Extend a topic and wait until the new leaders serve. Raises the controller's errors, PolicyViolation (44)."""
+        """Extend a topic and wait until the new leaders serve. Raises the controller's errors, PolicyViolation (44) for
+        too many partitions or too few descriptors, KafkaStorageError (56) when the disk is full."""
         topic = self._watcher.state.topics.get(name)
         limit = self._config["max.partitions.per.request"]
-        if topic is not None and total - len(topic.partitions) > limit:
-            raise PolicyViolation(
-                f"topic {name}: {total - len(topic.partitions)} more partitions are above "
-                f"max.partitions.per.request={limit}"
-            )
+        more = total - len(topic.partitions) if topic is not None else 0
+        if more > limit:
+            raise PolicyViolation(f"topic {name}: {more} more partitions are above max.partitions.per.request={limit}")
         self._replicas.check_room()
-        try:
-            extended = await self._controller.create_partitions(name, total, assignment, validate_only=validate_only)
-        except RegistryError as error:
-            raise RequestTimedOut(f"the registry failed: {error}") from error
-        if validate_only:
-            return
-        if await self._not_served({name: extended}, timeout_s):
-            raise RequestTimedOut(f"topic {name} has been extended, but a partition has no leader after {timeout_s} s")
+        if more > 0:
+            self._check_descriptors(name, more, self._partition_count())
+        with self._counted({name: total} if more > 0 else {}):
+            try:
+                extended = await self._controller.create_partitions(
+                    name, total, assignment, validate_only=validate_only
+                )
+            except RegistryError as error:
+                raise RequestTimedOut(f"the registry failed: {error}") from error
+            if validate_only:
+                return
+            if await self._not_served({name: extended}, timeout_s):
+                raise RequestTimedOut(
+                    f"topic {name} has been extended, but a partition has no leader after {timeout_s} s"
+                )
 
     async def delete(self, names: Sequence[str], *, timeout_s: float) -> dict[str, KafkaError | None]:
         """Delete topics and wait until this broker serves them no more; give each one's error, None for success."""
@@ -205,3 +269,7 @@ class Topics:
         """Raise NotController (41) unless topics can be changed here."""
         if not self.is_controller:
             raise NotController(f"broker {self._config.broker_id} is not the controller")
+
+
+def _partition_count(topic: NewTopic) -> int:
+    return topic.partition_count if topic.assignment is None else len(topic.assignment)

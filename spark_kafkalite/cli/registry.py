@@ -32,6 +32,7 @@ def command(data: str, port: int, host: str, digest_file: str | None, insecure: 
     It answers ZooKeeper's client protocol: kazoo, ZooKeeper's shell and registry consumers connect to it. It prints one
     line when it serves, 'kafkalite registry ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
     """
+    from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.registry.embedded import open_embedded
     from spark_kafkalite.registry.listener import RegistryListener
@@ -55,7 +56,7 @@ def command(data: str, port: int, host: str, digest_file: str | None, insecure: 
             stopping.set()
 
     store.add_session_listener(session_changed)
-    server = TreeServer(store.registry, digest=listener.digest)
+    server = TreeServer(store.registry, digest=listener.digest, max_connections=registry_connections(raise_limit()))
     try:
         try:
             bound = server.start(listener.host, listener.port)

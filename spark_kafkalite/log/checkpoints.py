@@ -17,6 +17,7 @@ from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.unopened import Unopened
 from spark_kafkalite.model import TopicPartition
 
 
@@ -64,6 +65,7 @@ class Checkpoints:
         fs: Fs,
         directories: LogDirectories,
         logs: Mapping[TopicPartition, PartitionLog],
+        unopened: Unopened,
         log_starts: LogStarts,
     ) -> None:
         # The high watermarks as they are in the checkpoints.
@@ -71,6 +73,7 @@ class Checkpoints:
         self._fs = fs
         self._directories = directories
         self._logs = logs
+        self._unopened = unopened
         self._log_starts = log_starts
         # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
         self._removed: dict[TopicPartition, object] = {}
@@ -97,14 +100,19 @@ class Checkpoints:
         """Note what all checkpoints are to say. The caller runs the job, in any thread, and then calls ``finish`` in
         its own. High watermarks that are not given stay what they were."""
         if high_watermarks is not None:
-            self.high_watermarks = {key: offset for key, offset in high_watermarks.items() if key in self._logs}
+            closed = {key: offset for key, offset in self.high_watermarks.items() if key in self._unopened}
+            self.high_watermarks = {
+                **closed,
+                **{key: offset for key, offset in high_watermarks.items() if key in self._logs},
+            }
         checkpoints = {}
         for path, logs in self.logs_by_directory().items():
             disk = self._directories[path]
             if disk.offline is None:
                 marks = self._high_watermark_files[path]
-                marks.set({key: offset for key, offset in self.high_watermarks.items() if key in logs})
-                starts = self._log_starts.take_up(path, logs)
+                unopened = self._unopened.in_directory(path)
+                marks.set({key: at for key, at in self.high_watermarks.items() if key in logs or key in unopened})
+                starts = self._log_starts.take_up(path, logs, unopened)
                 checkpoints[disk] = (*self._set_recovery_points(path, logs), starts, marks)
         return CheckpointJob(checkpoints, dict(self._removed))
 
@@ -136,7 +144,8 @@ class Checkpoints:
     ) -> tuple[OffsetCheckpoint, OffsetCheckpoint]:
         """Note the recovery points of a directory's logs, and how far they are cleaned, which goes back with them."""
         points = self._recovery_points[path]
-        points.set({key: int(log.recovery_point) for key, log in logs.items()})
+        unopened = {key: found.recovery_point for key, found in self._unopened.in_directory(path).items()}
+        points.set({**unopened, **{key: int(log.recovery_point) for key, log in logs.items()}})
         return points, self._set_cleaned_offsets(path, logs)
 
     def cleaned_offsets(self, log: PartitionLog) -> OffsetCheckpoint:
@@ -146,7 +155,8 @@ class Checkpoints:
 
     def _set_cleaned_offsets(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> OffsetCheckpoint:
         checkpoint = self._cleaned_offsets[path]
-        checkpoint.set({key: log.cleaned_until_offset for key, log in logs.items()})
+        unopened = {key: found.cleaned_until_offset for key, found in self._unopened.in_directory(path).items()}
+        checkpoint.set({**unopened, **{key: log.cleaned_until_offset for key, log in logs.items()}})
         return checkpoint
 
     def logs_by_directory(self) -> dict[str, dict[TopicPartition, PartitionLog]]:

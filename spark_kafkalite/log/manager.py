@@ -34,6 +34,9 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartition
 from spark_kafkalite.log.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
+    PARTITION_METADATA_FILE,
+    CheckpointError,
+    read_topic_id,
 )
 from spark_kafkalite.log.checkpoints import CheckpointJob, Checkpoints
 from spark_kafkalite.log.config import TopicConfig
@@ -46,6 +49,7 @@ from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.swap import Swap, forget_swap
+from spark_kafkalite.log.unopened import LogLimit, Unopened
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
@@ -72,9 +76,11 @@ class LogManager:
         min_free_bytes: int = 0,
         reserve_bytes: int = 0,
         topic_id_of: Callable[[str], bytes | None] | None = None,
+        log_limit: LogLimit | None = None,
     ) -> None:
         """``config_of`` gives a topic's configuration: its overrides over the broker's defaults. ``min_free_bytes`` and
-        ``reserve_bytes`` as ``disk.LogDirectory`` takes them. ``topic_id_of`` gives the id of a topic that exists."""
+        ``reserve_bytes`` as ``disk.LogDirectory`` takes them. ``topic_id_of`` gives the id of a topic that exists;
+        ``log_limit`` says how many logs may be open."""
         self.fs = fs
         self.log_dirs = [directory.rstrip("/") or "/" for directory in log_dirs]
         if not self.log_dirs:
@@ -92,13 +98,12 @@ class LogManager:
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._files = OpenFiles(fs, open_files)
         self._topic_id_of = topic_id_of
-        # Logs that are there and could not be opened for want of room or descriptors, with the reason.
-        self._unopened: dict[TopicPartition, tuple[FoundLog, str]] = {}
+        self._unopened = Unopened(log_limit)
         self._deletions = Deletions(fs)
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
         self.log_starts = LogStarts(fs, self.log_dirs)
-        self.checkpoints = Checkpoints(fs, self.directories, self.logs, self.log_starts)
+        self.checkpoints = Checkpoints(fs, self.directories, self.logs, self._unopened, self.log_starts)
         self._closed = False
 
     # Start ----------------------------------------------------------------------------------------------------------
@@ -132,13 +137,13 @@ class LogManager:
             for path in here.deleted:
                 self._deletions.add_directory(self._clock.monotonic_s(), path)
         found.sort(key=lambda each: each.key)
-        found = without_doubles(self.fs, found, self._topic_id_of)
+        found = self._unopened.within_limit(without_doubles(self.fs, found, self._topic_id_of))
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.clean}
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
         self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
         for log_dir, logs in self.checkpoints.logs_by_directory().items():
-            self.log_starts.take_up(log_dir, logs)
+            self.log_starts.take_up(log_dir, logs, self._unopened.in_directory(log_dir))
         if unclean:
             if not sync_each:
                 self._sync_everything(unclean)
@@ -216,14 +221,14 @@ class LogManager:
         try:
             # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
             self.logs[found.key] = disk.persist(open_log)
-            self._unopened.pop(found.key, None)
+            self._unopened.discard(found.key)
         except OSError as error:
             reason = f"cannot open the log {found.path}: {error.strerror or error}"
             if kind_of(error) is FailureKind.BROKEN:
                 disk.take_offline(reason)
             else:
-                self._unopened[found.key] = found, f"{reason}; it is tried again from time to time"
-                logger.error("%s", self._unopened[found.key][1])
+                self._unopened.add(found, f"{reason}; it is tried again from time to time")
+                logger.error("%s", self._unopened.reason(found.key))
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for path in directories:
@@ -273,12 +278,14 @@ class LogManager:
         """Make the log of a new partition, or return the one that is there with the same topic id.
 
         A log of another topic id is never touched: ConfigError (``set_aside`` it first). A log without takes this.
-        KafkaStorageError when the disk fails, or has no room.
+        KafkaStorageError when the disk fails, or has no room, or as many logs are open as may be.
         """
+        if topic_partition not in self.logs:
+            self._unopened.check_limit(f"the log of {topic_partition}", len(self.logs))
         if topic_partition in self._unopened:
-            self._open_found(self._unopened[topic_partition][0], sync=True)
+            self._open_found(self._unopened.found(topic_partition), sync=True)
             if topic_partition in self._unopened:
-                raise KafkaStorageError(self._unopened[topic_partition][1])
+                raise KafkaStorageError(self._unopened.reason(topic_partition))
         log = self.logs.get(topic_partition)
         if log is None:
             problem = topic_name_problem(topic_partition.topic)
@@ -346,22 +353,43 @@ class LogManager:
         """
         return self._retire(topic_partition, "stray")[1]
 
+    def delete_unopened(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
+        """Remove the log of a deleted topic that could not be opened; one of another topic is set aside.
+
+        KafkaStorageError (56) when it cannot be renamed: the next start finds that no topic owns it.
+        """
+        found = self._unopened.discard(topic_partition)
+        if found is None or self.directories[found.log_dir].offline is not None:
+            return
+        try:
+            is_its = read_topic_id(self.fs, f"{found.path}/{PARTITION_METADATA_FILE}") in (None, topic_id)
+        except CheckpointError:
+            is_its = False
+        target = name_out_of_use(found.path, "delete" if is_its else "stray")
+        self._rename(self.directories[found.log_dir], found.path, target)
+        self.checkpoints.forget(topic_partition)
+        if is_its:
+            delay_s = self._config_of(topic_partition.topic).file_delete_delay_ms / 1000
+            self._deletions.add_directory(self._clock.monotonic_s() + delay_s, target)
+
+    def _rename(self, disk: LogDirectory, path: str, target: str) -> None:
+        try:
+            disk.persist(lambda: self.fs.rename(path, target))
+            self.fs.sync_directory(disk.path)
+        except OSError as error:
+            raise KafkaStorageError(f"cannot rename {path}: {error.strerror or error}") from error
+
     def _retire(self, topic_partition: TopicPartition, suffix: str) -> tuple[PartitionLog, str]:
         log = self.logs.get(topic_partition)
         if log is None:
             raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
         log.close(clean=False)
-        parent = log.disk.path
         target = name_out_of_use(log.directory, suffix)
         if log.disk.offline is not None:
             # Its files cannot be reached. When they can be, a start finds that no topic owns them.
             target = log.directory
         else:
-            try:
-                log.disk.persist(lambda: self.fs.rename(log.directory, target))
-                self.fs.sync_directory(parent)
-            except OSError as error:
-                raise KafkaStorageError(f"cannot rename {log.directory}: {error.strerror or error}") from error
+            self._rename(log.disk, log.directory, target)
         del self.logs[topic_partition]
         self.dirty.discard(log)
         self.log_starts.forget(log)
@@ -454,7 +482,7 @@ class LogManager:
             logger.error("the stop is not clean: %s", error)
         for disk in self.directories.online:
             # A log that could not be opened has not been recovered either.
-            if disk.path in failed or any(found.log_dir == disk.path for found, _ in self._unopened.values()):
+            if disk.path in failed or self._unopened.in_directory(disk.path):
                 continue
             # The content is Kafka's: a version and a broker epoch, which says nothing here.
             marker = b'{"version":0,"brokerEpoch":-1}'
