@@ -43,6 +43,7 @@ ALONE = (
     "tests/interop/test_broker_durability.py",
     "tests/interop/test_broker_limits.py",
     "tests/interop/test_cold_reader.py",
+    "tests/interop/test_collector.py",
     "tests/interop/test_group_protocol.py",
     "tests/interop/test_hostile_crowds.py",
     "tests/interop/test_hostile_records.py",

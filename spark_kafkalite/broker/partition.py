@@ -26,6 +26,7 @@ then which pages did not reach the disk. A full disk does not: appends are refus
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 
 from spark_kafkalite.broker.append_queue import (
@@ -154,10 +155,16 @@ class Partition(Appender):
         self.storage_error: KafkaStorageError | None = None
         checkpointed = 0 if checkpointed_high_watermark is None else checkpointed_high_watermark
         self._high_watermark: int = max(log.log_start_offset, min(checkpointed, log.log_end_offset))
+        # Weak, so that a deleted partition goes without the garbage collector, which rarely looks at what is as old.
         self._flusher = Flusher(
-            log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
+            log,
+            services.clock,
+            services.purgatory,
+            services.io,
+            _weakly(self._flushed),
+            _weakly(self._storage_failed),
         )
-        self._queue = AppendQueue(self, services.io, services.memory)
+        self._queue = AppendQueue(weakref.proxy(self), services.io, services.memory)
         self._fetch_waiters: dict[DelayedOperation, None] = {}
         self._ack_waiters: dict[DelayedOperation, None] = {}
         # Where the visible end was when visibility.policy became ``flushed``.
@@ -508,3 +515,15 @@ class Partition(Appender):
             f"<Partition {self.topic_partition} leader={self.leader} epoch={self.leader_epoch} "
             f"start={self.log_start_offset} high_watermark={self._high_watermark} end={self.log.log_end_offset}>"
         )
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Return what calls a bound method as long as its object is there."""
+    weak = weakref.WeakMethod(method)
+
+    def call(*arguments: object) -> None:
+        live = weak()
+        if live is not None:
+            live(*arguments)
+
+    return call

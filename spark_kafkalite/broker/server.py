@@ -32,6 +32,7 @@ from functools import partial
 from spark_kafkalite.broker import handlers
 from spark_kafkalite.broker.acceptor import Acceptor
 from spark_kafkalite.broker.cleaner import Cleaner
+from spark_kafkalite.broker.collector import Collector
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.context import BrokerContext
@@ -104,6 +105,8 @@ class Broker:
 
         Raises ConfigError, RegistryError and KafkaStorageError when the start fails.
         """
+        # What has been imported is no garbage.
+        gc.freeze()
         loop = asyncio.get_running_loop()
         self._stop_wanted = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -116,10 +119,6 @@ class Broker:
                 return self._exit_code
             if not self._stop_wanted.is_set():
                 on_ready(self._ready_text())
-            # What exists by now lives as long as the broker: the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
-            gc.enable()
             await self._stop_wanted.wait()
             logger.info("broker %d stops", self.config.broker_id)
         return self._exit_code
@@ -269,6 +268,9 @@ class Broker:
         disks = DiskWatch(loop, io, logs, replicas, controller)
         disks.start()
         self._undo.callback(disks.stop)
+        collector = Collector(loop)
+        collector.start()
+        self._undo.callback(collector.stop)
         acceptor.start()
 
     async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager, threads_per_dir: int) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
@@ -50,11 +50,11 @@ class LocalLog:
         log_end_offset: int,
         recovery_point: int,
         cleaned_until_offset: int,
-        on_dirty: Callable[[], None],
+        on_dirty: Callable[[Any], None],
         on_recovery_point_lowered: Callable[[], None],
         disk: LogDirectory,
     ) -> None:
-        """``on_dirty`` is called when the first unflushed record is appended, ``on_recovery_point_lowered`` when the
+        """``on_dirty`` is called with the log at the first unflushed record, ``on_recovery_point_lowered`` when the
         checkpoints of recovery points and cleaned logs must be written before anything else happens."""
         self.topic_partition = topic_partition
         self.config = config
@@ -134,7 +134,7 @@ class LocalLog:
         self.log_end_offset = Offset(last_offset + 1)
         if self._dirty_since_s is None:
             self._dirty_since_s = self._clock.monotonic_s()
-            self._on_dirty()
+            self._on_dirty(self)
 
     def _take_back(self, base_offset: int) -> None:
         """Undo an append in the middle of which memory ran out, so that nobody sees what its producer is not told of.

@@ -85,7 +85,7 @@ class PartitionLog(LocalLog):
             loaded.log_end_offset,
             loaded.recovery_point,
             loaded.cleaned_until_offset,
-            (lambda: on_dirty(self)) if on_dirty is not None else _nothing,
+            on_dirty if on_dirty is not None else _ignore,
             on_recovery_point_lowered if on_recovery_point_lowered is not None else _nothing,
             disk if disk is not None else LogDirectory(files.fs, directory.rpartition("/")[0]),
         )
