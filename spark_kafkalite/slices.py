@@ -1,108 +1,189 @@
 """Long work in slices, so that everybody else on an event loop is served between them.
 
 Work is a generator: it yields wherever it may be interrupted, after every few hundred microseconds at the latest, and
-returns its result. :class:`Slices` runs all such work of one loop in turn, one slice in a pass of the loop however many
-wait, so that what they cost others is one slice and not their number. Work that one slice completes is completed at
-once, without a task or a future: most requests are small.
+returns its result. It may also yield a future of the loop, and goes on when that is done. :class:`Slices` runs all such
+work of one loop in turn, one slice in a pass of the loop however many wait, so that what they cost others is one slice
+and not their number. Work that one slice completes is completed at once, without a task or a future: most requests are
+small.
 
 Between two yields nothing else runs on the loop; after a yield everything may have changed. So work yields only where
-it can go on from what it then finds, and closes over no state that it expects to stand still.
+it can go on from what it then finds, and relies on nothing that it looked up before.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    # Not otherwise: the codec is made of work in slices, and clients that have no loop import it, too.
+    import asyncio
 
 SLICE_S = 0.010
 
 T = TypeVar("T")
-Work = Generator[None, None, T]
+Work = Generator["asyncio.Future[Any] | None", None, T]
+
+
+class _Waiting(Generic[T]):
+    """Work that is not finished, and who is told of its end."""
+
+    __slots__ = ("done", "dropped", "work")
+
+    def __init__(self, work: Work[T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        self.work = work
+        self.done = done
+        self.dropped = False
 
 
 class NotFinished(Exception):
-    """Work has more to do than one slice."""
+    """Work has more to do than one slice, or waits: for ``future``, None when only for its next turn."""
+
+    def __init__(self, future: asyncio.Future[Any] | None = None) -> None:
+        self.future = future
 
 
 def run_slice(work: Work[T], slice_s: float = SLICE_S) -> T:
     """Run ``work`` for one slice and return its result. Raises NotFinished, and whatever the work raises."""
     until_s = perf_counter() + slice_s
     try:
-        next(work)
-        while perf_counter() < until_s:
-            next(work)
+        while True:
+            future = next(work)
+            if future is not None:
+                break
+            if perf_counter() >= until_s:
+                break
     except StopIteration as end:
         result: T = end.value
         return result
-    raise NotFinished
+    raise NotFinished(future)
+
+
+def run_whole(work: Work[T]) -> T:
+    """Run ``work`` that waits for nothing to its end, where there is no loop to be kept free."""
+    return run_slice(work, float("inf"))
 
 
 class Slices:
     """The unfinished work of one event loop, run in turn."""
 
-    __slots__ = ("_loop", "_scheduled", "_waiting")
+    __slots__ = ("_loop", "_ready", "_scheduled")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._ready: deque[_Waiting[Any]] = deque()
         self._scheduled = False
-        self._waiting: deque[tuple[Work[Any], Callable[[Any, BaseException | None], None]]] = deque()
 
-    def add(self, work: Work[T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run ``work`` in coming passes of the loop, then call ``done`` with its result, or with what it raised."""
-        self._waiting.append((work, done))
-        self._schedule()
+    def start(self, work: Work[T], done: Callable[[T | None, BaseException | None], None]) -> Callable[[], None] | None:
+        """Run one slice of ``work`` now and the others in coming passes of the loop.
+
+        ``done`` is called with its result, or with what it raised: before this returns None, or later; then what is
+        returned ends the work without another word.
+        """
+        try:
+            result = run_slice(work)
+        except NotFinished as unfinished:
+            waiting = _Waiting(work, done)
+            self._wait(waiting, unfinished.future)
+            return lambda: self._drop(waiting)
+        except Exception as error:
+            done(None, error)
+        else:
+            done(result, None)
+        return None
 
     async def run(self, work: Work[T]) -> T:
         """Return the result of ``work``, at once if one slice completes it. Cancellation ends the work."""
         try:
             return run_slice(work)
-        except NotFinished:
-            pass
-        outcome: asyncio.Future[T] = self._loop.create_future()
-
-        def done(result: T | None, error: BaseException | None) -> None:
-            if outcome.cancelled():
-                return
-            if error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(result)  # type: ignore[arg-type]
-
-        self.add(work, done)
+        except NotFinished as unfinished:
+            outcome: asyncio.Future[T] = self._loop.create_future()
+            waiting = _Waiting(work, _setter(outcome))
+            self._wait(waiting, unfinished.future)
         try:
             return await outcome
-        except asyncio.CancelledError:
-            self.drop(work)
+        except BaseException:
+            self._drop(waiting)
             raise
 
-    def drop(self, work: Work[Any]) -> None:
-        """End work that nobody waits for any more; nobody is called."""
-        for index, (waiting, _) in enumerate(self._waiting):
-            if waiting is work:
-                del self._waiting[index]
-                break
-        work.close()
+    def next_turn(self) -> asyncio.Future[None]:
+        """Return a future that is done when all that waits for its slice now has had one."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._make_ready(_Waiting(_nothing(), _setter(future)))
+        return future
+
+    def turn(self) -> Turn:
+        """Begin a turn of a coroutine that does many small things in a row."""
+        return Turn(self)
+
+    def _drop(self, waiting: _Waiting[Any]) -> None:
+        if not waiting.dropped:
+            waiting.dropped = True
+            waiting.work.close()
+
+    def _wait(self, waiting: _Waiting[Any], future: asyncio.Future[Any] | None) -> None:
+        if future is None:
+            self._make_ready(waiting)
+        else:
+            future.add_done_callback(lambda _: self._make_ready(waiting))
+
+    def _make_ready(self, waiting: _Waiting[Any]) -> None:
+        self._ready.append(waiting)
+        self._schedule()
 
     def _schedule(self) -> None:
-        if self._waiting and not self._scheduled:
+        if self._ready and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run_next)
 
     def _run_next(self) -> None:
         self._scheduled = False
-        if not self._waiting:
-            return
-        work, done = self._waiting.popleft()
+        waiting = self._ready.popleft()
         try:
-            result = run_slice(work)
-        except NotFinished:
-            self._waiting.append((work, done))
-        except Exception as error:
-            done(None, error)
-        else:
-            done(result, None)
+            if waiting.dropped:
+                return
+            try:
+                result = run_slice(waiting.work)
+            except NotFinished as unfinished:
+                self._wait(waiting, unfinished.future)
+            except Exception as error:
+                waiting.done(None, error)
+            else:
+                waiting.done(result, None)
         finally:
             self._schedule()
+
+
+class Turn:
+    """What a coroutine with a long loop awaits between its steps, when it cannot be work that yields."""
+
+    __slots__ = ("_slices", "_until_s")
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self._until_s = perf_counter() + SLICE_S
+
+    async def pause(self) -> None:
+        """Let others have their turn if this one has lasted a slice."""
+        if perf_counter() >= self._until_s:
+            await self._slices.next_turn()
+            self._until_s = perf_counter() + SLICE_S
+
+
+def _nothing() -> Work[None]:
+    return
+    yield
+
+
+def _setter(outcome: asyncio.Future[T]) -> Callable[[T | None, BaseException | None], None]:
+    def done(result: T | None, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)  # type: ignore[arg-type]
+
+    return done

@@ -41,6 +41,7 @@ from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.store import BadArguments, NoNode, OutOfRoom, Store
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.settings import Setting, SettingGroup
+from spark_kafkalite.slices import Turn
 from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,10 @@ class Operation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+# More than all settings there are, by far.
+_MOST_OPERATIONS = 1000
 
 
 class ConfigOperation(NamedTuple):
@@ -169,40 +174,53 @@ class ConfigChanges:
         await self._replicas.wait_until(lambda: self._replicas.is_idle, _OBEYED_WITHIN_S)
 
 
-class AlteredResource(Protocol):
+Change = TypeVar("Change")
+Answer = TypeVar("Answer")
+
+
+class AlteredResource(Protocol[Change]):
     """A resource in a request of either API."""
 
     resource_type: int
     resource_name: str
-
-
-Answer = TypeVar("Answer")
+    configs: list[Change]
 
 
 async def alter_each(
     changes: ConfigChanges,
-    wanted: Sequence[tuple[AlteredResource, Sequence[ConfigOperation]]],
+    turn: Turn,
+    resources: Sequence[AlteredResource[Change]],
+    operation_of: Callable[[Change], ConfigOperation],
     answer_class: Callable[..., Answer],
     *,
     replace: bool,
     validate_only: bool,
 ) -> list[Answer]:
     """Alter the resources one after the other; return one answer, of the API's own class, for each of them."""
-    names = [(resource.resource_type, resource.resource_name) for resource, _ in wanted]
-    counts = Counter(names)
-    outcomes: dict[tuple[int, str], tuple[int, str | None]] = {}
-    for name, (_, operations) in zip(names, wanted, strict=True):
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    outcomes: dict[tuple[int, str], Answer] = {}
+    for resource in resources:
+        name = resource.resource_type, resource.resource_name
+        if name in outcomes:
+            continue
+        await turn.pause()
+        code, message = 0, None
         try:
             if counts[name] > 1:
                 raise InvalidRequest("each resource must appear at most once")
+            if len(resource.configs) > _MOST_OPERATIONS:
+                raise InvalidRequest(
+                    f"{len(resource.configs)} settings of one resource are named; at most {_MOST_OPERATIONS} can be, "
+                    "and there are not so many"
+                )
+            operations = list(map(operation_of, resource.configs))
             await changes.alter(*name, operations, replace=replace, validate_only=validate_only)
-            outcomes[name] = (0, None)
         except KafkaError as error:
-            outcomes[name] = (error.code, str(error))
-    return [
-        answer_class(resource_type=resource_type, resource_name=name, error_code=code, error_message=message)
-        for (resource_type, name), (code, message) in outcomes.items()
-    ]
+            code, message = error.code, str(error)
+        outcomes[name] = answer_class(
+            resource_type=name[0], resource_name=name[1], error_code=code, error_message=message
+        )
+    return list(outcomes.values())
 
 
 def _check_form(operations: Sequence[ConfigOperation]) -> None:

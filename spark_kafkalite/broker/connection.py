@@ -12,6 +12,9 @@ Back-pressure. The connection is not read while too many of its requests are una
 or all requests of the broker together take too much memory. Requests that were received but may not be served yet wait
 in ``_backlog``.
 
+One request that takes more than a slice of the loop's time holds its connection (:meth:`Connection.hold`): the next
+ones wait until it is done, as every request does in Apache Kafka. Its memory is kept meanwhile, and counted.
+
 A file range holds its segment's file open until it is sent or the connection closes, so a deletion does no harm.
 """
 
@@ -118,7 +121,9 @@ class Connection:
         "_frame",
         "_frame_begun_s",
         "_head",
+        "_held",
         "_outbox",
+        "_own_frame",
         "_owner",
         "_pending",
         "_reading",
@@ -140,6 +145,9 @@ class Connection:
         self._frame: memoryview | None = None
         self._filled = 0
         self._frame_begun_s = 0.0
+        # The lent buffer in which the request lies that is being served, until somebody keeps it.
+        self._own_frame: memoryview | None = None
+        self._held = False
         self._backlog: memoryview | None = None
         self._pending: deque[ResponseSlot] = deque()
         self._outbox = Outbox(channel)
@@ -205,13 +213,15 @@ class Connection:
                 owner.memory.take(received)
                 return
             end -= rest
-            filled, self._filled, self._frame = self._filled, 0, None
+            self._filled, self._frame, self._own_frame = 0, None, frame
+            owner.memory.take(rest)
             try:
                 if not self._serve(frame):
                     return
             finally:
-                owner.memory.give_back(filled)
-                owner.memory.buffers.take_back(frame)
+                if self._own_frame is not None:
+                    self._own_frame = None
+                    self._give_back(frame)
         elif self._head:
             start -= len(self._head)
             scratch[start:_HEAD_BYTES] = self._head
@@ -219,6 +229,24 @@ class Connection:
         self._consume(scratch, start, end)
         if self._frame is None:
             owner.memory.request_complete(self)
+
+    def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
+        """Return memory with the request being served that stays as it is until the function beside it is called.
+
+        That is the request's own buffer where it has one, else a copy.
+        """
+        if frame is self._own_frame:
+            self._own_frame = None
+            kept = frame
+        else:
+            kept = memoryview(bytearray(frame))
+            self._owner.memory.take(len(kept))
+        return kept, lambda: self._give_back(kept)
+
+    def _give_back(self, frame: memoryview) -> None:
+        memory = self._owner.memory
+        memory.give_back(len(frame))
+        memory.buffers.take_back(frame)
 
     def _consume(self, data: memoryview, position: int, end: int) -> None:
         """Serve the complete requests in ``data[position:end]`` and keep what is left."""
@@ -291,7 +319,8 @@ class Connection:
     def _is_congested(self) -> bool:
         limits = self._owner.limits
         return (
-            len(self._pending) + len(self._outbox) >= limits.max_requests
+            self._held
+            or len(self._pending) + len(self._outbox) >= limits.max_requests
             or self._outbox.unsent_bytes >= limits.max_response_bytes
         )
 
@@ -341,6 +370,16 @@ class Connection:
         self._pending.append(slot)
         return slot
 
+    def hold(self) -> None:
+        """Serve no further request, and read none, until :meth:`release`."""
+        self._held = True
+        self._set_reading(False)
+
+    def release(self) -> None:
+        """Go on with the requests that came meanwhile."""
+        self._held = False
+        self._schedule_flush()
+
     def _slot_completed(self) -> None:
         pending = self._pending
         while pending and pending[0].response is not None:
@@ -348,10 +387,12 @@ class Connection:
             assert response is not None
             self._outbox.put(response)
         # While requests are being served the flush comes at the end; else soon, so that several completions share it.
-        if self._flush_scheduled:
-            return
         to_send = self._outbox and not self._serving and not self._writing
         if to_send or (self._backlog is not None and not self._outbox):
+            self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
             self._flush_scheduled = True
             self._owner.loop.call_soon(self._scheduled_flush)
 

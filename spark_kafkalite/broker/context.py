@@ -28,6 +28,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.producer_ids import ProducerIds
 from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.slices import Slices
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class BrokerContext:
     config_changes: ConfigChanges
     clock: Clock
     loop: asyncio.AbstractEventLoop
+    slices: Slices
     io: IoThreads
     memory: RequestMemory
     logs: LogManager

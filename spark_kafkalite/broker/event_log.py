@@ -43,7 +43,9 @@ class QuietLog:
         # kind -> [start of its period, lines written in it, lines left out]; kinds are literals in our code, so few.
         self._kinds: dict[str, list[float]] = {}
 
-    def log(self, level: int, kind: str, message: str, *arguments: object, exc_info: bool = False) -> bool:
+    def log(
+        self, level: int, kind: str, message: str, *arguments: object, exc_info: bool | BaseException = False
+    ) -> bool:
         """Write the line unless its kind has had its share; return whether it was written."""
         if not self._logger.isEnabledFor(level):
             return False

@@ -38,8 +38,15 @@ class FileRange:
 
 
 Piece = bytes | bytearray | memoryview | FileRange
+# An answer from this size on is sent where it lies.
+_LARGE_BYTES = 64 * 1024
 # Without the length in front. Pieces come with the sum of their lengths; the first one is bytes, the response's header.
 Response = bytes | tuple[list[Piece], int]
+
+
+def as_response(body: bytearray) -> Response:
+    """Return an encoded answer in the form in which it is sent, without a copy when it is large."""
+    return bytes(body) if len(body) < _LARGE_BYTES else ([b"", body], len(body))
 
 
 class FileEndedError(Exception):
@@ -134,9 +141,9 @@ class Outbox:
         size_bytes = 0
         while pieces and size_bytes < _JOIN_BYTES:
             part = pieces[0]
-            if isinstance(part, FileRange):
+            if isinstance(part, FileRange) or (parts and size_bytes + len(part) > _JOIN_BYTES):
                 break
             parts.append(part)
             size_bytes += len(part)
             pieces.popleft()
-        pieces.appendleft(b"".join(parts))
+        pieces.appendleft(b"".join(parts) if len(parts) > 1 else parts[0])

@@ -13,11 +13,18 @@ reading it: the cost of being wrong is a short stall, not a wrong answer.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.log.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.slices import Work
+
+T = TypeVar("T")
 
 # The kernel reads ahead in windows of 128 KiB by default, so a cached page rarely has uncached neighbours nearer by.
 _SAMPLE_EVERY_BYTES = 128 * 1024
@@ -33,6 +40,22 @@ _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 _probe = bytearray(1)
 _works = _NOWAIT != 0
+
+
+def look_up(io: IoThreads, loop: asyncio.AbstractEventLoop, find: Callable[[], T]) -> Work[T]:
+    """Return what ``find`` finds in a log; what it needs and is not in memory a thread reads, and it looks anew."""
+    misses = 0
+    while misses < MOST_LOOK_UPS:
+        try:
+            with without_waiting():
+                return find()
+        except NotInMemory as missing:
+            misses += not missing.goes_on
+            loaded: asyncio.Future[None] = loop.create_future()
+            io.submit(missing.load, loaded.set_result, loaded.set_exception, Lane.READ)
+        yield loaded
+        loaded.result()
+    return find()
 
 
 def uncached(slices: Iterable[LogSlice]) -> list[LogSlice]:

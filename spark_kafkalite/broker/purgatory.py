@@ -77,9 +77,9 @@ class DelayedOperation:
         except Exception:
             self.report_bug()
 
-    def report_bug(self) -> None:
+    def report_bug(self, error: BaseException | None = None) -> None:
         """Give up after an error that is ours: one operation must not take the others woken with it down."""
-        _quiet.log(logging.ERROR, "bug", "completing a waiting request failed", exc_info=True)
+        _quiet.log(logging.ERROR, "bug", "completing a waiting request failed", exc_info=error or True)
         self.fail()
         self.abandon()
 

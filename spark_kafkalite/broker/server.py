@@ -71,6 +71,7 @@ from spark_kafkalite.registry.producer_ids import ProducerIds
 from spark_kafkalite.registry.store import SessionState, Store, call_in_loop
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +139,7 @@ class Broker:
         config = self.config
         broker_id = BrokerId(config.broker_id)
         descriptors = Descriptors(raise_limit(), serves_registry=config.registry_listener is not None)
+        slices = Slices(loop)
         logs = LogManager(
             self._fs,
             [str(directory) for directory in config.log_dirs],
@@ -224,6 +226,7 @@ class Broker:
             ConfigChanges(settings, store, watcher, topics, replicas),
             self._clock,
             loop,
+            slices,
             io,
             memory,
             logs,

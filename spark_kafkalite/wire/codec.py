@@ -7,6 +7,8 @@ direction), see ``codec_compiler``; a body that nobody sends costs nothing. What
   count is compared with the bytes left (each element has a least size in that version) before anything is made of it,
   and the array elements and tagged fields of one *request* are together at most ``MAX_REQUEST_ELEMENTS``: an empty
   struct of two bytes costs some forty times that in memory, and a million of them would stall a broker for a second.
+- The forms in slices give the same results and errors, and yield often enough that whoever runs them can stop in
+  between.
 - Unknown tagged fields are skipped (KIP-482); a known one must have exactly the length that it claims.
 - Bytes after the end of a body are ignored, as Apache Kafka's generated readers do: newer peers may send more than the
   version they name promises.
@@ -24,6 +26,7 @@ from functools import cache
 from typing import Any, Final
 
 from spark_kafkalite.errors import FrameError, UnsupportedVersion
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire import codec_compiler
 from spark_kafkalite.wire.header import pack_request_header, pack_response_header, read_response_header
 from spark_kafkalite.wire.message import Api, ApiMessage
@@ -43,7 +46,16 @@ def decode_request(api_key: int, version: int, view: Buffer, position: int) -> A
 
     Raises FrameError, or UnsupportedVersion (35) for an API or version without a schema.
     """
-    return _decode(_decoder(api_key, version, True), view, position, MAX_REQUEST_ELEMENTS, api_key, version)[0]
+    return _decode(_decoder(api_key, version, True)[0], view, position, MAX_REQUEST_ELEMENTS, api_key, version)[0]
+
+
+def decode_request_in_slices(api_key: int, version: int, view: memoryview, position: int) -> Work[Any]:
+    """Do what decode_request does, in slices; ``view`` must stay as it is until the end."""
+    decoder, is_generator = _decoder(api_key, version, True, True)
+    with _frame_errors(view, api_key, version):
+        decoded = decoder(view, position, len(view), [MAX_REQUEST_ELEMENTS])
+        message, _ = (yield from decoded) if is_generator else decoded
+    return message
 
 
 def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]:
@@ -56,13 +68,13 @@ def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]
     correlation_id, position = read_response_header(view, api_key, version)
     if api_key == _API_VERSIONS and version > 0 and view[position : position + 2] == _UNSUPPORTED_VERSION:
         try:
-            message, end = _decode(_decoder(api_key, 0, False), view, position, len(view), api_key, 0)
+            message, end = _decode(_decoder(api_key, 0, False)[0], view, position, len(view), api_key, 0)
         except FrameError:
             end = -1
         # Otherwise the broker has put the error into the version that it was asked for.
         if end == len(view):
             return correlation_id, message
-    message, _ = _decode(_decoder(api_key, version, False), view, position, len(view), api_key, version)
+    message, _ = _decode(_decoder(api_key, version, False)[0], view, position, len(view), api_key, version)
     return correlation_id, message
 
 
@@ -80,6 +92,17 @@ def encode_response(message: ApiMessage, version: int, correlation_id: int) -> b
     return bytes(out)
 
 
+def encode_response_in_slices(message: ApiMessage, version: int, correlation_id: int) -> Work[bytearray]:
+    """Do what encode_response does, in slices."""
+    out = pack_response_header(message.API_KEY, version, correlation_id)
+    encoder, is_generator = _encoder(message.API_KEY, version, False, True)
+    with _value_errors(message, version):
+        encoded = encoder(out, message)
+        if is_generator:
+            yield from encoded
+    return out
+
+
 def encode_body(message: ApiMessage, version: int) -> bytes:
     """Encode a body alone."""
     out = bytearray()
@@ -88,30 +111,61 @@ def encode_body(message: ApiMessage, version: int) -> bytes:
 
 
 def _decode(
-    decoder: Callable[..., tuple[Any, int]], view: Buffer, position: int, elements: int, api_key: int, version: int
+    decoder: Callable[..., Any], view: Buffer, position: int, elements: int, api_key: int, version: int
 ) -> tuple[Any, int]:
     if type(view) is not memoryview:
         view = memoryview(view)
-    try:
-        return decoder(view, position, len(view), [elements])
-    except (struct.error, IndexError):
-        raise FrameError(
-            f"{API[api_key].name} (API {api_key}) version {version}: the frame of {len(view)} bytes ends inside a field"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise FrameError(
-            f"{API[api_key].name} (API {api_key}) version {version}: a string is not UTF-8: {error}"
-        ) from None
+    with _frame_errors(view, api_key, version):
+        decoded: tuple[Any, int] = decoder(view, position, len(view), [elements])
+    return decoded
+
+
+class _frame_errors:  # noqa: N801
+    """Turns what a decoder raises into FrameError. No generator: entering one would cost as much as a small message."""
+
+    __slots__ = ("_api_key", "_version", "_view")
+
+    def __init__(self, view: memoryview, api_key: int, version: int) -> None:
+        self._view = view
+        self._api_key = api_key
+        self._version = version
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is None:
+            return
+        where = f"{API[self._api_key].name} (API {self._api_key}) version {self._version}"
+        if isinstance(error, UnicodeDecodeError):
+            raise FrameError(f"{where}: a string is not UTF-8: {error}") from None
+        if isinstance(error, struct.error | IndexError):
+            raise FrameError(f"{where}: the frame of {len(self._view)} bytes ends inside a field") from None
+
+
+class _value_errors:  # noqa: N801
+    """Turns what an encoder raises into ValueError."""
+
+    __slots__ = ("_message", "_version")
+
+    def __init__(self, message: ApiMessage, version: int) -> None:
+        self._message = message
+        self._version = version
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, struct.error | AttributeError | TypeError):
+            message = self._message
+            raise ValueError(
+                f"cannot encode {type(message).__name__} version {self._version}: {error}; in {message!r}"
+            ) from error
 
 
 def _encode(message: ApiMessage, version: int, out: bytearray) -> None:
-    encoder = _encoder(message.API_KEY, version, message.IS_REQUEST)
-    try:
-        encoder(out, message)
-    except (struct.error, AttributeError, TypeError) as error:
-        raise ValueError(
-            f"cannot encode {type(message).__name__} version {version}: {error}; in {message!r}"
-        ) from error
+    with _value_errors(message, version):
+        _encoder(message.API_KEY, version, message.IS_REQUEST)[0](out, message)
 
 
 def _schema(api_key: int, version: int, is_request: bool) -> tuple[Api, type[ApiMessage]]:
@@ -127,12 +181,14 @@ def _schema(api_key: int, version: int, is_request: bool) -> tuple[Api, type[Api
 
 
 @cache
-def _decoder(api_key: int, version: int, is_request: bool) -> Callable[..., tuple[Any, int]]:
+def _decoder(api_key: int, version: int, is_request: bool, in_slices: bool = False) -> tuple[Callable[..., Any], bool]:
     api, cls = _schema(api_key, version, is_request)
-    return codec_compiler.compile_decoder(cls, version, flexible=version >= api.flexible_from)
+    return codec_compiler.compile_decoder(cls, version, flexible=version >= api.flexible_from, in_slices=in_slices)
 
 
 @cache
-def _encoder(api_key: int, version: int, is_request: bool) -> Callable[[bytearray, Any], None]:
+def _encoder(
+    api_key: int, version: int, is_request: bool, in_slices: bool = False
+) -> tuple[Callable[[bytearray, Any], Any], bool]:
     api, cls = _schema(api_key, version, is_request)
-    return codec_compiler.compile_encoder(cls, version, flexible=version >= api.flexible_from)
+    return codec_compiler.compile_encoder(cls, version, flexible=version >= api.flexible_from, in_slices=in_slices)

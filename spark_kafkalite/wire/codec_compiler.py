@@ -19,10 +19,14 @@ and by indexing: the caller turns ``struct.error`` and ``IndexError`` into ``Fra
 lengths are compared before anything is read at them, so no index is ever negative.
 
 Only names and numbers from generated classes get into the source, nothing that came from a peer.
+
+In slices, what loops over elements is a generator that yields after every ``_ELEMENTS_AT_ONCE`` of them, and so is
+what calls it; a struct without such loops is read or written by a plain function in both forms.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 import sys
 from collections.abc import Callable
@@ -43,6 +47,8 @@ FIXED: Final = {
     "float64": ("d", 8),
     "uuid": ("16s", 16),
 }
+# Elements that are read or written between two yields: some hundred microseconds. A power of two.
+_ELEMENTS_AT_ONCE: Final = 128
 LENGTH_CODES: Final = {"string": ("h", 2), "bytes": ("i", 4), "records": ("i", 4)}
 # What the generated source may call.
 _HELPERS: Final = {
@@ -59,25 +65,30 @@ _HELPERS: Final = {
 }
 
 
-def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Callable[..., tuple[Any, int]]:
-    """Return ``decode(buf, pos, end, room) -> (message, position after it)``."""
-    compiler = _DecoderCompiler(cls, version, flexible)
-    return compiler.compile("read_", cls)
+def compile_decoder(
+    cls: type[Message], version: int, *, flexible: bool, in_slices: bool = False
+) -> tuple[Callable[..., Any], bool]:
+    """Return ``decode(buf, pos, end, room) -> (message, position after it)``, and whether it is a generator."""
+    compiler = _DecoderCompiler(cls, version, flexible, in_slices)
+    return compiler.compile("read_", cls), compiler.loops(cls)
 
 
-def compile_encoder(cls: type[Message], version: int, *, flexible: bool) -> Callable[[bytearray, Any], None]:
-    """Return ``encode(out, message)``, which appends to ``out``."""
-    compiler = _EncoderCompiler(cls, version, flexible)
-    return compiler.compile("write_", cls)
+def compile_encoder(
+    cls: type[Message], version: int, *, flexible: bool, in_slices: bool = False
+) -> tuple[Callable[[bytearray, Any], Any], bool]:
+    """Return ``encode(out, message)``, which appends to ``out``, and whether it is a generator."""
+    compiler = _EncoderCompiler(cls, version, flexible, in_slices)
+    return compiler.compile("write_", cls), compiler.loops(cls)
 
 
 class _Compiler:
     """What both directions share: the structs of the message, fused runs of fixed-width fields, source lines."""
 
-    def __init__(self, root: type[Message], version: int, flexible: bool) -> None:
+    def __init__(self, root: type[Message], version: int, flexible: bool, in_slices: bool) -> None:
         self.root = root
         self.version = version
         self.flexible = flexible
+        self.in_slices = in_slices
         self.module = vars(sys.modules[root.__module__])
         self.scope: dict[str, Any] = dict(_HELPERS)
         self.lines: list[str] = []
@@ -100,6 +111,31 @@ class _Compiler:
     def struct_class(self, name: str) -> type[Message]:
         cls: type[Message] = self.module[name]
         return cls
+
+    def loops(self, cls: type[Message]) -> bool:
+        """Whether the function for a struct loops over elements, itself or through others, and is to yield."""
+        if not self.in_slices:
+            return False
+        for row in itertools.chain(*self.rows_of(cls)):
+            inner = row[1].removeprefix("[]")
+            if inner in FIXED:
+                continue
+            if row[1].startswith("[]") or (inner not in LENGTH_CODES and self.loops(self.struct_class(inner))):
+                return True
+        return False
+
+    def call(self, function: str, inner: str) -> str:
+        """The call of an inner struct's function, up to the name; it may be a generator."""
+        return f"yield from {function}" if self.loops(self.struct_class(inner)) else function
+
+    def for_each(self, item: str, source: str) -> None:
+        """Begin a loop over elements; what follows is its body, one level deeper."""
+        if self.in_slices:
+            self.emit(f"for i, {item} in enumerate({source}):")
+            self.emit(f"    if i & {_ELEMENTS_AT_ONCE - 1} == {_ELEMENTS_AT_ONCE - 1}: yield")
+        else:
+            self.emit(f"for {item} in {source}:")
+        self.indent += 1
 
     def require(self, type_name: str) -> None:
         """Make sure that the functions of an inner struct exist before the one that is about to be written."""
@@ -198,9 +234,9 @@ class _DecoderCompiler(_Compiler):
             self.emit("if present < 0:")
             self.emit(f"    v_{name} = None")
             self.emit("else:")
-            self.emit(f"    v_{name}, pos = read_{type_name}(buf, pos, end, room)")
+            self.emit(f"    v_{name}, pos = {self.call('read_' + type_name, type_name)}(buf, pos, end, room)")
         else:
-            self.emit(f"v_{name}, pos = read_{type_name}(buf, pos, end, room)")
+            self.emit(f"v_{name}, pos = {self.call('read_' + type_name, type_name)}(buf, pos, end, room)")
 
     def compact_length(self) -> None:
         self.emit("n = buf[pos]")
@@ -235,8 +271,7 @@ class _DecoderCompiler(_Compiler):
             return
         self.emit(f"{target} = []")
         self.emit(f"add = {target}.append")
-        self.emit("for _ in range(n):")
-        self.indent += 1
+        self.for_each("_", "range(n)")
         if inner in LENGTH_CODES:
             if self.flexible:
                 self.compact_length()
@@ -246,7 +281,7 @@ class _DecoderCompiler(_Compiler):
                 self.emit(f"pos += {size}")
             self.sized("item", inner, label)
         else:
-            self.emit(f"item, pos = read_{inner}(buf, pos, end, room)")
+            self.emit(f"item, pos = {self.call('read_' + inner, inner)}(buf, pos, end, room)")
         self.emit("add(item)")
         self.indent -= 1
 
@@ -263,6 +298,7 @@ class _DecoderCompiler(_Compiler):
         self.indent += 1
         self.emit("if tags > 127: tags, pos = read_uvarint(buf, pos - 1)")
         self.emit(f"if tags * 2 > end - pos: bad_count('{cls.__name__} tagged fields', tags, end - pos)")
+        self.emit(f"if tags > {primitives.MAX_TAGGED_FIELDS}: too_many_elements('{cls.__name__} tagged fields')")
         self.emit("room[0] -= tags")
         self.emit(f"if room[0] < 0: too_many_elements('{cls.__name__} tagged fields')")
         self.emit("for _ in range(tags):")
@@ -328,9 +364,9 @@ class _EncoderCompiler(_Compiler):
                 self.emit("    out.append(255)")
                 self.emit("else:")
                 self.emit("    out.append(1)")
-                self.emit(f"    write_{type_name}(out, m.{name})")
+                self.emit(f"    {self.call('write_' + type_name, type_name)}(out, m.{name})")
             else:
-                self.emit(f"write_{type_name}(out, m.{name})")
+                self.emit(f"{self.call('write_' + type_name, type_name)}(out, m.{name})")
             return
         self.emit(f"v = m.{name}")
         nullable = self.nullable(row)
@@ -377,12 +413,11 @@ class _EncoderCompiler(_Compiler):
             codes = f"'>' + '{code}' * len(v)" if inner == "uuid" else f"f'>{{len(v)}}{code}'"
             self.emit(f"out += pack({codes}, *v)")
             return
-        self.emit("for item in v:")
-        self.indent += 1
+        self.for_each("item", "v")
         if inner in LENGTH_CODES:
             self.sized("item", inner, [])
         else:
-            self.emit(f"write_{inner}(out, item)")
+            self.emit(f"{self.call('write_' + inner, inner)}(out, item)")
         self.indent -= 1
 
     def tagged_fields(self, cls: type[Message], tagged: list[SchemaRow]) -> None:

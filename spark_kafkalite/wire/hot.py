@@ -23,7 +23,9 @@ from spark_kafkalite.wire.hot_fetch import (
     FetchResponse,
     pack_fetch_request,
     pack_fetch_response,
+    pack_fetch_response_in_slices,
     parse_fetch,
+    parse_fetch_in_slices,
     parse_fetch_response,
 )
 from spark_kafkalite.wire.hot_layout import Piece, Records, RecordSlice
@@ -34,7 +36,9 @@ from spark_kafkalite.wire.hot_produce import (
     ProduceResponse,
     pack_produce_request,
     pack_produce_response,
+    pack_produce_response_in_slices,
     parse_produce,
+    parse_produce_in_slices,
     parse_produce_response,
 )
 
@@ -53,10 +57,14 @@ __all__ = [
     "Records",
     "pack_fetch_request",
     "pack_fetch_response",
+    "pack_fetch_response_in_slices",
     "pack_produce_request",
     "pack_produce_response",
+    "pack_produce_response_in_slices",
     "parse_fetch",
+    "parse_fetch_in_slices",
     "parse_fetch_response",
     "parse_produce",
+    "parse_produce_in_slices",
     "parse_produce_response",
 ]

@@ -10,9 +10,11 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire import header
 from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
 from spark_kafkalite.wire.hot_layout import (
+    AT_ONCE,
     COMPACT,
     LEGACY,
     Buffer,
@@ -22,6 +24,7 @@ from spark_kafkalite.wire.hot_layout import (
     Records,
     check_version,
     parsed,
+    parsed_in_slices,
     skip_tags,
     skip_tags_of_request,
     tag_count,
@@ -115,10 +118,15 @@ def _fetch_partition_struct(version: int) -> struct.Struct:
 
 def parse_fetch(view: Buffer, position: int, version: int) -> FetchRequest:
     """Parse a Fetch request body."""
-    return parsed(_parse_fetch, view, position, version, FETCH_VERSIONS, "Fetch request")
+    return run_whole(parse_fetch_in_slices(view, position, version))
 
 
-def _parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
+def parse_fetch_in_slices(view: Buffer, position: int, version: int) -> Work[FetchRequest]:
+    """Parse a Fetch request body; yields after every ``AT_ONCE`` partitions."""
+    return parsed_in_slices(_parse_fetch, view, position, version, FETCH_VERSIONS, "Fetch request")
+
+
+def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchRequest]:
     flexible = version >= _FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
     fixed = _fetch_partition_struct(version)
@@ -131,6 +139,7 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
     topics: list[tuple[str, list[FetchPartition]]] = []
     count, position = layout.array_count(view, position, 3, "topics", False)
     room = MAX_REQUEST_ELEMENTS - count
+    since = 0
     for _ in range(count):
         name, position = layout.string(view, position, "topic")
         partition_count, position = layout.array_count(view, position, fixed.size, "partitions", False)
@@ -138,7 +147,13 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
         if room < 0:
             too_many_elements("Fetch request")
         partitions = []
-        for _ in range(partition_count):
+        since += partition_count + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        for index in range(partition_count):
+            if index & AT_ONCE == AT_ONCE:
+                yield None
             values = fixed.unpack_from(view, position)
             position += fixed.size
             if version >= 12:
@@ -161,7 +176,7 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
         topics.append((name, partitions))
     forgotten_topics: Sequence[tuple[str, Sequence[int]]] = ()
     if version >= 7:
-        forgotten_topics, position = _parse_forgotten(view, position, layout, flexible, room)
+        forgotten_topics, position = yield from _parse_forgotten(view, position, layout, flexible, room)
     rack_id = ""
     if version >= 11:
         rack_id, position = layout.string(view, position, "rack_id")
@@ -185,16 +200,21 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
 
 def _parse_forgotten(
     view: memoryview, position: int, layout: Layout, flexible: bool, room: int
-) -> tuple[Sequence[tuple[str, Sequence[int]]], int]:
+) -> Work[tuple[Sequence[tuple[str, Sequence[int]]], int]]:
     forgotten: list[tuple[str, Sequence[int]]] = []
     count, position = layout.array_count(view, position, 3, "forgotten_topics_data", False)
     room -= count
+    since = 0
     for _ in range(count):
         name, position = layout.string(view, position, "forgotten topic")
         partition_count, position = layout.array_count(view, position, 4, "forgotten partitions", False)
         room -= partition_count
         if room < 0:
             too_many_elements("Fetch request")
+        since += partition_count + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
         forgotten.append((name, list(struct.unpack_from(f">{partition_count}i", view, position))))
         position += 4 * partition_count
         if flexible:
@@ -277,6 +297,20 @@ def pack_fetch_response(
     session_id: int = 0,
 ) -> tuple[list[Piece], int]:
     """Return the pieces of a Fetch response, record buffers and slices among them, and their length together."""
+    return run_whole(
+        pack_fetch_response_in_slices(correlation_id, version, topics, throttle_time_ms, error_code, session_id)
+    )
+
+
+def pack_fetch_response_in_slices(
+    correlation_id: int,
+    version: int,
+    topics: Sequence[tuple[str, Sequence[FetchedPartition]]],
+    throttle_time_ms: int = 0,
+    error_code: int = 0,
+    session_id: int = 0,
+) -> Work[tuple[list[Piece], int]]:
+    """As :func:`pack_fetch_response`, in slices."""
     check_version("Fetch", version, FETCH_VERSIONS)
     flexible = version >= _FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
@@ -286,10 +320,17 @@ def pack_fetch_response(
     if version >= 7:
         out += _HI.pack(error_code, session_id)
     layout.put_count(out, len(topics))
+    since = 0
     for name, partitions in topics:
         layout.put_string(out, name)
         layout.put_count(out, len(partitions))
-        for partition in partitions:
+        since += len(partitions) + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        for number, partition in enumerate(partitions):
+            if number & AT_ONCE == AT_ONCE:
+                yield None
             out += _FETCHED_5.pack(*partition[:5]) if version >= 5 else _FETCHED_4.pack(*partition[:4])
             aborted = partition.aborted_transactions
             if aborted is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from spark_kafkalite.errors import FrameError, UnsupportedVersion
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.primitives import (
     MAX_STRING_BYTES,
     MAX_TAGGED_FIELDS,
@@ -213,6 +214,31 @@ def skip_tags_of_request(view: memoryview, position: int, room: int, name: str) 
     if count > room:
         too_many_elements(name)
     return skip_tagged_fields(view, position, len(view), count), room - count
+
+
+# Elements that are parsed or packed between two yields of what works in slices, less one; a mask.
+AT_ONCE: Final = 127
+
+
+def parsed_in_slices(
+    parser: Callable[[memoryview, int, int], Work[Result]],
+    view: Buffer,
+    position: int,
+    version: int,
+    known: range,
+    name: str,
+) -> Work[Result]:
+    """As :func:`parsed`, for a parser that works in slices; ``view`` must stay as it is until the end."""
+    if version not in known:
+        check_version(name, version, known)
+    if type(view) is not memoryview:
+        view = memoryview(view)
+    try:
+        return (yield from parser(view, position, version))
+    except (struct.error, IndexError):
+        raise FrameError(f"{name} version {version}: the frame of {len(view)} bytes ends inside a field") from None
+    except UnicodeDecodeError as error:
+        raise FrameError(f"{name} version {version}: a string is not UTF-8: {error}") from None
 
 
 def parsed(

@@ -10,13 +10,15 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
 from spark_kafkalite.wire.hot_layout import (
+    AT_ONCE,
     COMPACT,
     LEGACY,
     Buffer,
     check_version,
-    parsed,
+    parsed_in_slices,
     skip_tags,
     skip_tags_of_request,
 )
@@ -69,10 +71,15 @@ class OffsetCommit(NamedTuple):
 
 def parse_offset_commit(view: Buffer, position: int, version: int) -> OffsetCommit:
     """Parse an OffsetCommit request body."""
-    return parsed(_parse, view, position, version, OFFSET_COMMIT_VERSIONS, _NAME)
+    return run_whole(parse_offset_commit_in_slices(view, position, version))
 
 
-def _parse(view: memoryview, position: int, version: int) -> OffsetCommit:
+def parse_offset_commit_in_slices(view: Buffer, position: int, version: int) -> Work[OffsetCommit]:
+    """Parse an OffsetCommit request body; yields after every ``AT_ONCE`` partitions."""
+    return parsed_in_slices(_parse, view, position, version, OFFSET_COMMIT_VERSIONS, _NAME)
+
+
+def _parse(view: memoryview, position: int, version: int) -> Work[OffsetCommit]:
     flexible = version >= _FLEXIBLE
     with_epoch = version >= _FIRST_WITH_LEADER_EPOCH
     layout = COMPACT if flexible else LEGACY
@@ -90,6 +97,7 @@ def _parse(view: memoryview, position: int, version: int) -> OffsetCommit:
     topics: list[tuple[str, list[CommittedPartition]]] = []
     count, position = layout.array_count(view, position, 3, "topics", False)
     room = MAX_REQUEST_ELEMENTS - count
+    since = 0
     for _ in range(count):
         name, position = layout.string(view, position, "topic")
         partition_count, position = layout.array_count(view, position, 13, "partitions", False)
@@ -97,7 +105,13 @@ def _parse(view: memoryview, position: int, version: int) -> OffsetCommit:
         if room < 0:
             too_many_elements(_NAME)
         partitions: list[CommittedPartition] = []
-        for _ in range(partition_count):
+        since += partition_count + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        for index in range(partition_count):
+            if index & AT_ONCE == AT_ONCE:
+                yield None
             if flexible:
                 partition, offset, leader_epoch, length, tags = _BARE_FLEXIBLE.unpack_from(view, position)
                 if length < 2 and not tags:
@@ -136,6 +150,16 @@ def pack_offset_commit_response(
     throttle_time_ms: int = 0,
 ) -> bytes:
     """Return an OffsetCommit response with its header; ``topics`` have (partition, error code) pairs."""
+    return bytes(run_whole(pack_offset_commit_response_in_slices(correlation_id, version, topics, throttle_time_ms)))
+
+
+def pack_offset_commit_response_in_slices(
+    correlation_id: int,
+    version: int,
+    topics: Sequence[tuple[str, Sequence[tuple[int, int]]]],
+    throttle_time_ms: int = 0,
+) -> Work[bytearray]:
+    """As :func:`pack_offset_commit_response`, in slices."""
     if version not in OFFSET_COMMIT_VERSIONS:
         check_version("OffsetCommit", version, OFFSET_COMMIT_VERSIONS)
     flexible = version >= _FLEXIBLE
@@ -148,13 +172,18 @@ def pack_offset_commit_response(
     else:
         out = bytearray(_I.pack(correlation_id))
     layout.put_count(out, len(topics))
+    since = 0
     for name, partitions in topics:
         layout.put_string(out, name)
         layout.put_count(out, len(partitions))
+        since += len(partitions) + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
         for partition, error_code in partitions:
             out += pack(partition, error_code)
         if flexible:
             out.append(0)
     if flexible:
         out.append(0)
-    return bytes(out)
+    return out

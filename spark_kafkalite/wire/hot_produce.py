@@ -10,9 +10,11 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire import header
 from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
 from spark_kafkalite.wire.hot_layout import (
+    AT_ONCE,
     COMPACT,
     LEGACY,
     Buffer,
@@ -20,6 +22,7 @@ from spark_kafkalite.wire.hot_layout import (
     Pieces,
     check_version,
     parsed,
+    parsed_in_slices,
     skip_tags,
     skip_tags_of_request,
 )
@@ -67,10 +70,15 @@ class ProduceResponse(NamedTuple):
 
 def parse_produce(view: Buffer, position: int, version: int) -> ProduceRequest:
     """Parse a Produce request body; the records are writable views where ``view`` is writable."""
-    return parsed(_parse_produce, view, position, version, PRODUCE_VERSIONS, "Produce request")
+    return run_whole(parse_produce_in_slices(view, position, version))
 
 
-def _parse_produce(view: memoryview, position: int, version: int) -> ProduceRequest:
+def parse_produce_in_slices(view: Buffer, position: int, version: int) -> Work[ProduceRequest]:
+    """Parse a Produce request body; yields after every ``AT_ONCE`` partitions."""
+    return parsed_in_slices(_parse_produce, view, position, version, PRODUCE_VERSIONS, "Produce request")
+
+
+def _parse_produce(view: memoryview, position: int, version: int) -> Work[ProduceRequest]:
     flexible = version >= _PRODUCE_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
     transactional_id, position = layout.nullable_string(view, position, "transactional_id")
@@ -78,6 +86,7 @@ def _parse_produce(view: memoryview, position: int, version: int) -> ProduceRequ
     topics: list[tuple[str, list[tuple[int, memoryview | None]]]] = []
     count, position = layout.array_count(view, position + 6, 3, "topics", False)
     room = MAX_REQUEST_ELEMENTS - count
+    since = 0
     for _ in range(count):
         name, position = layout.string(view, position, "topic")
         partition_count, position = layout.array_count(view, position, 5, "partitions", False)
@@ -85,7 +94,13 @@ def _parse_produce(view: memoryview, position: int, version: int) -> ProduceRequ
         if room < 0:
             too_many_elements("Produce request")
         partitions: list[tuple[int, memoryview | None]] = []
-        for _ in range(partition_count):
+        since += partition_count + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        for index in range(partition_count):
+            if index & AT_ONCE == AT_ONCE:
+                yield None
             (partition,) = _I.unpack_from(view, position)
             records, position = layout.records(view, position + 4)
             if flexible:
@@ -147,15 +162,32 @@ def pack_produce_response(
     throttle_time_ms: int = 0,
 ) -> bytes:
     """Return a Produce response with its header."""
+    return bytes(run_whole(pack_produce_response_in_slices(correlation_id, version, topics, throttle_time_ms)))
+
+
+def pack_produce_response_in_slices(
+    correlation_id: int,
+    version: int,
+    topics: Sequence[tuple[str, Sequence[ProducedPartition]]],
+    throttle_time_ms: int = 0,
+) -> Work[bytearray]:
+    """Return a Produce response with its header."""
     check_version("Produce", version, PRODUCE_VERSIONS)
     flexible = version >= _PRODUCE_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
     out = header.pack_response_header(PRODUCE, version, correlation_id)
     layout.put_count(out, len(topics))
+    since = 0
     for name, partitions in topics:
         layout.put_string(out, name)
         layout.put_count(out, len(partitions))
-        for partition in partitions:
+        since += len(partitions) + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        for number, partition in enumerate(partitions):
+            if number & AT_ONCE == AT_ONCE:
+                yield None
             if version < 5:
                 out += _PRODUCED_3.pack(*partition[:4])
                 continue
@@ -176,7 +208,7 @@ def pack_produce_response(
     out += _I.pack(throttle_time_ms)
     if flexible:
         out.append(0)
-    return bytes(out)
+    return out
 
 
 def parse_produce_response(view: Buffer, version: int) -> ProduceResponse:

@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-from spark_kafkalite.slices import SLICE_S, NotFinished, Slices, run_slice
+from spark_kafkalite.slices import SLICE_S, NotFinished, Slices, Work, run_slice
 
 
 def counting(steps: int, seen: list[int] | None = None, step_s: float = 0.0) -> Generator[None, None, int]:
@@ -92,20 +92,61 @@ def test_cancelled_work_ends() -> None:
     assert len(asyncio.run(main())) < 5
 
 
-def test_work_added_by_work_has_its_turn() -> None:
+def test_work_started_by_work_has_its_turn() -> None:
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
         slices = Slices(loop)
         order: list[str] = []
         finished = loop.create_future()
 
+        def inner() -> Generator[None, None, None]:
+            yield from counting(2, None, SLICE_S)
+            order.append("inner")
+
         def outer() -> Generator[None, None, None]:
-            slices.add(counting(1), lambda *_: (order.append("inner"), finished.set_result(None)))
-            yield
+            yield from counting(1, None, SLICE_S)
+            slices.start(inner(), lambda *_: finished.set_result(None))
+            yield from counting(1, None, SLICE_S)
             order.append("outer")
 
-        slices.add(outer(), lambda *_: order.append("done"))
+        slices.start(outer(), lambda *_: order.append("done"))
         await finished
         return order
 
     assert asyncio.run(main()) == ["outer", "done", "inner"]
+
+
+def test_work_waits_for_a_future_while_others_go_on() -> None:
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        slices = Slices(loop)
+        awaited: asyncio.Future[str] = loop.create_future()
+        order: list[str] = []
+
+        def work() -> Work[str]:
+            yield awaited
+            order.append("first")
+            return awaited.result()
+
+        first = asyncio.ensure_future(slices.run(work()))
+        await asyncio.sleep(0)
+        assert await slices.run(counting(3, None, SLICE_S)) == 3
+        order.append("second")
+        awaited.set_result("done")
+        assert await first == "done"
+        return order
+
+    assert asyncio.run(main()) == ["second", "first"]
+
+
+def test_dropped_work_tells_nobody() -> None:
+    async def main() -> None:
+        slices = Slices(asyncio.get_running_loop())
+        told: list[object] = []
+        drop = slices.start(counting(5, None, SLICE_S), lambda *outcome: told.append(outcome))
+        assert drop is not None
+        drop()
+        assert await slices.run(counting(3, None, SLICE_S)) == 3
+        assert told == []
+
+    asyncio.run(main())

@@ -22,11 +22,13 @@ from spark_kafkalite.wire.messages.alter_configs import (
 @handles(33, 0, 2)
 async def handle(context: BrokerContext, request: Request, message: AlterConfigsRequest) -> AlterConfigsResponse:
     """Alter the resources one after the other."""
-    wanted = [
-        (resource, [ConfigOperation(each.name, Operation.SET, each.value) for each in resource.configs])
-        for resource in message.resources
-    ]
     responses = await alter_each(
-        context.config_changes, wanted, AlterConfigsResourceResponse, replace=True, validate_only=message.validate_only
+        context.config_changes,
+        context.slices.turn(),
+        message.resources,
+        lambda each: ConfigOperation(each.name, Operation.SET, each.value),
+        AlterConfigsResourceResponse,
+        replace=True,
+        validate_only=message.validate_only,
     )
     return AlterConfigsResponse(responses=responses)

@@ -31,12 +31,13 @@ async def handle(context: BrokerContext, request: Request, message: DeleteGroups
         return 0
 
     group_ids = list(dict.fromkeys(message.groups_names))
-    codes: list[int] = []
+    results: list[DeletableGroupResult] = []
+    turn = context.slices.turn()
     for first in range(0, len(group_ids), _AT_ONCE):
-        codes += await asyncio.gather(*(outcome(group_id) for group_id in group_ids[first : first + _AT_ONCE]))
-    return DeleteGroupsResponse(
-        results=[
-            DeletableGroupResult(group_id=group_id, error_code=code)
-            for group_id, code in zip(group_ids, codes, strict=True)
+        some = group_ids[first : first + _AT_ONCE]
+        codes = await asyncio.gather(*map(outcome, some))
+        results += [
+            DeletableGroupResult(group_id=group_id, error_code=code) for group_id, code in zip(some, codes, strict=True)
         ]
-    )
+        await turn.pause()
+    return DeleteGroupsResponse(results=results)

@@ -14,11 +14,14 @@ v2  flexible
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, OffsetOutOfRange, PolicyViolation
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -33,10 +36,20 @@ _NO_LOW_WATERMARK = -1
 @handles(21, 0, 2)
 async def handle(context: BrokerContext, request: Request, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Move log starts; each partition has its own outcome."""
+    moves, outcomes = await context.slices.run(_checked(context, message))
+    failed = await context.retention.advance_log_starts(moves)
+    return await context.slices.run(_answer(outcomes, failed))
+
+
+def _checked(
+    context: BrokerContext, message: DeleteRecordsRequest
+) -> Work[tuple[dict[Partition, int], dict[TopicPartition, Partition | int]]]:
+    """Return where which logs are to start, and each partition or the code of what is wrong with it."""
     moves: dict[Partition, int] = {}
-    outcomes: dict[TopicPartition, Partition | KafkaError] = {}
+    outcomes: dict[TopicPartition, Partition | int] = {}
     for topic in message.topics:
         for asked in topic.partitions:
+            yield None
             key = TopicPartition(topic.name, asked.partition_index)
             try:
                 if key in outcomes:
@@ -47,19 +60,26 @@ async def handle(context: BrokerContext, request: Request, message: DeleteRecord
                 moves[partition] = _new_start(partition, asked.offset)
                 outcomes[key] = partition
             except KafkaError as error:
-                moves = {partition: offset for partition, offset in moves.items() if partition.topic_partition != key}
-                outcomes[key] = error
-    failed = await context.retention.advance_log_starts(moves)
-    topics = []
-    for topic in message.topics:
-        results = []
-        for asked in topic.partitions:
-            outcome = outcomes[TopicPartition(topic.name, asked.partition_index)]
-            if isinstance(outcome, Partition):
-                outcome = failed.get(outcome, outcome)
-            results.append(_result(asked.partition_index, outcome))
-        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-    return DeleteRecordsResponse(topics=topics)
+                former = outcomes.get(key)
+                if isinstance(former, Partition):
+                    moves.pop(former, None)
+                outcomes[key] = error.code
+    return moves, outcomes
+
+
+def _answer(
+    outcomes: dict[TopicPartition, Partition | int], failed: Mapping[Partition, KafkaError]
+) -> Work[DeleteRecordsResponse]:
+    """Answer each partition once."""
+    results: dict[str, list[DeleteRecordsPartitionResult]] = {}
+    for (topic, number), outcome in outcomes.items():
+        yield None
+        if isinstance(outcome, Partition) and outcome in failed:
+            outcome = failed[outcome].code
+        results.setdefault(topic, []).append(_result(number, outcome))
+    return DeleteRecordsResponse(
+        topics=[DeleteRecordsTopicResult(name=topic, partitions=partitions) for topic, partitions in results.items()]
+    )
 
 
 def _new_start(partition: Partition, offset: int) -> int:
@@ -78,9 +98,9 @@ def _new_start(partition: Partition, offset: int) -> int:
     return offset
 
 
-def _result(partition_index: int, outcome: Partition | KafkaError) -> DeleteRecordsPartitionResult:
-    if isinstance(outcome, KafkaError):
-        return DeleteRecordsPartitionResult(
-            partition_index=partition_index, low_watermark=_NO_LOW_WATERMARK, error_code=outcome.code
-        )
-    return DeleteRecordsPartitionResult(partition_index=partition_index, low_watermark=outcome.log_start_offset)
+def _result(partition_index: int, outcome: Partition | int) -> DeleteRecordsPartitionResult:
+    if isinstance(outcome, Partition):
+        return DeleteRecordsPartitionResult(partition_index=partition_index, low_watermark=outcome.log_start_offset)
+    return DeleteRecordsPartitionResult(
+        partition_index=partition_index, low_watermark=_NO_LOW_WATERMARK, error_code=outcome
+    )

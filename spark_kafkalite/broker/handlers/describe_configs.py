@@ -10,7 +10,6 @@ empty name stands for all of them: it has the settings that were set so by defau
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from spark_kafkalite.broker.config import BROKER_SETTINGS
@@ -24,6 +23,7 @@ from spark_kafkalite.log.config_sources import (
     describe_topic,
 )
 from spark_kafkalite.model import topic_name_problem
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -39,17 +39,13 @@ _BROKER = 4
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
-# Resources between which others have their turn: a few milliseconds.
-_DESCRIBED_AT_ONCE = 10
-
-
 @handles(32, 1, 4)
-async def handle(context: BrokerContext, request: Request, message: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def handle(context: BrokerContext, request: Request, message: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
     """Describe the settings of each resource."""
     results = []
-    for number, resource in enumerate(message.resources):
-        if number % _DESCRIBED_AT_ONCE == _DESCRIBED_AT_ONCE - 1:
-            await asyncio.sleep(0)
+    # One that is named twice is described once: a short request must not make a long answer.
+    for resource in {(one.resource_type, one.resource_name): one for one in message.resources}.values():
+        yield None
         result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:
             entries = _entries(context, resource)

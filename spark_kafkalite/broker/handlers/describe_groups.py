@@ -12,13 +12,12 @@ v5  flexible
 
 from __future__ import annotations
 
-import asyncio
-
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.groups.rebalance import GroupState
 from spark_kafkalite.groups.state import Group
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -26,22 +25,19 @@ from spark_kafkalite.wire.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 
-# Groups described before other requests have their turn.
-_AT_ONCE = 100
 _NOT_ASKED = -(2**31)
 # Read, delete, describe. Source: AclEntry.supportedOperations of Apache Kafka.
 _GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 
 
 @handles(15, 0, 5)
-async def handle(context: BrokerContext, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
+def handle(context: BrokerContext, request: Request, message: DescribeGroupsRequest) -> Work[DescribeGroupsResponse]:
     """A group's state, its members, and who reads what."""
     operations = _GROUP_OPERATIONS if message.include_authorized_operations else _NOT_ASKED
     answer = DescribeGroupsResponse()
     # One that is named twice is described once: a short request must not make a long answer.
-    for number, group_id in enumerate(dict.fromkeys(message.groups), start=1):
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
+    for group_id in dict.fromkeys(message.groups):
+        yield None
         try:
             described = _described(group_id, context.groups.describe(group_id))
         except KafkaError as error:

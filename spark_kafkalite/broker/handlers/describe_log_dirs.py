@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 from collections import defaultdict
+from collections.abc import Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
@@ -22,6 +23,7 @@ from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.fs import Space
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -34,15 +36,24 @@ from spark_kafkalite.wire.messages.describe_log_dirs import (
 @handles(35, 1, 4)
 async def handle(context: BrokerContext, request: Request, message: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Describe every directory, with all partitions or those asked for."""
-    asked = (
-        None
-        if message.topics is None
-        else {TopicPartition(topic.topic, number) for topic in message.topics for number in topic.partitions}
-    )
+    room = await _room(context)
+    return DescribeLogDirsResponse(results=await context.slices.run(_described(context, message, room)))
+
+
+def _described(
+    context: BrokerContext, message: DescribeLogDirsRequest, room: Mapping[str, Space]
+) -> Work[list[DescribeLogDirsResult]]:
+    asked: set[TopicPartition] | None = None
+    if message.topics is not None:
+        asked = set()
+        for topic in message.topics:
+            for number in topic.partitions:
+                yield None
+                asked.add(TopicPartition(topic.topic, number))
     by_directory: dict[str, list[Partition]] = defaultdict(list)
     for partition in context.replicas:
-        by_directory[partition.log.disk.path].append(partition)
-    room = await _room(context)
+        if asked is None or partition.topic_partition in asked:
+            by_directory[partition.log.disk.path].append(partition)
     results = []
     for directory in context.logs.directories:
         answer = DescribeLogDirsResult(log_dir=os.path.abspath(directory.path))
@@ -50,13 +61,11 @@ async def handle(context: BrokerContext, request: Request, message: DescribeLogD
         if directory.offline is not None:
             answer.error_code = KafkaStorageError.code
             continue
-        answer.topics = _topics(
-            [each for each in by_directory[directory.path] if asked is None or each.topic_partition in asked]
-        )
+        answer.topics = yield from _topics(by_directory[directory.path])
         space = room.get(directory.path)
         if space is not None:
             answer.total_bytes, answer.usable_bytes = space.total_bytes, space.free_bytes
-    return DescribeLogDirsResponse(results=results)
+    return results
 
 
 async def _room(context: BrokerContext) -> dict[str, Space]:
@@ -75,9 +84,10 @@ async def _room(context: BrokerContext) -> dict[str, Space]:
     return await done
 
 
-def _topics(partitions: list[Partition]) -> list[DescribeLogDirsTopic]:
+def _topics(partitions: list[Partition]) -> Work[list[DescribeLogDirsTopic]]:
     by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
     for partition in sorted(partitions, key=lambda each: each.topic_partition):
+        yield None
         log = partition.log
         by_topic[partition.topic_partition.topic].append(
             DescribeLogDirsPartition(

@@ -18,41 +18,82 @@ records, which leave with ``sendfile`` (ranges behind the recently written part 
 
 from __future__ import annotations
 
+import logging
+from functools import partial
+
 from spark_kafkalite.broker.connection import ResponseSlot
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
+from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.outbox import FileRange, Response
 from spark_kafkalite.broker.page_cache import MOST_LOOK_UPS, read_into_cache, uncached
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
-from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError, NotLeaderOrFollower
 from spark_kafkalite.log.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.wire.hot import FetchedPartition, FetchPartition, FetchRequest, pack_fetch_response, parse_fetch
+from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.wire.hot import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    pack_fetch_response,
+    pack_fetch_response_in_slices,
+    parse_fetch_in_slices,
+)
 
+_quiet = QuietLog(logging.getLogger(__name__))
+
+# Partitions that are looked at between two yields: about a millisecond.
+_READ_AT_ONCE = 64
 # Smaller slices are cheaper to copy than to send as a range of their own.
 _COPIED_BYTES = 4096
 _FIRST_VERSION_WITH_SESSIONS = 7
 
 
 @handles(1, 4, 12, raw=True)
-def handle(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Response | None:
-    """Read; return the answer, or None when it comes later."""
-    fetch = parse_fetch(frame, position, request.api_version)
+def handle(
+    context: BrokerContext, request: Request, frame: memoryview, position: int
+) -> Response | Work[Response | None] | None:
+    """Read; return the answer, or None when it comes later, or what takes several slices."""
+    if len(frame) <= SMALL_REQUEST_BYTES:
+        return run_whole(_fetch(context, request, frame, position))
+    return _fetch(context, request, request.keep(frame), position)
+
+
+def _fetch(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
+    fetch = yield from parse_fetch_in_slices(frame, position, request.api_version)
     if fetch.session_id != 0 and request.api_version >= _FIRST_VERSION_WITH_SESSIONS:
         code = FetchSessionIdNotFound.code
         return pack_fetch_response(request.correlation_id, request.api_version, [], error_code=code)  # type: ignore[return-value]
+    fetch = _each_once(fetch)
     result = _Reading(context, fetch)
+    yield from result.read()
     if result.not_in_memory:
-        _read_again(context, request, fetch, result, request.connection.defer())
+        _read_again(context, request, fetch, result, request.defer())
         return None
     if result.is_enough or fetch.max_wait_ms <= 0 or not fetch.topics:
-        return _response(context, request, result, None)
+        return (yield from _response(context, request, result, None))
     DelayedFetch(context, request, fetch).start(result)
     return None
+
+
+def _each_once(fetch: FetchRequest) -> FetchRequest:
+    """Return the request with each partition once: a later mention replaces an earlier one, in its place.
+
+    Source: FetchRequest.fetchData.
+    """
+    topics = fetch.topics
+    if len(topics) == len({name for name, _ in topics}) and all(
+        len(asked) == 1 or len(asked) == len({one.partition for one in asked}) for _, asked in topics
+    ):
+        return fetch
+    merged: dict[str, dict[int, FetchPartition]] = {}
+    for name, asked in topics:
+        merged.setdefault(name, {}).update((one.partition, one) for one in asked)
+    return fetch._replace(topics=[(name, list(asked.values())) for name, asked in merged.items()])
 
 
 class _Reading:
@@ -61,6 +102,8 @@ class _Reading:
     __slots__ = (
         "_fetch",
         "_left_bytes",
+        "_may_wait",
+        "_replicas",
         "is_enough",
         "not_in_memory",
         "old_slices",
@@ -71,8 +114,9 @@ class _Reading:
     )
 
     def __init__(self, context: BrokerContext, fetch: FetchRequest, *, may_wait: bool = False) -> None:
-        """Read; what that needs and is not in memory ends up in ``not_in_memory``, unless it may wait for the disk."""
+        """What is needed and is not in memory ends up in ``not_in_memory``, unless reading may wait for the disk."""
         self._fetch = fetch
+        self._replicas = context.replicas
         self._left_bytes = min(max(fetch.max_bytes, 0), context.config["fetch.max.bytes"])
         self.size_bytes = 0
         self.is_enough = False
@@ -81,32 +125,44 @@ class _Reading:
         self.not_in_memory: list[NotInMemory] = []
         self.partitions: list[Partition] = []
         self.topics: list[tuple[str, list[FetchedPartition]]] = []
-        if may_wait:
-            self._read_all(context.replicas)
-        else:
-            with without_waiting():
-                self._read_all(context.replicas)
+        self._may_wait = may_wait
+
+    def read(self) -> Work[None]:
+        """Read, in slices."""
+        fetch = self._fetch
+        since = 0
+        for name, asked in fetch.topics:
+            fetched: list[FetchedPartition] = []
+            self.topics.append((name, fetched))
+            for first in range(0, len(asked), _READ_AT_ONCE):
+                some = asked if len(asked) <= _READ_AT_ONCE else asked[first : first + _READ_AT_ONCE]
+                since += len(some)
+                if since > _READ_AT_ONCE:
+                    since = 0
+                    yield None
+                if self._may_wait:
+                    self._read_some(name, some, fetched)
+                else:
+                    with without_waiting():
+                        self._read_some(name, some, fetched)
         if self.size_bytes >= fetch.min_bytes:
             self.is_enough = True
 
-    def _read_all(self, replicas: Replicas) -> None:
-        fetch = self._fetch
-        for name, asked in fetch.topics:
-            fetched = []
-            for one in asked:
-                try:
-                    if fetch.replica_id >= 0:
-                        raise NotLeaderOrFollower(f"broker {fetch.replica_id} is no replica of {name}-{one.partition}")
-                    partition = replicas.get(TopicPartition(name, one.partition))
-                    fetched.append(self._read(partition, one))
-                    self.partitions.append(partition)
-                except KafkaError as error:
-                    self.is_enough = True
-                    fetched.append(FetchedPartition(one.partition, error.code))
-                except NotInMemory as missing:
-                    # The other partitions go on, so that a thread gets all that is missing at once.
-                    self.not_in_memory.append(missing)
-            self.topics.append((name, fetched))
+    def _read_some(self, name: str, asked: list[FetchPartition], fetched: list[FetchedPartition]) -> None:
+        replicas, replica_id = self._replicas, self._fetch.replica_id
+        for one in asked:
+            try:
+                if replica_id >= 0:
+                    raise NotLeaderOrFollower(f"broker {replica_id} is no replica of {name}-{one.partition}")
+                partition = replicas.get(TopicPartition(name, one.partition))
+                fetched.append(self._read(partition, one))
+                self.partitions.append(partition)
+            except KafkaError as error:
+                self.is_enough = True
+                fetched.append(FetchedPartition(one.partition, error.code))
+            except NotInMemory as missing:
+                # The other partitions go on, so that a thread gets all that is missing at once.
+                self.not_in_memory.append(missing)
 
     def _read(self, partition: Partition, asked: FetchPartition) -> FetchedPartition:
         partition.check_leader(asked.current_leader_epoch)
@@ -148,13 +204,16 @@ def _read_again(
     """Have a thread read what was not in memory, read anew, and answer with whatever that gives."""
 
     def loaded(_: None) -> None:
-        if slot.abandoned:
-            return
+        if not slot.abandoned:
+            context.slices.start(read_anew(), partial(_report, slot))
+
+    def read_anew() -> Work[None]:
         again = _Reading(context, fetch, may_wait=look_ups >= MOST_LOOK_UPS)
+        yield from again.read()
         if again.not_in_memory:
             _read_again(context, request, fetch, again, slot, look_ups + 1)
         else:
-            _response(context, request, again, slot)
+            yield from _response(context, request, again, slot)
 
     missing = result.not_in_memory
 
@@ -165,29 +224,46 @@ def _read_again(
     context.io.submit(load, loaded, lambda error: slot.fail(f"reading a log failed: {error}"), Lane.READ)
 
 
-def _response(context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot | None) -> Response | None:
+def _report(slot: ResponseSlot, _: None, error: BaseException | None) -> None:
+    """Close the connection of work that failed."""
+    if error is not None:
+        _quiet.log(logging.ERROR, "bug", "answering a fetch failed", exc_info=error)
+        slot.fail("a handler failed")
+
+
+def _response(
+    context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot | None
+) -> Work[Response | None]:
     """Give the answer: returned when there is no slot, else into the slot; after a read where one is needed."""
     cold = uncached(result.old_slices) if result.old_slices else None
     if cold:
-        waiting = request.connection.defer() if slot is None else slot
+        waiting = request.defer() if slot is None else slot
         context.io.submit(
             lambda: read_into_cache(cold),
-            lambda _: waiting.complete(_pack(request, result)),
+            lambda _: _complete_soon(context, request, result, waiting),
             lambda error: waiting.fail(f"reading a log failed: {error}"),
             Lane.READ,
         )
         return None
-    response = _pack(request, result)
     if slot is None:
-        return response
-    slot.complete(response)
+        return (yield from _packed(request, result))
+    yield from _complete(request, result, slot)
     return None
 
 
-def _pack(request: Request, result: _Reading) -> Response:
+def _complete_soon(context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot) -> None:
+    context.slices.start(_complete(request, result, slot), partial(_report, slot))
+
+
+def _complete(request: Request, result: _Reading, slot: ResponseSlot) -> Work[None]:
+    response = yield from _packed(request, result)
+    slot.complete(response)
+
+
+def _packed(request: Request, result: _Reading) -> Work[Response]:
     if result.size_bytes and result.slice_count * _COPIED_BYTES >= result.size_bytes:
         result.topics = [(name, [_with_bytes(one) for one in fetched]) for name, fetched in result.topics]
-    return pack_fetch_response(request.correlation_id, request.api_version, result.topics)  # type: ignore[return-value]
+    return (yield from pack_fetch_response_in_slices(request.correlation_id, request.api_version, result.topics))  # type: ignore[return-value]
 
 
 def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
@@ -205,7 +281,7 @@ class DelayedFetch(DelayedOperation):
     end.
     """
 
-    __slots__ = ("_context", "_fetch", "_partitions", "_request", "_slot")
+    __slots__ = ("_context", "_fetch", "_is_looking", "_look_again", "_partitions", "_request", "_slot")
 
     def __init__(self, context: BrokerContext, request: Request, fetch: FetchRequest) -> None:
         super().__init__()
@@ -213,7 +289,9 @@ class DelayedFetch(DelayedOperation):
         self._request = request
         self._fetch = fetch
         self._partitions: list[Partition] = []
-        self._slot = request.connection.defer()
+        self._is_looking = False
+        self._look_again = False
+        self._slot = request.defer()
         self._slot.on_abandon = self.abandon
 
     def start(self, first: _Reading) -> None:
@@ -224,21 +302,42 @@ class DelayedFetch(DelayedOperation):
         self.start_timer(self._context.loop, self._fetch.max_wait_ms / 1000)
 
     def try_complete(self) -> bool:
-        result = _Reading(self._context, self._fetch)
-        if not (result.is_enough or result.not_in_memory) or not self.finish():
+        # A look at thousands of partitions takes several slices, in which others may wake this again.
+        if self._is_looking:
+            self._look_again = True
             return False
-        self._answer(result)
-        return True
+        self._is_looking = True
+        self._context.slices.start(self._look(), self._looked)
+        return self.finished
+
+    def _look(self) -> Work[None]:
+        result = _Reading(self._context, self._fetch)
+        yield from result.read()
+        if (result.is_enough or result.not_in_memory) and self.finish():
+            yield from self._answer(result)
+
+    def _looked(self, _: None, error: BaseException | None) -> None:
+        self._is_looking = False
+        if error is not None:
+            self.report_bug(error)
+        elif self._look_again and not self.finished:
+            self._look_again = False
+            self.try_complete()
 
     def expire(self) -> None:
         if self.finish():
-            self._answer(_Reading(self._context, self._fetch))
+            self._context.slices.start(self._last_look(), self._looked)
 
-    def _answer(self, result: _Reading) -> None:
+    def _last_look(self) -> Work[None]:
+        result = _Reading(self._context, self._fetch)
+        yield from result.read()
+        yield from self._answer(result)
+
+    def _answer(self, result: _Reading) -> Work[None]:
         if result.not_in_memory:
             _read_again(self._context, self._request, self._fetch, result, self._slot)
         else:
-            _response(self._context, self._request, result, self._slot)
+            yield from _response(self._context, self._request, result, self._slot)
 
     def fail(self) -> None:
         self._slot.fail("a handler failed")

@@ -15,8 +15,6 @@ There are no transactions and no share groups; their coordinators are refused wi
 
 from __future__ import annotations
 
-import asyncio
-
 from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
@@ -29,6 +27,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.groups.shard import partition_for
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from spark_kafkalite.registry.cluster_state import BrokerInfo
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -39,8 +38,6 @@ GROUP = 0
 TRANSACTION = 1
 _FIRST_VERSION_WITH_MANY_KEYS = 4
 _NO_BROKER = -1
-# The loop is given back after this long.
-_SLICE_S = 0.005
 
 
 @handles(10, 0, 6)
@@ -54,14 +51,7 @@ async def handle(context: BrokerContext, request: Request, message: FindCoordina
         problem = error
     many = request.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
     keys = message.coordinator_keys if many else [message.key]
-    found = []
-    until_s = context.loop.time() + _SLICE_S
-    for key in keys:
-        found.append(_answered(context, request.connection, key, problem))
-        if context.loop.time() >= until_s:
-            # Keys may be many and long, and each is hashed.
-            await asyncio.sleep(0)
-            until_s = context.loop.time() + _SLICE_S
+    found = await context.slices.run(_all_answered(context, request.connection, keys, problem))
     if many:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found
@@ -72,6 +62,18 @@ async def handle(context: BrokerContext, request: Request, message: FindCoordina
         host=only.host,
         port=only.port,
     )
+
+
+def _all_answered(
+    context: BrokerContext, connection: Connection, keys: list[str], problem: KafkaError | None
+) -> Work[list[Coordinator]]:
+    # Keys may be many and long, and each is hashed; one that is named again is not answered again.
+    found = {}
+    for key in keys:
+        yield None
+        if key not in found:
+            found[key] = _answered(context, connection, key, problem)
+    return list(found.values())
 
 
 def _check_type(key_type: int) -> None:

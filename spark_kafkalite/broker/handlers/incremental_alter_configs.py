@@ -24,11 +24,13 @@ async def handle(
     context: BrokerContext, request: Request, message: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Alter the resources one after the other."""
-    wanted = [
-        (resource, [ConfigOperation(each.name, each.config_operation, each.value) for each in resource.configs])
-        for resource in message.resources
-    ]
     responses = await alter_each(
-        context.config_changes, wanted, AlterConfigsResourceResponse, replace=False, validate_only=message.validate_only
+        context.config_changes,
+        context.slices.turn(),
+        message.resources,
+        lambda each: ConfigOperation(each.name, each.config_operation, each.value),
+        AlterConfigsResourceResponse,
+        replace=False,
+        validate_only=message.validate_only,
     )
     return IncrementalAlterConfigsResponse(responses=responses)

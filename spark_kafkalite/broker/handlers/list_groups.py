@@ -14,28 +14,32 @@ from __future__ import annotations
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import CoordinatorLoadInProgress
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _TYPE = "classic"
+# Groups that are described between two yields.
+_AT_ONCE = 100
 
 
 @handles(16, 0, 5)
-def handle(context: BrokerContext, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
+def handle(context: BrokerContext, request: Request, message: ListGroupsRequest) -> Work[ListGroupsResponse]:
     """The groups that this broker coordinates."""
     # Spelled in any case, as Apache Kafka takes them.
     states = {state.lower() for state in message.states_filter}
     types = {group_type.lower() for group_type in message.types_filter}
     groups = context.groups.groups() if not types or _TYPE in types else []
-    return ListGroupsResponse(
-        error_code=CoordinatorLoadInProgress.code if context.groups.is_loading else 0,
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=_TYPE,
+    answer = ListGroupsResponse(error_code=CoordinatorLoadInProgress.code if context.groups.is_loading else 0)
+    for number, group in enumerate(groups):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            yield None
+        if not states or group.state.value.lower() in states:
+            answer.groups.append(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type=_TYPE,
+                )
             )
-            for group in groups
-            if not states or group.state.value.lower() in states
-        ],
-    )
+    return answer

@@ -17,10 +17,14 @@ v9  timestamp -5
 
 from __future__ import annotations
 
+from functools import partial
+
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.page_cache import look_up
 from spark_kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -37,20 +41,22 @@ LATEST_TIERED = -5
 _FIRST_VERSIONS = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
-@handles(2, 1, 9, only_reads=True)
-def handle(context: BrokerContext, request: Request, message: ListOffsetsRequest) -> ListOffsetsResponse:
+@handles(2, 1, 9)
+def handle(context: BrokerContext, request: Request, message: ListOffsetsRequest) -> Work[ListOffsetsResponse]:
     """Look up one offset for each partition; a partition asked for twice is an error for that partition."""
     topics = []
     seen: set[TopicPartition] = set()
     for topic in message.topics:
         partitions = []
         for asked in topic.partitions:
+            yield None
             topic_partition = TopicPartition(topic.name, asked.partition_index)
             try:
                 if topic_partition in seen:
                     raise InvalidRequest(f"{topic_partition} is asked for twice")
                 seen.add(topic_partition)
-                partitions.append(_look_up(context, request, topic_partition, asked, message.isolation_level))
+                find = partial(_look_up, context, request, topic_partition, asked, message.isolation_level)
+                partitions.append((yield from look_up(context.io, context.loop, find)))
             except KafkaError as error:
                 partitions.append(
                     ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error.code)

@@ -16,6 +16,8 @@ answer waits for it; when that takes too long the topic is answered with LEADER_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import (
@@ -27,6 +29,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
 from spark_kafkalite.registry.cluster_state import ClusterState, TopicState
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.message import ZERO_UUID
 from spark_kafkalite.wire.messages.metadata import (
     MetadataRequest,
@@ -57,12 +60,10 @@ async def handle(context: BrokerContext, request: Request, message: MetadataRequ
         answer.brokers.append(MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack))
     operations = _TOPIC_OPERATIONS if message.include_topic_authorized_operations else _NOT_ASKED
     if message.topics is None or (request.api_version == 0 and not message.topics):
-        answer.topics = [_described(context, cluster, name, topic) for name, topic in cluster.topics.items()]
+        described = _all_described(context, cluster)
     else:
-        mixed = any(topic.name is None for topic in message.topics) and any(
-            topic.name is not None for topic in message.topics
-        )
-        answer.topics = [_answered(context, request, cluster, topic, mixed) for topic in message.topics]
+        described = _each_answered(context, request, cluster, message.topics)
+    answer.topics = await context.slices.run(described)
     for topic in answer.topics:
         topic.topic_authorized_operations = operations
     answer.cluster_authorized_operations = (
@@ -84,9 +85,30 @@ async def _create_missing(context: BrokerContext, request: Request, message: Met
         await context.topics.create_automatically(missing)
 
 
+def _all_described(context: BrokerContext, cluster: ClusterState) -> Work[list[MetadataResponseTopic]]:
+    topics = []
+    for name, topic in cluster.topics.items():
+        topics.append((yield from _described(context, cluster, name, topic)))
+    return topics
+
+
+def _each_answered(
+    context: BrokerContext, request: Request, cluster: ClusterState, asked: Sequence[MetadataRequestTopic]
+) -> Work[list[MetadataResponseTopic]]:
+    """Answer what is asked for, each name and id once: a short request must not make a long answer."""
+    mixed = any(topic.name is None for topic in asked) and any(topic.name is not None for topic in asked)
+    answers: dict[object, MetadataResponseTopic] = {}
+    for topic in asked:
+        yield None
+        key = topic.topic_id if topic.name is None else topic.name
+        if key not in answers:
+            answers[key] = yield from _answered(context, request, cluster, topic, mixed)
+    return list(answers.values())
+
+
 def _answered(
     context: BrokerContext, request: Request, cluster: ClusterState, asked: MetadataRequestTopic, mixed: bool
-) -> MetadataResponseTopic:
+) -> Work[MetadataResponseTopic]:
     """Describe one topic that was asked for by name or id."""
     # A null name can only be written from the version on that may ask by id.
     shown = asked.name if request.api_version >= _FIRST_VERSION_BY_ID else asked.name or ""
@@ -96,18 +118,21 @@ def _answered(
         name = cluster.topic_name(asked.topic_id) if asked.topic_id != ZERO_UUID else None
         if name is None:
             return MetadataResponseTopic(error_code=UnknownTopicId.code, name=None, topic_id=asked.topic_id)
-        return _described(context, cluster, name, cluster.topics[name])
+        return (yield from _described(context, cluster, name, cluster.topics[name]))
     topic = cluster.topics.get(asked.name)
     if topic is not None:
-        return _described(context, cluster, asked.name, topic)
+        return (yield from _described(context, cluster, asked.name, topic))
     code = InvalidTopic.code if topic_name_problem(asked.name) else UnknownTopicOrPartition.code
     return MetadataResponseTopic(error_code=code, name=asked.name, is_internal=asked.name in INTERNAL_TOPICS)
 
 
-def _described(context: BrokerContext, cluster: ClusterState, name: str, topic: TopicState) -> MetadataResponseTopic:
+def _described(
+    context: BrokerContext, cluster: ClusterState, name: str, topic: TopicState
+) -> Work[MetadataResponseTopic]:
     partitions = []
     me = context.config.broker_id
     for number, state in topic.partitions.items():
+        yield None
         served = context.replicas.serves(TopicPartition(name, number), topic.topic_id)
         partitions.append(
             MetadataResponsePartition(

@@ -17,54 +17,90 @@ exist, and a text that is too long, spoil nothing but their own.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
+from spark_kafkalite.broker.outbox import Response, as_response
 from spark_kafkalite.errors import (
     IllegalGeneration,
+    InvalidCommitOffsetSize,
     KafkaError,
     OffsetMetadataTooLarge,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.groups.records import NO_TIME, OffsetKey, StoredOffset
 from spark_kafkalite.groups.shard import GroupShard
-from spark_kafkalite.groups.writer import Entry
+from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.records.layout import MAX_INT64
+from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire.hot_offset_commit import (
     NO_RETENTION,
     OffsetCommit,
     pack_offset_commit_response,
+    pack_offset_commit_response_in_slices,
     parse_offset_commit,
+    parse_offset_commit_in_slices,
 )
 
+# Partitions that are looked at between two yields, less one; a mask.
+_AT_ONCE = 127
+# A record has seven bytes of lengths and differences, a key of eight and its texts, and a value of 24 and its text.
+_LEAST_RECORD_BYTES = 39
 # Topics with their partitions' numbers and error codes.
 _Outcomes = list[tuple[str, list[tuple[int, int]]]]
 
 
 @handles(8, 2, 9, raw=True)
-def handle(context: BrokerContext, request: Request, frame: memoryview, position: int) -> bytes | None:
+def handle(
+    context: BrokerContext, request: Request, frame: memoryview, position: int
+) -> bytes | Work[Response | None] | None:
     """Commit offsets; the answer comes when they are committed, or at once when there is nothing to wait for."""
+    if len(frame) > SMALL_REQUEST_BYTES:
+        return _in_slices(context, request, request.keep(frame), position)
     commit = parse_offset_commit(frame, position, request.api_version)
-    outcomes, entries = _checked(context, commit)
-    if entries:
-        try:
-            shard = context.shards.shard_of(commit.group_id)
-            _check_group(context, shard, commit)
-        except KafkaError as error:
-            outcomes = _failed(outcomes, error)
-        else:
-            slot = request.connection.defer()
-
-            def committed(error: KafkaError | None) -> None:
-                told = outcomes if error is None else _failed(outcomes, error)
-                slot.complete(pack_offset_commit_response(request.correlation_id, request.api_version, told))
-
-            shard.write(entries, committed)
-            return None
+    outcomes = run_whole(_commit(context, request, commit))
+    if outcomes is None:
+        return None
     return pack_offset_commit_response(request.correlation_id, request.api_version, outcomes)
 
 
-def _checked(context: BrokerContext, commit: OffsetCommit) -> tuple[_Outcomes, list[Entry]]:
-    """Return each partition's outcome, 0 if nothing speaks against it, and the records of those."""
+def _in_slices(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
+    commit = yield from parse_offset_commit_in_slices(frame, position, request.api_version)
+    outcomes = yield from _commit(context, request, commit)
+    if outcomes is None:
+        return None
+    return as_response(
+        (yield from pack_offset_commit_response_in_slices(request.correlation_id, request.api_version, outcomes))
+    )
+
+
+def _commit(context: BrokerContext, request: Request, commit: OffsetCommit) -> Work[_Outcomes | None]:
+    """Have the offsets written, and return None; or return the outcomes when there is nothing to wait for."""
+    outcomes, entries = yield from _checked(context, commit)
+    if not entries:
+        return outcomes
+    try:
+        shard = context.shards.shard_of(commit.group_id)
+        _check_group(context, shard, commit)
+        _check_size(context, entries)
+    except KafkaError as error:
+        return _failed(outcomes, error)
+    slot = request.defer()
+
+    def committed(error: KafkaError | None) -> None:
+        told = outcomes if error is None else _failed(outcomes, error)
+        slot.complete(pack_offset_commit_response(request.correlation_id, request.api_version, told))
+
+    shard.write(list(entries.items()), committed)
+    return None
+
+
+def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcomes, dict[OffsetKey, StoredOffset]]]:
+    """Return each partition's outcome, 0 if nothing speaks against it, and the offsets of those.
+
+    Of a partition that is named again the last offset counts.
+    """
     now_ms = context.clock.wall_ms()
     expire_ms = NO_TIME
     if commit.retention_time_ms != NO_RETENTION:
@@ -72,13 +108,17 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> tuple[_Outcomes, l
     metadata_limit = context.config["offset.metadata.max.bytes"]
     existing = context.cluster.topics
     group_id = commit.group_id
-    entries: list[Entry] = []
+    entries: dict[OffsetKey, StoredOffset] = {}
     outcomes: _Outcomes = []
     for topic, partitions in commit.topics:
         state = existing.get(topic)
         numbers = state.partitions if state is not None else {}
-        codes = []
+        codes: list[tuple[int, int]] = []
+        outcomes.append((topic, codes))
+        yield None
         for number, offset, leader_epoch, metadata in partitions:
+            if len(codes) & _AT_ONCE == _AT_ONCE:
+                yield None
             if number not in numbers:
                 codes.append((number, UnknownTopicOrPartition.code))
             elif metadata and len(metadata) > metadata_limit:
@@ -86,9 +126,19 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> tuple[_Outcomes, l
             else:
                 codes.append((number, 0))
                 stored = StoredOffset(offset, leader_epoch, metadata or "", now_ms, expire_ms)
-                entries.append((OffsetKey(group_id, topic, number), stored))
-        outcomes.append((topic, codes))
+                entries[OffsetKey(group_id, topic, number)] = stored
     return outcomes, entries
+
+
+def _check_size(context: BrokerContext, entries: Collection[OffsetKey]) -> None:
+    """Raise what the write would end with, when it is clear before anything is encoded."""
+    least_bytes = len(entries) * _LEAST_RECORD_BYTES
+    limit_bytes = context.topics.config_of(CONSUMER_OFFSETS_TOPIC).max_message_bytes
+    if least_bytes > limit_bytes:
+        raise InvalidCommitOffsetSize(
+            f"{len(entries)} offsets take at least {least_bytes} bytes, and are committed all or none; at most "
+            f"{limit_bytes} bytes are possible (max.message.bytes of {CONSUMER_OFFSETS_TOPIC})"
+        )
 
 
 def _failed(outcomes: _Outcomes, error: KafkaError) -> _Outcomes:

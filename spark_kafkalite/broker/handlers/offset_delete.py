@@ -20,6 +20,7 @@ from spark_kafkalite.groups.records import OffsetKey
 from spark_kafkalite.groups.state import Group
 from spark_kafkalite.groups.writer import Entry
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -40,12 +41,27 @@ async def handle(context: BrokerContext, request: Request, message: OffsetDelete
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     known = set(shard.offsets.keys(message.group_id))
+    topics, entries, deleted = await context.slices.run(_checked(context, message, known, in_use))
+    if entries:
+        try:
+            await shard.append(entries)
+        except KafkaError as error:
+            for result in deleted:
+                result.error_code = error.code
+    return OffsetDeleteResponse(topics=topics)
+
+
+def _checked(
+    context: BrokerContext, message: OffsetDeleteRequest, known: set[OffsetKey], in_use: frozenset[str]
+) -> Work[tuple[list[OffsetDeleteResponseTopic], list[Entry], list[OffsetDeleteResponsePartition]]]:
+    """Return each partition's outcome, the tombstones, and the outcomes of these."""
     entries: list[Entry] = []
     deleted: list[OffsetDeleteResponsePartition] = []
     topics = []
     for topic in message.topics:
         partitions = []
         for asked in topic.partitions:
+            yield None
             result = OffsetDeleteResponsePartition(partition_index=asked.partition_index)
             partitions.append(result)
             key = OffsetKey(message.group_id, topic.name, asked.partition_index)
@@ -57,13 +73,7 @@ async def handle(context: BrokerContext, request: Request, message: OffsetDelete
                 entries.append((key, None))
                 deleted.append(result)
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
-    if entries:
-        try:
-            await shard.append(entries)
-        except KafkaError as error:
-            for result in deleted:
-                result.error_code = error.code
-    return OffsetDeleteResponse(topics=topics)
+    return topics, entries, deleted
 
 
 def _topics_in_use(group: Group) -> frozenset[str]:

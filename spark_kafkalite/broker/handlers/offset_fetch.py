@@ -15,7 +15,6 @@ v9  members of groups of the newer protocol name themselves; there are none
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
@@ -23,6 +22,7 @@ from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import InvalidRequest, KafkaError
 from spark_kafkalite.groups.records import StoredOffset
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -39,8 +39,8 @@ from spark_kafkalite.wire.messages.offset_fetch import (
 _FIRST_VERSION_WITH_GROUP_ERROR = 2
 _FIRST_VERSION_WITH_MANY_GROUPS = 8
 _NOTHING = StoredOffset(-1)
-# A request may name very many groups: the loop is given back after this long.
-_SLICE_S = 0.005
+# Partitions that are looked up in one slice for certain.
+_READ_AT_ONCE = 1000
 
 _Asked = list[OffsetFetchRequestTopic] | list[OffsetFetchRequestTopics] | None
 # Topics with their partitions' numbers and offsets.
@@ -48,74 +48,64 @@ _Found = list[tuple[str, list[tuple[int, StoredOffset]]]]
 
 
 @handles(9, 1, 9)
-async def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
+def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest) -> Work[OffsetFetchResponse]:
     """Look offsets up."""
     if request.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:
-        return OffsetFetchResponse(groups=await _groups(context, message.groups))
-    error_code, found = _look_up(context, message.group_id, message.topics)
+        return OffsetFetchResponse(groups=(yield from _groups(context, message.groups)))
+    error_code, found = yield from _look_up(context, message.group_id, message.topics)
     # Version 1 has no place for it but the partitions'.
     told = error_code if request.api_version < _FIRST_VERSION_WITH_GROUP_ERROR else 0
-    return OffsetFetchResponse(
-        error_code=error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=number,
-                        committed_offset=stored.offset,
-                        committed_leader_epoch=stored.leader_epoch,
-                        metadata=stored.metadata,
-                        error_code=told,
-                    )
-                    for number, stored in partitions
-                ],
+    answer = OffsetFetchResponse(error_code=error_code)
+    for name, partitions in found:
+        topic = OffsetFetchResponseTopic(name=name)
+        answer.topics.append(topic)
+        for number, stored in partitions:
+            yield None
+            topic.partitions.append(
+                OffsetFetchResponsePartition(
+                    partition_index=number,
+                    committed_offset=stored.offset,
+                    committed_leader_epoch=stored.leader_epoch,
+                    metadata=stored.metadata,
+                    error_code=told,
+                )
             )
-            for name, partitions in found
-        ],
-    )
+    return answer
 
 
-async def _groups(context: BrokerContext, asked: Iterable[OffsetFetchRequestGroup]) -> list[OffsetFetchResponseGroup]:
+def _groups(context: BrokerContext, asked: Iterable[OffsetFetchRequestGroup]) -> Work[list[OffsetFetchResponseGroup]]:
     answers: dict[str, OffsetFetchResponseGroup] = {}
     repeated = []
-    until_s = context.loop.time() + _SLICE_S
     for one in asked:
-        if context.loop.time() >= until_s:
-            await asyncio.sleep(0)
-            until_s = context.loop.time() + _SLICE_S
+        yield None
         if one.group_id in answers:
             # A short request must not be able to ask for a large group a million times.
             repeated.append(OffsetFetchResponseGroup(group_id=one.group_id, error_code=InvalidRequest.code))
         else:
-            answers[one.group_id] = _group(context, one.group_id, one.topics)
+            answers[one.group_id] = yield from _group(context, one.group_id, one.topics)
     return [*answers.values(), *repeated]
 
 
-def _group(context: BrokerContext, group_id: str, asked: _Asked) -> OffsetFetchResponseGroup:
-    error_code, found = _look_up(context, group_id, asked)
-    return OffsetFetchResponseGroup(
-        group_id=group_id,
-        error_code=error_code,
-        topics=[
-            OffsetFetchResponseTopics(
-                name=name,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=number,
-                        committed_offset=stored.offset,
-                        committed_leader_epoch=stored.leader_epoch,
-                        metadata=stored.metadata,
-                    )
-                    for number, stored in partitions
-                ],
+def _group(context: BrokerContext, group_id: str, asked: _Asked) -> Work[OffsetFetchResponseGroup]:
+    error_code, found = yield from _look_up(context, group_id, asked)
+    answer = OffsetFetchResponseGroup(group_id=group_id, error_code=error_code)
+    for name, partitions in found:
+        topic = OffsetFetchResponseTopics(name=name)
+        answer.topics.append(topic)
+        for number, stored in partitions:
+            yield None
+            topic.partitions.append(
+                OffsetFetchResponsePartitions(
+                    partition_index=number,
+                    committed_offset=stored.offset,
+                    committed_leader_epoch=stored.leader_epoch,
+                    metadata=stored.metadata,
+                )
             )
-            for name, partitions in found
-        ],
-    )
+    return answer
 
 
-def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> tuple[int, _Found]:
+def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple[int, _Found]]:
     """Return the group's error and what it has committed; with an error every partition asked for has nothing."""
     error_code = 0
     committed: Mapping[TopicPartition, StoredOffset] = {}
@@ -123,19 +113,18 @@ def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> tuple[int,
         committed = context.shards.shard_of(group_id).offsets.of(group_id)
     except KafkaError as error:
         error_code = error.code
+    if asked is None or sum(len(topic.partition_indexes) for topic in asked) > _READ_AT_ONCE:
+        # As it is now: commits may come between slices.
+        committed = dict(committed)
+    found: dict[str, dict[int, StoredOffset]] = {}
     if asked is None:
-        return error_code, _by_topic(committed.items())
-    wanted: dict[str, dict[int, None]] = {}
-    for topic in asked:
-        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return error_code, [
-        (name, [(number, committed.get(TopicPartition(name, number), _NOTHING)) for number in numbers])
-        for name, numbers in wanted.items()
-    ]
-
-
-def _by_topic(committed: Iterable[tuple[TopicPartition, StoredOffset]]) -> _Found:
-    topics: dict[str, list[tuple[int, StoredOffset]]] = {}
-    for (topic, number), stored in committed:
-        topics.setdefault(topic, []).append((number, stored))
-    return list(topics.items())
+        for (name, number), stored in committed.items():
+            yield None
+            found.setdefault(name, {})[number] = stored
+    else:
+        for topic in asked:
+            numbers = found.setdefault(topic.name, {})
+            for number in topic.partition_indexes:
+                yield None
+                numbers[number] = committed.get(TopicPartition(topic.name, number), _NOTHING)
+    return error_code, [(name, list(numbers.items())) for name, numbers in found.items()]

@@ -17,6 +17,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -28,12 +29,13 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
 @handles(23, 2, 4)
 def handle(
     context: BrokerContext, request: Request, message: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> Work[OffsetForLeaderEpochResponse]:
     """Look up the end of one epoch for each partition."""
     topics = []
     for topic in message.topics:
         results = []
         for asked in topic.partitions:
+            yield None
             result = EpochEndOffset(partition=asked.partition)
             try:
                 partition = context.replicas.get(TopicPartition(topic.topic, asked.partition))

@@ -22,10 +22,13 @@ an error closes the connection, so that the client looks again where the leader 
 
 from __future__ import annotations
 
+from collections import deque
+
 from spark_kafkalite.broker.append_queue import AppendOutcome
 from spark_kafkalite.broker.connection import Connection, ResponseSlot
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.outbox import Response, as_response
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
 from spark_kafkalite.errors import (
@@ -38,17 +41,56 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.records.layout import BatchHeader
-from spark_kafkalite.wire.hot import ProducedPartition, ProduceRequest, pack_produce_response, parse_produce
+from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.wire.hot import (
+    ProducedPartition,
+    ProduceRequest,
+    pack_produce_response,
+    pack_produce_response_in_slices,
+    parse_produce_in_slices,
+)
 
 Outcomes = list[tuple[str, list[ProducedPartition]]]
 
 _EMPTY = memoryview(b"")
+# Checking and writing this much takes a few milliseconds.
+_AT_ONCE_BYTES = 4 * 1024 * 1024
+# Steps of the parser, of a hundred batches and more each: more batches than that are appended in slices.
+_PARSED_AT_ONCE = 5
 
 
 @handles(0, 3, 9, advertised_from=0, raw=True)
-def handle(context: BrokerContext, request: Request, frame: memoryview, position: int) -> bytes | None:
-    """Append; return the answer, or None when it comes later or there is none."""
-    produce = parse_produce(frame, position, request.api_version)
+def handle(
+    context: BrokerContext, request: Request, frame: memoryview, position: int
+) -> bytes | Work[Response | None] | None:
+    """Append; return the answer, or None when it comes later or there is none, or what takes several slices."""
+    if len(frame) <= _AT_ONCE_BYTES:
+        parsing = parse_produce_in_slices(frame, position, request.api_version)
+        try:
+            for _ in range(_PARSED_AT_ONCE):
+                next(parsing)
+        except StopIteration as parsed:
+            produce: ProduceRequest = parsed.value
+            outcomes = run_whole(_append_all(context, request, produce))
+            return (
+                None
+                if outcomes is None
+                else pack_produce_response(request.correlation_id, request.api_version, outcomes)
+            )
+    return _in_slices(context, request, request.keep(frame), position)
+
+
+def _in_slices(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
+    produce = yield from parse_produce_in_slices(frame, position, request.api_version)
+    outcomes = yield from _append_all(context, request, produce)
+    if outcomes is None:
+        return None
+    body = yield from pack_produce_response_in_slices(request.correlation_id, request.api_version, outcomes)
+    return as_response(body)
+
+
+def _append_all(context: BrokerContext, request: Request, produce: ProduceRequest) -> Work[Outcomes | None]:
+    """Append every batch; return the outcomes, None when they come later or nobody wants them."""
     acks = produce.acks
     refusal = _refusal(produce)
     outcomes: Outcomes = []
@@ -57,6 +99,7 @@ def handle(context: BrokerContext, request: Request, frame: memoryview, position
         produced: list[ProducedPartition] = []
         outcomes.append((name, produced))
         for number, records in batches:
+            yield None
             batch = _EMPTY if records is None else records
             try:
                 if refusal is not None:
@@ -88,9 +131,7 @@ def handle(context: BrokerContext, request: Request, frame: memoryview, position
     if delayed is not None:
         delayed.start(produce.timeout_ms)
         return None
-    if acks == 0:
-        return None
-    return pack_produce_response(request.correlation_id, request.api_version, outcomes)
+    return None if acks == 0 else outcomes
 
 
 def _refusal(produce: ProduceRequest) -> KafkaError | None:
@@ -143,12 +184,12 @@ class DelayedProduce(DelayedOperation):
         self._acks = acks
         self._outcomes = outcomes
         self._queued = 0
-        # Where the outcome goes, the partition, and what was appended.
-        self._awaiting: list[tuple[list[ProducedPartition], int, Partition, AppendResult]] = []
+        # For each partition what was appended, in order, and where the outcome of it goes.
+        self._awaiting: dict[Partition, deque[tuple[AppendResult, list[ProducedPartition], int]]] = {}
         self._slot: ResponseSlot | None = None
         self._started = False
         if acks != 0:
-            self._slot = request.connection.defer()
+            self._slot = request.defer()
             self._slot.on_abandon = self.abandon
 
     def await_acknowledgement(
@@ -196,30 +237,31 @@ class DelayedProduce(DelayedOperation):
     def _watch(
         self, partition: Partition, appended: AppendResult, produced: list[ProducedPartition], index: int
     ) -> None:
-        self._awaiting.append((produced, index, partition, appended))
-        partition.add_ack_waiter(self)
+        waiting = self._awaiting.get(partition)
+        if waiting is None:
+            waiting = self._awaiting[partition] = deque()
+            partition.add_ack_waiter(self)
+        waiting.append((appended, produced, index))
 
     def try_complete(self) -> bool:
         if self.finished or not self._started:
             return False
-        still_open = []
-        for entry in self._awaiting:
-            produced, index, partition, appended = entry
+        for partition, waiting in list(self._awaiting.items()):
             number = partition.topic_partition.partition
-            if appended.last_offset < partition.acknowledged_end_offset(self._acks):
+            acknowledged_end = partition.acknowledged_end_offset(self._acks)
+            while waiting and waiting[0][0].last_offset < acknowledged_end:
+                appended, produced, index = waiting.popleft()
                 produced[index] = _success(number, appended, partition)
-                continue
-            try:
-                partition.check_leader()
-                still_open.append(entry)
-            except KafkaError as error:
-                produced[index] = _failure(number, error)
-        done = [entry[2] for entry in self._awaiting if entry not in still_open]
-        self._awaiting = still_open
-        for partition in done:
-            if all(entry[2] is not partition for entry in still_open):
-                partition.remove_ack_waiter(self)
-        if still_open or self._queued:
+            if waiting:
+                try:
+                    partition.check_leader()
+                    continue
+                except KafkaError as error:
+                    for _, produced, index in waiting:
+                        produced[index] = _failure(number, error)
+            del self._awaiting[partition]
+            partition.remove_ack_waiter(self)
+        if self._awaiting or self._queued:
             return False
         self._answer()
         return True
@@ -231,7 +273,7 @@ class DelayedProduce(DelayedOperation):
         self._connection.close("a handler failed")
 
     def release(self) -> None:
-        for _, _, partition, _ in self._awaiting:
+        for partition in self._awaiting:
             partition.remove_ack_waiter(self)
 
     def _answer(self) -> None:

@@ -15,6 +15,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import InconsistentGroupProtocol
 from spark_kafkalite.groups.members import SyncRequest
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _FIRST_VERSION_WITH_PROTOCOL = 5
@@ -26,6 +27,7 @@ async def handle(context: BrokerContext, request: Request, message: SyncGroupReq
     named = message.protocol_type is not None and message.protocol_name is not None
     if request.api_version >= _FIRST_VERSION_WITH_PROTOCOL and not named:
         return SyncGroupResponse(error_code=InconsistentGroupProtocol.code)
+    shares = await context.slices.run(_shares(message))
     waiting = context.groups.sync(
         message.group_id,
         SyncRequest(
@@ -34,7 +36,7 @@ async def handle(context: BrokerContext, request: Request, message: SyncGroupReq
             message.generation_id,
             message.protocol_type,
             message.protocol_name,
-            {one.member_id: one.assignment for one in message.assignments},
+            shares,
         ),
     )
     if not waiting.done():
@@ -46,3 +48,11 @@ async def handle(context: BrokerContext, request: Request, message: SyncGroupReq
         protocol_name=answer.protocol,
         assignment=answer.assignment,
     )
+
+
+def _shares(message: SyncGroupRequest) -> Work[dict[str, bytes]]:
+    shares = {}
+    for one in message.assignments:
+        yield None
+        shares[one.member_id] = one.assignment
+    return shares

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafkalite.errors import FrameError, UnsupportedVersion
+from spark_kafkalite.slices import run_whole
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.header import pack_response_header, read_request_header
 from spark_kafkalite.wire.messages import API
@@ -23,17 +24,40 @@ from spark_kafkalite.wire.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
 )
 from spark_kafkalite.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from spark_kafkalite.wire.primitives import append_uvarint
 
 seeds = st.integers(0, 2**32)
 
 
 def decoded(api_key, version, is_request, body):
-    """Decode a body without header through the public functions."""
+    """Decode a body without header through the public functions; in slices the result must be the same."""
     if is_request:
-        return codec.decode_request(api_key, version, body, 0)
+        whole = outcome(lambda: codec.decode_request(api_key, version, body, 0))
+        in_slices = codec.decode_request_in_slices(api_key, version, memoryview(body), 0)
+        assert outcome(lambda: run_whole(in_slices)) == whole
+        if isinstance(whole, Exception):
+            raise whole
+        return whole
     return codec.decode_response(api_key, version, bytes(pack_response_header(api_key, version, 7)) + body)[1]
+
+
+def outcome(work):
+    """Return what ``work`` returns, or the FrameError it raises, in a form that compares by text."""
+    try:
+        return work()
+    except FrameError as error:
+        return EqualError(str(error))
+
+
+class EqualError(FrameError):
+    def __eq__(self, other):
+        return isinstance(other, EqualError) and str(self) == str(other)
+
+    __hash__ = None
 
 
 def bodies_of(samples, rng, api_key):
@@ -52,6 +76,9 @@ def test_bytes_equal_kios_and_round_trip_in_both_directions(samples, api_key, se
         kio_entity = samples.to_kio(message, version)
         assert body == samples.kio_bytes(kio_entity), f"version {version}"
         assert decoded(api_key, version, is_request, body) == message
+        if not is_request:
+            in_slices = run_whole(codec.encode_response_in_slices(message, version, 7))
+            assert in_slices == codec.encode_response(message, version, 7)
         assert samples.kio_rewritten(type(kio_entity), body) == body
 
 
@@ -278,3 +305,32 @@ def test_importing_the_codec_imports_no_messages():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_large_messages_are_decoded_and_encoded_in_many_slices():
+    names = [f"group-{number}" for number in range(10_000)]
+    body = codec.encode_body(DeleteGroupsRequest(groups_names=names), 2)
+    work = codec.decode_request_in_slices(42, 2, memoryview(body), 0)
+    steps = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            assert end.value.groups_names == names
+            break
+        steps += 1
+    assert steps >= 50
+    partitions = [MetadataResponsePartition(partition_index=number) for number in range(10_000)]
+    answer = MetadataResponse(topics=[MetadataResponseTopic(name="t", partitions=partitions)])
+    assert sum(1 for _ in codec.encode_response_in_slices(answer, 12, 1)) >= 50
+
+
+def test_more_tagged_fields_in_a_struct_than_any_honest_one_has_are_refused():
+    body = codec.encode_body(HeartbeatRequest(group_id="g", member_id="m"), 4)
+    tags = bytearray()
+    append_uvarint(tags, 5_000)
+    for number in range(5_000):
+        append_uvarint(tags, 100 + number)
+        tags.append(0)
+    with pytest.raises(FrameError, match="too many array elements"):
+        decoded(12, 4, True, body[:-1] + tags)

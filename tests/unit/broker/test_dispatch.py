@@ -1,0 +1,344 @@
+"""From requests to handlers of every kind and back, over a connection whose channel and sockets are fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import struct
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.broker.connection import Connection
+from spark_kafkalite.broker.dispatch import LARGE_AT_ONCE, SMALL_REQUEST_BYTES, Api, Dispatcher
+from spark_kafkalite.broker.listeners import Listener
+from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.slices import SLICE_S, Slices, Work
+from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.unit.broker.test_connection import FakeChannel, FakeLoop, FakeOwner
+
+DELETE_GROUPS, HEARTBEAT = 42, 12
+
+
+class World:
+    """A dispatcher with handlers of the test's own, on the running loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.context: Any = SimpleNamespace(loop=self.loop, slices=Slices(self.loop))
+        self.apis: dict[int, Api] = {}
+        self.dispatcher = Dispatcher(self.context, self.apis)
+
+    def serve(self, key: int, handler: Callable[..., Any], *, raw: bool = False) -> None:
+        is_coroutine = asyncio.iscoroutinefunction(handler)
+        is_work = not raw and inspect.isgeneratorfunction(handler)
+        self.apis[key] = Api(key, str(key), 0, 9, 0, handler, raw, is_coroutine, is_work)
+
+    def connect(self) -> Client:
+        return Client(self)
+
+
+class Client:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.owner = FakeOwner(max_frame_bytes=1 << 30, max_requests=1000, max_response_bytes=1 << 30)
+        self.owner.memory = RequestMemory(1 << 30)
+        self.owner.scratch = memoryview(bytearray(4 + (1 << 16)))
+        self.owner.serve = world.dispatcher.serve
+        self.fake: FakeLoop = self.owner.loop
+        self.channel = FakeChannel()
+        self.connection = Connection(self.owner, self.channel, "127.0.0.1:1", Listener("P", "h", 1, "h", 1))
+        self.sent = 0
+
+    def send(self, *messages: Any, version: int = 2) -> None:
+        """Send requests in one piece, and have the broker read them."""
+        data = b""
+        for message in messages:
+            self.sent += 1
+            body = codec.encode_request(message, version, self.sent, None)
+            data += struct.pack(">i", len(body)) + body
+        for first in range(0, len(data), 60_000):
+            self.channel.incoming.append(data[first : first + 60_000])
+        self.read()
+
+    def read(self) -> None:
+        while self.channel.incoming and self.fake.reader is not None:
+            self.fake.reader()
+
+    def answers(self) -> list[int]:
+        """The correlation ids of what was answered so far, in order."""
+        data, found = bytes(self.channel.sent), []
+        while data:
+            (size,) = struct.unpack_from(">i", data)
+            found.append(struct.unpack_from(">i", data, 4)[0])
+            data = data[4 + size :]
+        return found
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(100_000):
+            self.fake.run_soon()
+            self.read()
+            if condition():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("it did not happen")
+
+
+def names(count: int) -> DeleteGroupsRequest:
+    return DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(count)])
+
+
+def small() -> HeartbeatRequest:
+    return HeartbeatRequest(group_id="g", member_id="m")
+
+
+def answer_heartbeat(*_: Any) -> HeartbeatResponse:
+    return HeartbeatResponse()
+
+
+def echo(_: Any, request: Any, message: DeleteGroupsRequest) -> Work[DeleteGroupsResponse]:
+    answer = DeleteGroupsResponse()
+    for name in message.groups_names:
+        yield None
+        answer.results.append(DeletableGroupResult(group_id=name))
+    return answer
+
+
+def busy(seconds: float) -> Iterator[None]:
+    """Work of which each step takes a slice."""
+    loop = asyncio.get_running_loop()
+    for _ in range(round(seconds / SLICE_S)):
+        until = loop.time() + SLICE_S
+        while loop.time() < until:
+            pass
+        yield None
+
+
+def run(scenario: Callable[[World], Any]) -> None:
+    async def main() -> None:
+        await scenario(World())
+
+    asyncio.run(main())
+
+
+def test_work_that_one_slice_finishes_is_answered_at_once() -> None:
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, echo)
+        client = world.connect()
+        client.send(names(3))
+        assert client.answers() == [1]
+
+    run(scenario)
+
+
+def test_a_large_request_is_decoded_answered_and_encoded_over_many_passes_of_the_loop() -> None:
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, echo)
+        client = world.connect()
+        client.send(names(60_000))
+        assert client.answers() == []
+        await client.until(lambda: client.answers() == [1])
+        _, answer = codec.decode_response(DELETE_GROUPS, 2, bytes(client.channel.sent[4:]))
+        assert [result.group_id for result in answer.results] == names(60_000).groups_names
+        assert client.owner.memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_the_requests_behind_long_work_wait_for_it_and_are_answered_in_order() -> None:
+    served = []
+
+    def slow(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield from busy(5 * SLICE_S)
+        served.append(request.correlation_id)
+        return DeleteGroupsResponse()
+
+    def quick(_: Any, request: Any, message: Any) -> HeartbeatResponse:
+        served.append(request.correlation_id)
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, slow)
+        world.serve(HEARTBEAT, quick)
+        client, other = world.connect(), world.connect()
+        client.send(names(1), small(), names(1), small())
+        assert served == []
+        other.send(small())
+        assert other.answers() == [1], "another connection does not wait"
+        served.clear()
+        await client.until(lambda: len(client.answers()) == 4)
+        assert client.answers() == served == [1, 2, 3, 4]
+
+    run(scenario)
+
+
+def test_a_request_that_comes_in_pieces_behind_long_work_waits_too() -> None:
+    order = []
+
+    def slow(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield from busy(3 * SLICE_S)
+        order.append("slow done")
+        return DeleteGroupsResponse()
+
+    def large(_: Any, request: Any, message: Any) -> HeartbeatResponse:
+        order.append("large served")
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, slow)
+        world.serve(HEARTBEAT, large)
+        client = world.connect()
+        client.send(names(1), HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000))
+        await client.until(lambda: len(client.answers()) == 2)
+        assert order == ["slow done", "large served"]
+
+    run(scenario)
+
+
+def test_only_a_few_large_requests_are_worked_on_at_a_time() -> None:
+    inside, most = 0, 0
+
+    def counted(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        try:
+            yield from busy(2 * SLICE_S)
+        finally:
+            inside -= 1
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, counted)
+        clients = [world.connect() for _ in range(12)]
+        for client in clients:
+            client.send(names(10_000))
+        # One goes away while it waits for its turn, one while it is worked on.
+        clients[11].connection.close("gone")
+        clients[0].connection.close("gone")
+        for client in clients[1:11]:
+            await client.until(lambda client=client: client.answers() == [1])
+        assert most == LARGE_AT_ONCE
+        late = world.connect()
+        late.send(names(10_000))
+        await late.until(lambda: late.answers() == [1])
+        assert [client.owner.memory.used_bytes for client in clients] == [0] * 12
+
+    run(scenario)
+
+
+def test_a_coroutine_that_gets_a_large_request_answers_in_its_place() -> None:
+    async def waits(_: Any, request: Any, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        await asyncio.sleep(0)
+        return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=name) for name in message.groups_names])
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, waits)
+        world.serve(HEARTBEAT, answer_heartbeat)
+        client = world.connect()
+        client.send(names(20_000), small())
+        await client.until(lambda: len(client.answers()) == 2)
+        assert client.answers() == [1, 2]
+
+    run(scenario)
+
+
+def test_raw_work_keeps_its_frame_and_gives_it_back() -> None:
+    def raw(_: Any, request: Any, frame: memoryview, position: int) -> Work[bytes]:
+        return later(request, request.keep(frame))
+
+    def later(request: Any, frame: memoryview) -> Work[bytes]:
+        before = bytes(frame)
+        yield from busy(3 * SLICE_S)
+        assert bytes(frame) == before
+        return codec.encode_response(HeartbeatResponse(), 2, request.correlation_id)
+
+    async def scenario(world: World) -> None:
+        world.serve(HEARTBEAT, raw, raw=True)
+        world.serve(DELETE_GROUPS, echo)
+        client, other = world.connect(), world.connect()
+        client.send(small(), names(3))
+        other.send(names(3))
+        assert client.owner.memory.used_bytes > 0
+        await client.until(lambda: client.answers() == [1, 2])
+        assert client.owner.memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_a_large_request_that_cannot_be_read_closes_its_connection_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, echo)
+        client = world.connect()
+        body = bytearray(codec.encode_request(names(60_000), 2, 1, None))
+        body[-100:] = b"\xff" * 100
+        client.channel.incoming = [struct.pack(">i", len(body)) + body]
+        client.owner.scratch = memoryview(bytearray(1 << 20))
+        client.read()
+        await client.until(lambda: client.connection.closed)
+        ((reason, hostile),) = client.owner.closed
+        assert "DeleteGroups" in reason and hostile
+        assert client.owner.memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_a_bug_in_late_work_closes_its_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    def buggy(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield from busy(3 * SLICE_S)
+        raise RuntimeError("a bug")
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, buggy)
+        world.serve(HEARTBEAT, answer_heartbeat)
+        client, other = world.connect(), world.connect()
+        client.send(names(1), small())
+        await client.until(lambda: client.connection.closed)
+        assert "a bug" in caplog.text
+        other.send(small())
+        assert other.answers() == [1]
+
+    run(scenario)
+
+
+def test_unfinished_work_ends_with_the_dispatcher() -> None:
+    steps = []
+
+    def endless(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        while True:
+            steps.append(1)
+            yield from busy(SLICE_S)
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, endless)
+        client = world.connect()
+        client.send(names(1))
+        await world.dispatcher.stop()
+        count = len(steps)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(steps) == count
+
+    run(scenario)
+
+
+def test_only_a_produce_may_be_larger_than_what_is_decoded() -> None:
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, echo)
+        client = world.connect()
+        client.send(DeleteGroupsRequest(groups_names=["x" * 30_000] * 600))
+        assert client.connection.closed
+        ((reason, _),) = client.owner.closed
+        assert "at most 16777216 are possible" in reason
+
+    run(scenario)
+
+
+def test_small_requests_are_those_that_take_milliseconds() -> None:
+    assert len(codec.encode_request(names(2_000), 2, 1, None)) < SMALL_REQUEST_BYTES
