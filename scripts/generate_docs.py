@@ -61,9 +61,10 @@ not in the table does; only ApiVersions itself answers a version that it does no
   settings and tagged fields together; 4,096 tagged fields in one struct); what is larger closes its connection. It may
   name as much as that, and nobody else waits for it: it is read, served and answered in slices of 10 ms, the next
   requests of its connection wait meanwhile, and of requests above 32 KiB four are worked on at a time. What is named
-  twice is answered once. What has no slices is the writing of one batch: about 2 ms a MiB, which matters from 32 MiB on,
-  where `max.message.bytes` was raised that far. While it is worked on such a request takes at most 256 MiB of memory beside its own bytes
+  twice is answered once. While it is worked on such a request takes at most 256 MiB of memory beside its own bytes
   and its answer.
+- One batch is written in one go: about 2 ms a MiB, which others notice from 32 MiB on, where `max.message.bytes` was
+  raised that far.
 - Requests may be pipelined; answers come in the order of the requests. A connection with more than
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
 - Settings of a broker that are unknown are refused (INVALID_REQUEST); Apache Kafka keeps them for plug-ins.

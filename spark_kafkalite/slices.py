@@ -62,8 +62,13 @@ def run_slice(work: Work[T], slice_s: float = SLICE_S) -> T:
 
 
 def run_whole(work: Work[T]) -> T:
-    """Run ``work`` that waits for nothing to its end, where there is no loop to be kept free."""
-    return run_slice(work, float("inf"))
+    """Run ``work`` that waits for nothing to its end, where there is little of it or no loop to be kept free."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 class Slices:

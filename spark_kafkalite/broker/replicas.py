@@ -31,7 +31,8 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, diff
+from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, PartitionState, diff
+from spark_kafkalite.registry.znodes import state_path
 
 logger = logging.getLogger(__name__)
 
@@ -242,10 +243,19 @@ class Replicas:
         if self._services.broker_id not in state.replicas:
             return
         partition = self._partitions.get(topic_partition)
+        if state.unreadable or (partition is None and state.epochs_are_used_up):
+            problem = "cannot be read" if state.unreadable else f"has the last leader epoch, {state.leader_epoch}"
+            problem = f"{topic_partition} is offline: registry node {state_path(*topic_partition)} {problem}"
+            # The watcher has said of what cannot be read what to do.
+            if not state.unreadable and topic_partition not in self._failed:
+                logger.error("%s; write a lower one that its log has not seen, or delete the topic", problem)
+            self._failed[topic_partition] = KafkaStorageError(problem)
+            return
         if partition is None:
             log = self._open_log(topic_partition, topic.topic_id)
-            if log is None:
+            if log is None or self._is_ahead(log, state):
                 return
+            self._failed.pop(topic_partition, None)
             checkpointed = self._logs.high_watermark(topic_partition)
             partition = Partition(topic_partition, topic.topic_id, log, self._services, checkpointed)
             self._partitions[topic_partition] = partition
@@ -278,8 +288,24 @@ class Replicas:
                 logger.error("%s cannot be served: %s", topic_partition, error)
             self._failed[topic_partition] = failure
             return None
-        self._failed.pop(topic_partition, None)
         return log
+
+    def _is_ahead(self, log: PartitionLog, state: PartitionState) -> bool:
+        """Return whether the log has a leader epoch that the registry has not given yet; then nobody may lead.
+
+        Batches of a lower epoch behind those of a higher one would be cut off by the next recovery.
+        """
+        if log.epochs.latest <= state.leader_epoch:
+            return False
+        problem = (
+            f"{log.topic_partition} is offline: its log has leader epoch {log.epochs.latest}, the registry only "
+            f"{state.leader_epoch}, so the registry is older than the log: stop the broker, then restore the registry "
+            "or have it completed by kafkalite registry rebuild"
+        )
+        if log.topic_partition not in self._failed:
+            logger.error("%s", problem)
+        self._failed[log.topic_partition] = KafkaStorageError(problem)
+        return True
 
     def _is_new(self, topic_partition: TopicPartition) -> bool:
         """Return whether the partition has been created since this broker registered.
@@ -300,14 +326,19 @@ class Replicas:
         """Whether some partition has no log, because it could not be opened or made."""
         return bool(self._failed)
 
-    def set_strays_aside(self) -> None:
+    async def set_strays_aside(self) -> None:
         """Set logs aside that belong to no topic of the registry; called once, when the logs have been loaded.
 
-        They are kept: a lost registry must not cost the data as well.
+        The registry is known to be these logs' by now, and to have lost nothing (``registry_evidence``). A topic whose
+        node cannot be read keeps its logs where they are.
         """
         cluster = self._cluster()
+        until_s = self._loop.time() + _SLICE_S
         for topic_partition in list(self._logs.logs):
-            if cluster.partition(topic_partition) is None:
+            if self._loop.time() >= until_s:
+                await asyncio.sleep(0)
+                until_s = self._loop.time() + _SLICE_S
+            if cluster.partition(topic_partition) is None and topic_partition.topic not in cluster.unreadable_topics:
                 kept = self._logs.set_aside(topic_partition)
                 logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)
 

@@ -1,9 +1,12 @@
 """The broker as a process: what starts after what, and how it ends.
 
-Start: settings are checked already; log directories are locked; the registry is opened and the cluster read; the logs
-are loaded (recovered after a crash); the listening sockets are bound, so that their ports are known; the broker
-registers itself, which makes its old leaderships void; the controller elects leaders; when every partition that this
-broker leads is in place, connections are accepted and the ready line is printed. A broker that prints it serves.
+Start: settings are checked already; log directories are locked; the registry is opened, unless the directories show
+that it is not the one they knew (``registry_evidence``), and the cluster read; the logs are loaded (recovered after a
+crash); the listening sockets are bound, so that their ports are known; the broker registers itself, which makes its old
+leaderships void; the controller elects leaders; when every partition that this broker leads is in place, connections
+are accepted and the ready line is printed. A broker that prints it serves.
+
+A stop ends the start wherever it waits; what was begun by then is undone.
 
 Stop (SIGTERM, SIGINT): nothing is accepted any more; handlers that wait are cancelled, fetches and produces that wait
 are answered; connections close; threads end; the controller's role and the registration are given up; logs are
@@ -42,10 +45,11 @@ from spark_kafkalite.broker.dispatch import Dispatcher
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.group_log import GroupLog
-from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.listeners import address_text
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import Purgatory
+from spark_kafkalite.broker.registry_evidence import RegistryEvidence
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.retention import Retention
@@ -64,13 +68,14 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.unopened import LogLimit
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session
-from spark_kafkalite.registry.cluster_state import BrokerInfo, diff
+from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, diff
 from spark_kafkalite.registry.controller import Controller
 from spark_kafkalite.registry.embedded import open_embedded
+from spark_kafkalite.registry.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.producer_ids import ProducerIds
 from spark_kafkalite.registry.store import SessionState, Store, call_in_loop
 from spark_kafkalite.registry.watcher import ClusterWatcher
-from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.registry.znodes import BrokerRegistration, MalformedNode
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
@@ -79,6 +84,7 @@ logger = logging.getLogger(__name__)
 _DRAIN_S = 1.0
 # How long the first elections may take; afterwards the broker serves what it has.
 _FIRST_LEADERS_S = 30.0
+_SHOWN_PARTITIONS = 10
 # How long a stop may take that no log directory is left for; a thread may hang in a call to a dead disk.
 _STOP_WITHOUT_DISKS_S = 3.0
 
@@ -113,16 +119,37 @@ class Broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         async with self._undo:
-            try:
-                await self._start(loop)
-            except LoadInterrupted as error:
-                logger.info("broker %d stops: %s; the next start recovers its logs again", self.config.broker_id, error)
+            if not await self._start_unless_stopped(loop):
                 return self._exit_code
             if not self._stop_wanted.is_set():
                 on_ready(self._ready_text())
             await self._stop_wanted.wait()
             logger.info("broker %d stops", self.config.broker_id)
         return self._exit_code
+
+    async def _start_unless_stopped(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Start; return whether that came to its end. A stop ends it wherever it waits, and what it began is undone."""
+        starting = loop.create_task(self._start(loop))
+        stopping = loop.create_task(self._stop_wanted.wait())
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+        try:
+            await starting
+        except LoadInterrupted as error:
+            logger.info("broker %d stops: %s; the next start recovers its logs again", self.config.broker_id, error)
+            return False
+        except asyncio.CancelledError:
+            logger.info("broker %d stops before it has started", self.config.broker_id)
+            return False
+        except MalformedNode as error:
+            registry_dir = self.config.registry_dir
+            raise RegistryError(
+                f"{error}; with the broker stopped, write what it should hold through kafkalite registry --data "
+                f"{registry_dir}, or have the registry made from the logs by kafkalite registry rebuild"
+            ) from error
+        return True
 
     def _ready_text(self) -> str:
         ready = f"kafkalite broker {self.config.broker_id} ready on {self.address}"
@@ -158,7 +185,8 @@ class Broker:
         loaded = False
         self._undo.callback(lambda: None if loaded else logs.abandon())
 
-        store = self._open_registry(loop, logs, descriptors)
+        evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir)
+        store = self._open_registry(loop, logs, evidence, descriptors)
         watcher = ClusterWatcher(store)
         controller = Controller(
             store,
@@ -169,7 +197,6 @@ class Broker:
         )
         await session.create_base_nodes(store)
         cluster_id = await session.cluster_id(store, self._stored_cluster_id())
-        logs.claim(config.broker_id, cluster_id)
 
         io = IoThreads(loop, config["num.io.threads"])
         self._undo.callback(io.close)
@@ -192,6 +219,8 @@ class Broker:
         watcher.add_listener(replicas.cluster_changed)
         await watcher.start(cluster_id)
         self._undo.callback(watcher.close)
+        evidence.check_unclaimed(watcher.state)
+        logs.claim(config.broker_id, cluster_id)
 
         await self._load(loop, logs, settings.current["num.recovery.threads.per.data.dir"])
         loaded = True
@@ -199,7 +228,7 @@ class Broker:
         logs.on_offline = partial(self._log_directory_failed, logs)
         # Settings may have changed while the logs were loaded.
         logs.update_configs()
-        replicas.set_strays_aside()
+        await replicas.set_strays_aside()
         self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
 
         retention = Retention(loop, config, io, self._clock, logs, replicas)
@@ -258,7 +287,7 @@ class Broker:
         settings.add_listener(settings_changed)
         await self._register(store, controller, replicas, watcher, context)
         self._undo.push_async_callback(self._quiesce, acceptor, dispatcher, replicas, io)
-        upkeep = Upkeep(loop, config, io, logs, replicas)
+        upkeep = Upkeep(loop, config, io, logs, replicas, evidence, lambda: store.registry.committed_zxid)
         upkeep.start()
         self._undo.callback(upkeep.stop)
         expiry.start(config["offsets.retention.check.interval.ms"] / 1000)
@@ -271,6 +300,10 @@ class Broker:
         disks = DiskWatch(loop, io, logs, replicas, controller)
         disks.start()
         self._undo.callback(disks.stop)
+        zxid = store.registry.committed_zxid
+        if zxid < evidence.zxid:
+            # A registry begun anew, which nobody misses: not to be compared with the old one's numbers after a crash.
+            await io.run(lambda: evidence.note([each.path for each in logs.directories.online], zxid), Lane.SYNC)
         collector = Collector(loop)
         collector.start()
         self._undo.callback(collector.stop)
@@ -280,19 +313,23 @@ class Broker:
         """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard."""
         with ThreadPoolExecutor(1, thread_name_prefix="kafkalite-load") as executor:
             loading = loop.run_in_executor(executor, logs.load, threads_per_dir)
-            stopping = loop.create_task(self._stop_wanted.wait())
-            await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            if not loading.done():
+            try:
+                await asyncio.shield(loading)
+            except asyncio.CancelledError:
                 logs.interrupt_load()
-            await loading
+                await loading
+                raise
 
-    def _open_registry(self, loop: asyncio.AbstractEventLoop, logs: LogManager, descriptors: Descriptors) -> Store:
+    def _open_registry(
+        self, loop: asyncio.AbstractEventLoop, logs: LogManager, evidence: RegistryEvidence, descriptors: Descriptors
+    ) -> EmbeddedStore:
         registry_dir = self.config.registry_dir
+        evidence.check_file()
         store = open_embedded(
             registry_dir,
             clock=self._clock,
             make_room=lambda: logs.directories.release_reserve_beside(str(registry_dir)),
+            check=evidence.check_tree,
         )
         self._undo.callback(store.close)
 
@@ -354,6 +391,22 @@ class Broker:
 
         if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
             logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
+        self._tell_of_leaderless(watcher.state)
+
+    def _tell_of_leaderless(self, cluster: ClusterState) -> None:
+        leaderless = [
+            f"{name}-{number}"
+            for name, topic in cluster.topics.items()
+            for number, partition in topic.partitions.items()
+            if self.config.broker_id in partition.replicas and partition.leader < 0 and not partition.unreadable
+        ]
+        if leaderless:
+            logger.warning(
+                "partitions without a leader, because no replica that was in sync lives: %s%s; start the brokers that "
+                "were, or set unclean.leader.election.enable=true for their topics and lose what only those hold",
+                ", ".join(leaderless[:_SHOWN_PARTITIONS]),
+                f" and {len(leaderless) - _SHOWN_PARTITIONS} more" if len(leaderless) > _SHOWN_PARTITIONS else "",
+            )
 
     def _stored_cluster_id(self) -> str | None:
         """Return the cluster id that the log directories belong to, None when they are new."""

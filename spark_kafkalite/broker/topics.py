@@ -248,8 +248,8 @@ class Topics:
             return dict.fromkeys(names, RequestTimedOut(f"the registry failed: {error}"))
 
         def gone() -> bool:
-            topics = self._watcher.state.topics
-            return all(
+            topics, unreadable = self._watcher.state.topics, self._watcher.state.unreadable_topics
+            return unreadable.isdisjoint(name for name, error in results.items() if error is None) and all(
                 name not in topics or topics[name].topic_id != topic_id
                 for name, topic_id in ids.items()
                 if results[name] is None

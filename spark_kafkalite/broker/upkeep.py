@@ -1,4 +1,4 @@
-"""What a broker does by the clock: checkpoints, removal of deleted logs, a second look at flushes.
+"""What a broker does by the clock: checkpoints, notes on the registry, removal of deleted logs, a look at flushes.
 
 Flushes by count and by time are started by the partitions themselves (``partition.py``); the look here is for whatever
 slipped past them. A checkpoint is written only when it would say something new, because writing it needs an fsync.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.registry_evidence import RegistryEvidence
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.manager import LogManager
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 _FLUSH_LOOK_S = 1.0
 _DELETIONS_LOOK_S = 1.0
 _TICK_S = 60.0
+# What the log directories do not know of a registry that is lost; each note is an fsync, and only when it has moved.
+_REGISTRY_NOTE_S = 1.0
 
 
 class Upkeep:
@@ -33,7 +36,10 @@ class Upkeep:
         io: IoThreads,
         logs: LogManager,
         replicas: Replicas,
+        evidence: RegistryEvidence,
+        registry_zxid: Callable[[], int],
     ) -> None:
+        """``registry_zxid`` gives the last transaction of the registry that is on its disk."""
         self._loop = loop
         self._io = io
         self._logs = logs
@@ -41,6 +47,10 @@ class Upkeep:
         self._checkpoint_s = config["log.flush.offset.checkpoint.interval.ms"] / 1000
         self._checkpointed: dict[object, tuple[int, int]] = {}
         self._checkpointing = False
+        self._evidence = evidence
+        self._registry_zxid = registry_zxid
+        self._noted_zxid = 0
+        self._noting = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def start(self) -> None:
@@ -49,6 +59,8 @@ class Upkeep:
         self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
         self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
         self._repeat("tick", _TICK_S, self._logs.tick)
+        self._repeat("registry", _REGISTRY_NOTE_S, self._note_registry)
+        self._note_registry()
 
     def stop(self) -> None:
         """End; nothing is called afterwards."""
@@ -75,6 +87,18 @@ class Upkeep:
         job = self._logs.due_deletions()
         if job is not None:
             self._io.submit(job.run, lambda _: None, lambda error: logger.error("removing files failed: %s", error))
+
+    def _note_registry(self) -> None:
+        zxid = self._registry_zxid()
+        if self._noting or zxid == self._noted_zxid:
+            return
+        self._noting = True
+        paths = [directory.path for directory in self._logs.directories.online]
+
+        def done(_: object) -> None:
+            self._noting, self._noted_zxid = False, zxid
+
+        self._io.submit(lambda: self._evidence.note(paths, zxid), done, done, lane=Lane.SYNC)
 
     def _checkpoint(self) -> None:
         offsets: dict[object, tuple[int, int]] = {

@@ -21,7 +21,7 @@ from spark_kafkalite.errors import ConfigError, KafkaliteError
 # Command, its module, and its line in the list of commands (so that the list loads none of them).
 COMMANDS: Final = {
     "broker": ("broker", "Run a broker in the foreground."),
-    "registry": ("registry", "Run the registry of a cluster alone, without ZooKeeper."),
+    "registry": ("registry", "Run the registry of a cluster alone, without ZooKeeper; rebuild a broker's."),
     "zookeeper": ("zookeeper", "Run a real ZooKeeper for development."),
     "topics": ("topics", "Create, list, describe, extend and delete topics."),
     "configs": ("configs", "Show and alter settings of topics and brokers."),

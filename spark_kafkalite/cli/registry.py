@@ -1,4 +1,7 @@
-"""``kafkalite registry``: the embedded registry alone, served in ZooKeeper's protocol until SIGTERM or Ctrl-C."""
+"""``kafkalite registry``: the embedded registry alone, served in ZooKeeper's protocol until SIGTERM or Ctrl-C.
+
+``kafkalite registry rebuild`` is in :mod:`.registry_rebuild`.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,41 @@ from pathlib import Path
 
 import click
 
+from spark_kafkalite.cli.registry_rebuild import rebuild
 from spark_kafkalite.errors import RegistryError
 
 
-@click.command(
+@click.group(
     "registry",
+    invoke_without_command=True,
     epilog="""\b
 Examples:
   kafkalite registry --data /var/lib/kafkalite-registry
   kafkalite registry --data ./registry --port 0
   kafkalite registry --data ./registry --host 0.0.0.0 --digest-file secret.txt
+  kafkalite registry rebuild --config conf/server.properties
 """,
 )
-@click.option("--data", "data", metavar="DIR", required=True, help="Directory of its file; made when missing.")
+@click.option("--data", "data", metavar="DIR", help="Directory of its file; made when missing. Required.")
 @click.option("--port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0 picks a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--digest-file", metavar="FILE", help="USER:PASSWORD that every client must prove (scheme digest).")
 @click.option("--insecure", is_flag=True, help="Let other hosts in without authentication.")
-def command(data: str, port: int, host: str, digest_file: str | None, insecure: bool) -> int:
-    """Run the registry of a cluster without ZooKeeper (and without Java).
+@click.pass_context
+def command(
+    context: click.Context, data: str | None, port: int, host: str, digest_file: str | None, insecure: bool
+) -> int:
+    """Run the registry of a cluster without ZooKeeper (and without Java), or rebuild a broker's.
 
     It answers ZooKeeper's client protocol: kazoo, ZooKeeper's shell and registry consumers connect to it. It prints one
     line when it serves, 'kafkalite registry ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
     """
+    if context.invoked_subcommand is not None:
+        if data is not None:
+            raise click.UsageError(f"--data is for running the registry, not for {context.invoked_subcommand}")
+        return 0
+    if data is None:
+        raise click.MissingParameter(ctx=context, param_hint="'--data'", param_type="option")
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.registry.embedded import open_embedded
@@ -70,6 +85,9 @@ def command(data: str, port: int, host: str, digest_file: str | None, insecure: 
     if failed.is_set():
         print("the registry's disk has failed; nothing after its last answer is kept", file=sys.stderr)
     return 1 if failed.is_set() else 0
+
+
+command.add_command(rebuild)
 
 
 def _read_digest(path: str | None) -> str | None:

@@ -16,7 +16,7 @@ from spark_kafkalite.errors import GroupIdNotFound, NonEmptyGroup, RegistryError
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.store import NodeExists, NoNode, NotEmpty, Stat, Store
-from spark_kafkalite.registry.znodes import BROKER_IDS, BrokerRegistration, broker_path
+from spark_kafkalite.registry.znodes import BROKER_IDS, BrokerRegistration, broker_id_of, broker_path, partition_of
 
 T = TypeVar("T")
 
@@ -120,12 +120,13 @@ class ZooKeeperStorage:
 
     def broker_addresses(self) -> list[str]:
         """Return the addresses of the live brokers that the registry names."""
-        asked = {each: self._store.get(broker_path(int(each))) for each in self._children(BROKER_IDS)}
+        ids = [found for each in self._children(BROKER_IDS) if (found := broker_id_of(each)) is not None]
+        asked = {each: self._store.get(broker_path(each)) for each in ids}
         return [
             f"{broker.host}:{broker.port}"
             for each, future in asked.items()
             if (data := self._data(future)) is not None
-            for broker in (BrokerRegistration.decode(int(each), data),)
+            for broker in (BrokerRegistration.decode(each, data),)
         ]
 
     def close(self) -> None:
@@ -136,10 +137,10 @@ class ZooKeeperStorage:
         """Return the partitions that have a node below ``path``; other names there are nobody's."""
         asked = {topic: self._store.children(f"{path}/{topic}") for topic in self._children(path)}
         return sorted(
-            TopicPartition(topic, int(name))
+            TopicPartition(topic, number)
             for topic, future in asked.items()
             for name in self._names(future)
-            if name.isdecimal()
+            if (number := partition_of(name)) is not None
         )
 
     def _children(self, path: str) -> list[str]:

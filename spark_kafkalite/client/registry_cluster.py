@@ -6,8 +6,11 @@ is read when somebody reports it stale; nothing is watched here.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ClientConfig
@@ -26,8 +29,10 @@ from spark_kafkalite.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
+_LOG = logging.getLogger(__name__)
 _LEADER_NOT_AVAILABLE: Final = 5
 
+T = TypeVar("T")
 _Node = Future[tuple[bytes, Stat]]
 
 
@@ -48,7 +53,9 @@ class RegistryCluster(ClusterClient):
     def _read(self, asked: set[str] | None, deadline: Deadline) -> MetadataResponse:
         link, store = self._link, self._link.store
         broker_ids = [
-            int(name) for name in link.children(store, znodes.BROKER_IDS, deadline=deadline) if name.isdigit()
+            broker_id
+            for name in link.children(store, znodes.BROKER_IDS, deadline=deadline)
+            if (broker_id := znodes.broker_id_of(name)) is not None
         ]
         names = sorted(link.children(store, znodes.TOPICS, deadline=deadline) if asked is None else asked)
         brokers: list[_Node] = [store.get(znodes.broker_path(each)) for each in broker_ids]
@@ -57,13 +64,13 @@ class RegistryCluster(ClusterClient):
         found_topics = link.wait_found(topics, deadline)
         registered = []
         for broker_id, node in zip(broker_ids, found_brokers, strict=True):
-            if node is not None:
-                broker = BrokerRegistration.decode(broker_id, node[0])
+            broker = _decoded(partial(BrokerRegistration.decode, broker_id), node)
+            if broker is not None:
                 registered.append(
                     MetadataResponseBroker(node_id=broker_id, host=broker.host, port=broker.port, rack=broker.rack)
                 )
         assignments = {
-            name: None if node is None else TopicAssignment.decode(name, node[0])
+            name: _decoded(partial(TopicAssignment.decode, name), node)
             for name, node in zip(names, found_topics, strict=True)
         }
         states = self._leaders(store, {name: each for name, each in assignments.items() if each}, deadline)
@@ -88,7 +95,7 @@ class RegistryCluster(ClusterClient):
         nodes = self._link.wait_found([store.get(znodes.state_path(*each)) for each in wanted], deadline)
         states: dict[str, list[MetadataResponsePartition]] = {}
         for (topic, number), node in zip(wanted, nodes, strict=True):
-            state = None if node is None else LeaderAndIsr.decode(topic, number, node[0])
+            state = _decoded(partial(LeaderAndIsr.decode, topic, number), node)
             led = state is not None and state.leader >= 0
             states.setdefault(topic, []).append(
                 MetadataResponsePartition(
@@ -101,3 +108,12 @@ class RegistryCluster(ClusterClient):
                 )
             )
         return states
+
+
+def _decoded(decode: Callable[[bytes], T], node: tuple[bytes, Stat] | None) -> T | None:
+    """Return what a node says; None when it does not exist, or says nothing that can be read, which others survive."""
+    try:
+        return None if node is None else decode(node[0])
+    except znodes.MalformedNode as malformed:
+        _LOG.warning("leaving a registry node out: %s", malformed)
+        return None

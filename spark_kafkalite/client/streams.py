@@ -45,7 +45,7 @@ from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, ConfigError, KafkaliteError, RegistryError
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 from spark_kafkalite.registry import consumer_nodes
-from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration, SubscriptionPattern
+from spark_kafkalite.registry.consumer_nodes import MAX_STREAMS, ConsumerRegistration, SubscriptionPattern
 from spark_kafkalite.registry.store import SessionExpired, Store
 
 __all__ = ["Blacklist", "ConsumerConnector", "MessageStream", "Whitelist"]
@@ -378,6 +378,8 @@ class ConsumerConnector:
 def _check_count(what: str, count: int) -> None:
     if count < 1:
         raise ConfigError(f"{what}: {count} streams: ask for at least 1")
+    if count > MAX_STREAMS:
+        raise ConfigError(f"{what}: {count} streams: ask for at most {MAX_STREAMS}")
 
 
 def _zookeeper(config: ConnectorConfig) -> Callable[[], Store]:

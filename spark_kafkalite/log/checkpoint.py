@@ -8,6 +8,7 @@ All are text, in Kafka's formats:
 * ``leader-epoch-checkpoint`` of a partition: the same head, then lines ``epoch start_offset``;
 * ``cleaner-swap`` of a partition, only while cleaned segments take the place of others (``swap``): the same head, then
   lines ``end_offset base_offset log_bytes index_bytes time_index_bytes source,source,...``, a segment each;
+* ``registry-zxid-checkpoint`` of a log directory: the same head, then the number of a transaction of the registry;
 * ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe base64>``;
 * ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``.
 
@@ -31,6 +32,7 @@ LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 SWAP_FILE = "cleaner-swap"
+REGISTRY_ZXID_FILE = "registry-zxid-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
 META_FILE = "meta.properties"
@@ -91,6 +93,19 @@ def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
 def write_offsets(fs: Fs, path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace an offset checkpoint."""
     _write_lines(fs, path, (f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())))
+
+
+def read_registry_zxid(fs: Fs, path: str) -> int:
+    """Return the registry's transaction that a log directory knows of; 0 when the file is missing."""
+    try:
+        return max((int(zxid) for (zxid,) in _read_lines(fs, path, 1)), default=0)
+    except ValueError:
+        raise CheckpointError(f"{path}: an entry is not a number") from None
+
+
+def write_registry_zxid(fs: Fs, path: str, zxid: int) -> None:
+    """Replace the registry's transaction that a log directory knows of."""
+    _write_lines(fs, path, [str(zxid)])
 
 
 def read_epochs(fs: Fs, path: str) -> list[tuple[int, int]]:

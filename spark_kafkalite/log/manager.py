@@ -9,6 +9,7 @@ A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
     recovery-point-offset-checkpoint   from where each log must be scanned after a crash
     log-start-offset-checkpoint
     replication-offset-checkpoint      high watermarks; the broker gives and takes them
+    registry-zxid-checkpoint           how far the registry has come; the broker gives and takes it
     TOPIC-PARTITION/                   one log
     TOPIC-PARTITION.HEX-delete/        a removed log, until file.delete.delay.ms has passed
 

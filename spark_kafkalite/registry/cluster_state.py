@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from spark_kafkalite.model import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from spark_kafkalite.registry.znodes import NO_LEADER
+from spark_kafkalite.registry.znodes import MAX_EPOCH, NO_LEADER
 
 V = TypeVar("V")
 
@@ -33,7 +33,10 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition. ``version`` and ``modified_zxid`` are the state node's, both -1 while it does not exist yet."""
+    """One partition. ``version`` and ``modified_zxid`` are the state node's, both -1 while it does not exist yet.
+
+    ``unreadable``: the node holds what nobody can read; who led, under which epoch, is not known, so nobody may lead.
+    """
 
     replicas: tuple[BrokerId, ...]
     leader: BrokerId = NO_LEADER
@@ -42,6 +45,12 @@ class PartitionState:
     controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
     version: int = -1
     modified_zxid: int = -1
+    unreadable: bool = False
+
+    @property
+    def epochs_are_used_up(self) -> bool:
+        """Whether no election can follow, because the leader epoch is the last one; only damage comes that far."""
+        return self.leader_epoch >= MAX_EPOCH
 
     @property
     def has_state(self) -> bool:
@@ -71,6 +80,7 @@ class ClusterState:
     """Everything a broker knows of its cluster. ``controller_id`` is -1 while there is none.
 
     ``broker_configs`` holds the dynamic settings, as text, of each broker number and of znodes.DEFAULT_ENTITY.
+    ``unreadable_topics`` exist, but what their nodes hold is not known: they are not in ``topics``.
     """
 
     cluster_id: str = ""
@@ -78,6 +88,7 @@ class ClusterState:
     topics: Mapping[str, TopicState] = field(default_factory=lambda: MappingProxyType({}))
     controller_id: BrokerId = NO_LEADER
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    unreadable_topics: frozenset[str] = frozenset()
 
     def partition(self, topic_partition: TopicPartition) -> PartitionState | None:
         """Return a partition's state, None when there is no such partition."""

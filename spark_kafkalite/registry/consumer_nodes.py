@@ -12,7 +12,7 @@ path                                kind        data
 filter (``white_list``, ``black_list``). Timestamps are milliseconds, written as text. Payloads are those of Apache
 Kafka 0.8 to 1.x byte for byte, so its consumers and tools understand ours.
 
-A payload that cannot be read raises MalformedNode naming the path.
+A payload that cannot be read, or holds a number out of its range, raises MalformedNode naming the path.
 Source: kafka.consumer.TopicCount and kafka.utils.ZkUtils of Apache Kafka 0.8.2.
 """
 
@@ -24,10 +24,12 @@ from enum import Enum
 from typing import Final
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.registry.znodes import decode_object, encode_object, reading
+from spark_kafkalite.registry.znodes import MAX_INT64, decode_object, encode_object, number, reading, text
 
 CONSUMERS: Final = "/consumers"
 _VERSION: Final = 1
+# Every member makes a name for each stream of all others at each rebalance: a number beyond sense would stop them all.
+MAX_STREAMS: Final = 10_000
 
 
 # Paths --------------------------------------------------------------------------------------------------------------
@@ -109,13 +111,13 @@ class ConsumerRegistration:
         path = consumer_id_path(group, consumer_id)
         fields = decode_object(path, data)
         with reading(path, data):
-            subscription = {str(key): int(streams) for key, streams in fields["subscription"].items()}
+            subscription = {
+                text(key): number(streams, 1, MAX_STREAMS) for key, streams in fields["subscription"].items()
+            }
             pattern = SubscriptionPattern(fields["pattern"])
-            if any(streams < 1 for streams in subscription.values()):
-                raise ValueError("fewer than 1 stream")
             if pattern is not SubscriptionPattern.STATIC and len(subscription) != 1:
                 raise ValueError(f"{len(subscription)} patterns instead of 1")
-            return cls(subscription, pattern, int(fields.get("timestamp", 0)))
+            return cls(subscription, pattern, number(fields.get("timestamp", 0), -1, MAX_INT64))
 
 
 def thread_id(consumer_id: str, number: int) -> str:
@@ -143,7 +145,4 @@ def encode_offset(offset: int) -> bytes:
 
 def decode_offset(group: str, topic: str, partition: int, data: bytes) -> int:
     with reading(offset_path(group, topic, partition), data):
-        offset = int(data)
-        if offset < 0:
-            raise ValueError("below 0")
-        return offset
+        return number(data.decode("ascii"), 0, MAX_INT64)

@@ -256,11 +256,14 @@ class Controller:
         if self._electing:
             return
         self._electing = True
+        # What a write was refused for; the same again after catching up means that the node cannot be read.
+        refused: dict[TopicPartition, PartitionState] = {}
         try:
             while self.is_active:
                 async with self._working:
                     state = await self._watcher.caught_up()
-                    candidates = self._candidates(state)
+                    candidates = [each for each in self._candidates(state) if refused.get(each[0]) is not each[1]]
+                    self._to_check.intersection_update(topic_partition for topic_partition, _ in candidates)
                     if not candidates:
                         return
                     # Submitted together, answered together: one registry round for all partitions of a dead broker.
@@ -268,7 +271,9 @@ class Controller:
                         *(self._elect_one(topic_partition, state) for topic_partition, _ in candidates),
                         return_exceptions=True,
                     )
-                for (topic_partition, _), outcome in zip(candidates, outcomes, strict=True):
+                for (topic_partition, partition), outcome in zip(candidates, outcomes, strict=True):
+                    if isinstance(outcome, (BadVersion, NodeExists)):
+                        refused[topic_partition] = partition
                     if isinstance(outcome, (ConnectionLoss, NotController)):
                         return  # the next session or controller begins with a check of everything
                     if isinstance(outcome, BaseException) and not isinstance(outcome, (BadVersion, NoNode, NodeExists)):
@@ -381,7 +386,8 @@ class Controller:
             state = await self._current_state()
             for name in names:
                 try:
-                    _known(state, name)
+                    if name not in state.unreadable_topics:
+                        _known(state, name)
                     await self._delete_topic(name)
                     results[name] = None
                 except NotController:

@@ -65,7 +65,10 @@ class NodeDatabase:
     """The open file."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file. Raises RegistryError when it is no such database, or of an unknown format."""
+        """Open the file, or make an empty one; ``create`` makes a database of that, so that a look changes nothing.
+
+        Raises RegistryError when it is no such database, or of an unknown format.
+        """
         self.path = path
         self._saved_session = 0
         try:
@@ -82,19 +85,26 @@ class NodeDatabase:
         # One process by the lock file, so SQLite needs no shared memory file for its WAL index.
         for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
             self._connection.execute(f"PRAGMA {pragma}")
-        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone():
-            self._create_schema()
-        else:
+        found = self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone()
+        self._is_new = found is None
+        if not self._is_new:
             self._upgrade()
 
-    def _create_schema(self) -> None:
+    def create(self) -> None:
+        """Make the tables, if the file is new. Raises RegistryError."""
+        if not self._is_new:
+            return
         connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA:
-            connection.execute(statement)
-        connection.executemany(_SAVE_COUNTER, (("format", _FORMAT), ("zxid", 0), ("session", 0)))
-        connection.execute(_SAVE_NODES[1], _row("/", Tree().nodes["/"]))
-        connection.execute("COMMIT")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.executemany(_SAVE_COUNTER, (("format", _FORMAT), ("zxid", 0), ("session", 0)))
+            connection.execute(_SAVE_NODES[1], _row("/", Tree().nodes["/"]))
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+        self._is_new = False
 
     def _upgrade(self) -> None:
         connection = self._connection
@@ -109,6 +119,8 @@ class NodeDatabase:
 
     def load(self, tree: Tree) -> tuple[int, int]:
         """Put all nodes into the tree; return the last zxid and the last session number. Raises RegistryError."""
+        if self._is_new:
+            return 0, 0
         try:
             counters = dict(self._connection.execute("SELECT name, value FROM counters"))
             if counters.get("format") != _FORMAT:
@@ -118,7 +130,9 @@ class NodeDatabase:
             # A parent's path is a prefix of its children's, so this order loads parents first.
             for path, *fields in self._connection.execute("SELECT * FROM nodes ORDER BY path"):
                 data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion = fields
-                node = Node(bytes(data), czxid, mzxid, pzxid, ctime, mtime, version, child_creations)
+                if type(data) is not bytes or not all(type(each) is int for each in (*fields[1:8], aversion)):
+                    raise ValueError(f"the row of {path} holds values of other types")
+                node = Node(data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)
                 node.acl, node.aversion = from_text(acl), aversion
                 tree.load(path, node)
                 last_zxid = max(last_zxid, mzxid, pzxid)
@@ -183,7 +197,14 @@ class NodeDatabase:
             self._connection.close()
 
     def _unusable(self, error: Exception) -> RegistryError:
-        return RegistryError(f"cannot open the registry {self.path}: {error}")
+        text = f"cannot open the registry {self.path}: {error}"
+        damaged = not isinstance(error, (sqlite3.Error, RegistryError)) or getattr(error, "sqlite_errorname", "") in (
+            "SQLITE_CORRUPT",
+            "SQLITE_NOTADB",
+        )
+        if damaged:
+            text += "; restore it from a backup, or have a broker's made from its logs: kafkalite registry rebuild"
+        return RegistryError(text)
 
 
 def _row(path: str, node: Node) -> tuple[Any, ...]:

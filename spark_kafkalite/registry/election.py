@@ -34,7 +34,12 @@ class Elected(NamedTuple):
 
 
 def needs_election(state: PartitionState, live: Mapping[int, BrokerInfo]) -> bool:
-    """Whether the partition has no state yet, or no leader of the present incarnations."""
+    """Whether the partition has no state yet, or no leader of the present incarnations.
+
+    One whose state cannot be read needs somebody to repair it: an epoch that was in use must not be given again.
+    """
+    if state.unreadable or state.epochs_are_used_up:
+        return False
     leader = live.get(state.leader)
     return not state.has_state or leader is None or not state.is_led_by(leader)
 

@@ -45,6 +45,7 @@ from spark_kafkalite.registry.store import (
     call_back,
 )
 from spark_kafkalite.registry.tree import Node, Tree
+from spark_kafkalite.registry.zxid_note import NOTE_NAME, ZxidNote
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ _MAX_GROUP: Final = 2000
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 
 
+# Looks at what has been loaded, and its last zxid; raises RegistryError to have it left alone.
+Check = Callable[[Tree, int], None]
 # Gets what an operation returned, or the error that it raised.
 Answer = Callable[[Any, BaseException | None], None]
 
@@ -75,12 +78,18 @@ class EmbeddedRegistry:
     """The tree, its database and its writer thread. One per directory; any number of sessions."""
 
     def __init__(
-        self, directory: Path | str, clock: Clock = SYSTEM_CLOCK, make_room: Callable[[], bool] | None = None
+        self,
+        directory: Path | str,
+        clock: Clock = SYSTEM_CLOCK,
+        make_room: Callable[[], bool] | None = None,
+        check: Check | None = None,
     ) -> None:
         """Open or create the registry in ``directory``.
 
         ``make_room`` is called in the writer thread when the disk is full; it returns whether another try can help.
-        Raises RegistryError when another process has it open, or the file is damaged or of an unknown format.
+        ``check`` sees what was loaded before anything is written.
+        Raises RegistryError when another process has it open, the file is damaged, of an unknown format, or lacks
+        commits that it had, and what ``check`` raises.
         """
         self.directory = Path(directory)
         self._clock = clock
@@ -95,16 +104,36 @@ class EmbeddedRegistry:
         self._closed = False
         # Called in the writer thread after the answers and events of a commit, once for all of them.
         self.after_answers: list[Callable[[], None]] = []
-        self._lock_fd = _take_lock(self.directory)
+        self._lock_fd = take_lock(self.directory)
+        self._note = ZxidNote(self.directory)
         try:
             # It moves to the writer thread after loading; the two never use it at the same time.
-            self._database = NodeDatabase(self.directory / DATABASE_NAME)
-            self._zxid, self._last_session = self._database.load(self._tree)
+            self._open(check)
         except RegistryError:
             os.close(self._lock_fd)
             raise
         self._thread = threading.Thread(target=self._write_loop, name="kafkalite-registry", daemon=True)
         self._thread.start()
+
+    def _open(self, check: Check | None) -> None:
+        path = self.directory / DATABASE_NAME
+        wal_is_there = path.with_name(f"{DATABASE_NAME}-wal").exists()
+        noted = self._note.read()
+        if noted and not wal_is_there and not (path.exists() and path.stat().st_size):
+            raise RegistryError(_lost_commits(path, "it is missing or empty", noted))
+        self._database = NodeDatabase(path)
+        self._zxid, self._last_session = self._database.load(self._tree)
+        self._committed_zxid = self._zxid
+        try:
+            if self._zxid < noted:
+                missing = "an older copy has been put in its place" if wal_is_there else f"{path.name}-wal is missing"
+                raise RegistryError(_lost_commits(path, f"it ends with {self._zxid}: {missing}", noted))
+            if check is not None:
+                check(self._tree, self._zxid)
+            self._database.create()
+        except RegistryError:
+            self._database.close()
+            raise
 
     def __repr__(self) -> str:
         return f"EmbeddedRegistry({str(self.directory)!r}, zxid={self._zxid}, nodes={len(self._tree.nodes)})"
@@ -113,6 +142,11 @@ class EmbeddedRegistry:
     def last_zxid(self) -> int:
         """The number of the last transaction."""
         return self._zxid
+
+    @property
+    def committed_zxid(self) -> int:
+        """The number of the last transaction that is on the disk. In any thread."""
+        return self._committed_zxid
 
     def connect(self, session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS) -> EmbeddedStore:
         """Open a session. It lasts until closed, expired or the end of the process."""
@@ -258,6 +292,8 @@ class EmbeddedRegistry:
             except Exception as error:  # DatabaseFailed, and whatever else leaves unknown what is on disk
                 self._fail(error, group)
                 return
+            self._committed_zxid = self._zxid
+            self._note.write(self._zxid)
         self._tree.settle()
         for task in group:
             _deliver(task)
@@ -297,6 +333,7 @@ class EmbeddedRegistry:
         for store in stores:
             store.report(SessionState.LOST)
         self._database.close()
+        self._note.close()
         os.close(self._lock_fd)
 
 
@@ -306,12 +343,13 @@ def open_embedded(
     session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
     clock: Clock = SYSTEM_CLOCK,
     make_room: Callable[[], bool] | None = None,
+    check: Check | None = None,
 ) -> EmbeddedStore:
     """Open the registry in ``directory`` (made when missing) with one session; closing that closes the registry.
 
-    Raises RegistryError when another process has it open, its file is damaged, or there is no room for the session.
+    Raises what EmbeddedRegistry does, and RegistryError when there is no room for the session.
     """
-    registry = EmbeddedRegistry(directory, clock, make_room)
+    registry = EmbeddedRegistry(directory, clock, make_room, check)
     try:
         store = registry.connect(session_timeout_ms)
     except RegistryError:
@@ -319,6 +357,15 @@ def open_embedded(
         raise
     store.own_registry()
     return store
+
+
+def _lost_commits(path: Path, what: str, noted: int) -> str:
+    return (
+        f"the registry {path} has lost commits: transaction {noted} was on its disk ({NOTE_NAME}), but {what}. Put "
+        f"{path.name} and {path.name}-wal back together; if they are lost, a broker's registry is made from its logs "
+        f"by kafkalite registry rebuild; to go on with what is there, and lose what came later, remove "
+        f"{path.with_name(NOTE_NAME)}"
+    )
 
 
 def _deliver(task: _Task) -> None:
@@ -340,7 +387,7 @@ def _resolve(future: Future[Any], result: Any, error: BaseException | None) -> N
         future.set_result(result)
 
 
-def _take_lock(directory: Path) -> int:
+def take_lock(directory: Path) -> int:
     """Lock the directory for this process and return the lock file's descriptor."""
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.model import BrokerEpoch, BrokerId
+from spark_kafkalite.model import BrokerEpoch, BrokerId, topic_name_problem
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState
 from spark_kafkalite.registry.store import (
@@ -52,7 +52,8 @@ class _Topic:
     assignment_zxid: int
     config: dict[str, str] | None = None
     config_zxid: int = -1
-    states: dict[int, tuple[znodes.LeaderAndIsr, Stat]] = field(default_factory=dict)
+    # None: the node cannot be read.
+    states: dict[int, tuple[znodes.LeaderAndIsr | None, Stat]] = field(default_factory=dict)
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     changed_partitions: set[int] = field(default_factory=set)
     published: TopicState | None = None
@@ -67,6 +68,9 @@ class ClusterWatcher:
         self._state = ClusterState()
         self._brokers: dict[int, BrokerInfo] = {}
         self._topics: dict[str, _Topic] = {}
+        # Topics that exist, and nothing more is known: of each the mzxid of what cannot be read.
+        self._unreadable_topics: dict[str, int] = {}
+        self._bad_names: set[str] = set()
         self._watchers: dict[tuple[Any, ...], Watcher] = {}
         self._vanished: list[Callable[[], None]] = []
         self._controller_id = znodes.NO_LEADER
@@ -182,6 +186,9 @@ class ClusterWatcher:
             except RegistryError as malformed:
                 # What was known before stands; a broker must not stop because another program wrote a bad node.
                 _LOG.error("ignoring a registry node: %s", malformed)
+            except Exception:
+                # A fault here costs what the node says, not the news of all others.
+                _LOG.exception("a registry node could not be taken up")
         else:
             # The session is suspended or over: everything is read again when it is back.
             _LOG.warning("a registry read failed: %s", error)
@@ -231,6 +238,7 @@ class ClusterWatcher:
             topics,
             BrokerId(self._controller_id),
             MappingProxyType({entity: config for entity, (_, config) in self._broker_configs.items()}),
+            frozenset(self._unreadable_topics),
         )
 
     def _changed_topic(self, name: str) -> None:
@@ -245,7 +253,7 @@ class ClusterWatcher:
         )
 
     def _apply_broker_list(self, names: list[str] | None) -> None:
-        listed = {int(name) for name in names or () if name.isdecimal()}
+        listed = {found for name in names or () if (found := znodes.broker_id_of(name)) is not None}
         for broker_id in [known for known in self._brokers if known not in listed]:
             del self._brokers[broker_id]
             self._dirty = True
@@ -317,13 +325,22 @@ class ClusterWatcher:
         self._read(self._store.children(znodes.TOPICS, self._watch(self._read_topic_list)), self._apply_topic_list)
 
     def _apply_topic_list(self, names: list[str] | None) -> None:
-        listed = set(names or ())
-        for name in [known for known in self._topics if known not in listed]:
+        listed = {name for name in names or () if self._is_topic_name(name)}
+        for name in [known for known in {*self._topics, *self._unreadable_topics} if known not in listed]:
             self._forget_topic(name)
         for name in listed - self._topics.keys():
             self._read_topic(name)
 
+    def _is_topic_name(self, name: str) -> bool:
+        problem = topic_name_problem(name)
+        if problem is not None and name not in self._bad_names:
+            self._bad_names.add(name)
+            _LOG.error("ignoring the registry node %s: %s", znodes.topic_path(name), problem)
+        return problem is None
+
     def _forget_topic(self, name: str) -> None:
+        if self._unreadable_topics.pop(name, None) is not None:
+            self._dirty = True
         topic = self._topics.pop(name, None)
         if topic is not None:
             self._changed_topic(name)
@@ -347,7 +364,23 @@ class ClusterWatcher:
         topic = self._topics.get(name)
         if topic is not None and topic.assignment_zxid > stat.mzxid:
             return
-        assignment = znodes.TopicAssignment.decode(name, data)
+        try:
+            assignment = znodes.TopicAssignment.decode(name, data)
+        except znodes.MalformedNode as malformed:
+            if topic is not None and topic.generation == stat.czxid:
+                raise
+            if self._unreadable_topics.get(name) != stat.mzxid:
+                self._forget_topic(name)
+                _LOG.error(
+                    "topic %s is not served, its logs are kept: %s; write what it should hold, or delete the topic",
+                    name,
+                    malformed,
+                )
+                self._unreadable_topics[name] = stat.mzxid
+                self._dirty = True
+            return
+        if self._unreadable_topics.pop(name, None) is not None:
+            self._dirty = True
         if topic is None or topic.generation != stat.czxid:
             if topic is not None:
                 self._forget_watchers(name, topic)
@@ -430,7 +463,19 @@ class ClusterWatcher:
             return
         if stat.czxid < topic.generation:
             return
-        topic.states[number] = (znodes.LeaderAndIsr.decode(name, number, data), stat)
+        state: znodes.LeaderAndIsr | None = None
+        try:
+            state = znodes.LeaderAndIsr.decode(name, number, data)
+        except znodes.MalformedNode as malformed:
+            if known is not None and known[0] is not None:
+                raise
+            _LOG.error(
+                "partition %s-%d is offline: %s; write what it should hold, or delete the topic",
+                name,
+                number,
+                malformed,
+            )
+        topic.states[number] = (state, stat)
         topic.changed_partitions.add(number)
         self._changed_topic(name)
 
@@ -454,10 +499,14 @@ def _publishable(topic: _Topic) -> TopicState | None:
     return topic.published
 
 
-def _partition_state(replicas: tuple[BrokerId, ...], found: tuple[znodes.LeaderAndIsr, Stat] | None) -> PartitionState:
+def _partition_state(
+    replicas: tuple[BrokerId, ...], found: tuple[znodes.LeaderAndIsr | None, Stat] | None
+) -> PartitionState:
     if found is None:
         return PartitionState(replicas)
     state, stat = found
+    if state is None:
+        return PartitionState(replicas, version=stat.version, modified_zxid=stat.mzxid, unreadable=True)
     return PartitionState(
         replicas, state.leader, state.leader_epoch, state.isr, state.controller_epoch, stat.version, stat.mzxid
     )

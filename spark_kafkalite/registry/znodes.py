@@ -23,7 +23,8 @@ Brokers watch the config nodes themselves. Those of Kafka watch /config/changes 
 node leaves a sequence node: ours neither write nor read those, since no broker of Kafka's joins a cluster of ours.
 
 Readers take every version that Kafka has written and ignore unknown fields. A payload that cannot be read raises
-MalformedNode naming the path: another program wrote it, so nothing is guessed.
+MalformedNode naming the path: another program wrote it, so nothing is guessed. Every number is checked against its
+range on the wire (int32, int64): one beyond would fail each answer that shows it.
 Source: kafka.zk.ZkData of Apache Kafka 3.9.
 """
 
@@ -68,7 +69,13 @@ DEFAULT_ENTITY: Final = "<default>"
 NO_LEADER: Final = BrokerId(-1)
 NO_TOPIC_ID: Final = bytes(16)
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
+MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
+# One below the type's last number: the next election, and the next controller, need one more.
+MAX_EPOCH: Final = MAX_INT32 - 1
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
+# What int() takes beyond this (blanks, underscores, digits of other scripts) no program of Kafka's has written.
+_NUMBER_TEXT = re.compile(r"-?[0-9]{1,20}")
 
 
 class MalformedNode(RegistryError):
@@ -80,6 +87,20 @@ class MalformedNode(RegistryError):
 
 def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_id_of(name: str) -> BrokerId | None:
+    """Return the broker that a child of /brokers/ids stands for, None when it is no broker's."""
+    with contextlib.suppress(ValueError):
+        return BrokerId(number(name, 0, MAX_INT32))
+    return None
+
+
+def partition_of(name: str) -> int | None:
+    """Return the partition that a node below a topic's stands for, None when it is no partition's."""
+    with contextlib.suppress(ValueError):
+        return number(name, 0, MAX_INT32)
+    return None
 
 
 def topic_path(topic: str) -> str:
@@ -172,8 +193,8 @@ class BrokerRegistration:
         path = broker_path(broker_id)
         fields = decode_object(path, data)
         with reading(path, data):
-            endpoints = tuple(str(endpoint) for endpoint in fields.get("endpoints", ()))
-            host, port = fields.get("host"), int(fields.get("port", -1))
+            endpoints = tuple(text(endpoint) for endpoint in array(fields.get("endpoints", [])))
+            host, port = fields.get("host"), number(fields.get("port", -1), -1, 65535)
             if not host and endpoints:
                 # Kafka leaves host and port empty when no endpoint is PLAINTEXT.
                 from urllib.parse import urlsplit  # a broker of ours never needs it
@@ -183,7 +204,9 @@ class BrokerRegistration:
             if not host:
                 raise ValueError("neither a host nor an endpoint")
             rack = fields.get("rack")
-            return cls(BrokerId(broker_id), str(host), port, rack, int(fields.get("timestamp", 0)), endpoints)
+            rack = None if rack is None else text(rack)
+            timestamp_ms = number(fields.get("timestamp", 0), -1, MAX_INT64)
+            return cls(BrokerId(broker_id), text(host), port, rack, timestamp_ms, endpoints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +232,12 @@ class TopicAssignment:
         path = topic_path(topic)
         fields = decode_object(path, data)
         with reading(path, data):
-            topic_id = uuid_bytes(fields["topic_id"]) if fields.get("topic_id") else NO_TOPIC_ID
+            topic_id = uuid_bytes(text(fields["topic_id"])) if fields.get("topic_id") else NO_TOPIC_ID
             partitions = {
-                int(number): tuple(BrokerId(int(replica)) for replica in replicas)
-                for number, replicas in fields["partitions"].items()
+                number(name, 0, MAX_INT32): _broker_ids(replicas) for name, replicas in fields["partitions"].items()
             }
+            if not partitions or not all(partitions.values()):
+                raise ValueError("a topic without partitions, or a partition without replicas")
             return cls(topic_id, dict(sorted(partitions.items())))
 
 
@@ -243,10 +267,10 @@ class LeaderAndIsr:
         fields = decode_object(path, data)
         with reading(path, data):
             return cls(
-                BrokerId(int(fields["leader"])),
-                LeaderEpoch(int(fields["leader_epoch"])),
-                tuple(BrokerId(int(replica)) for replica in fields["isr"]),
-                ControllerEpoch(int(fields["controller_epoch"])),
+                BrokerId(number(fields["leader"], NO_LEADER, MAX_INT32)),
+                LeaderEpoch(number(fields["leader_epoch"], 0, MAX_EPOCH)),
+                _broker_ids(fields["isr"]),
+                ControllerEpoch(number(fields["controller_epoch"], -1, MAX_INT32)),
             )
 
 
@@ -266,12 +290,19 @@ class ProducerIdBlock:
     def decode(cls, data: bytes) -> ProducerIdBlock:
         fields = decode_object(PRODUCER_ID_BLOCK, data)
         with reading(PRODUCER_ID_BLOCK, data):
-            return cls(BrokerId(int(fields["broker"])), int(fields["block_start"]), int(fields["block_end"]))
+            first = number(fields["block_start"], 0, MAX_INT64)
+            last = number(fields["block_end"], first, MAX_INT64)
+            return cls(BrokerId(number(fields["broker"], 0, MAX_INT32)), first, last)
 
     @classmethod
     def after(cls, last: ProducerIdBlock | None, broker_id: BrokerId) -> ProducerIdBlock:
-        """Return the block that follows ``last`` (None: the first one)."""
+        """Return the block that follows ``last`` (None: the first one). Raises MalformedNode when none is left."""
         first = 0 if last is None else last.last + 1
+        if first > MAX_INT64 - PRODUCER_ID_BLOCK_SIZE:
+            raise MalformedNode(
+                f"registry node {PRODUCER_ID_BLOCK} says that all producer ids up to {first - 1} are given out, which "
+                "leaves none: set block_end to the largest id that producers really have"
+            )
         return cls(broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
 
 
@@ -282,7 +313,7 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 def decode_cluster_id(data: bytes) -> str:
     fields = decode_object(CLUSTER_ID, data)
     with reading(CLUSTER_ID, data):
-        cluster_id = str(fields["id"])
+        cluster_id = text(fields["id"])
         uuid_bytes(cluster_id)
         return cluster_id
 
@@ -296,7 +327,7 @@ def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
 def decode_controller(data: bytes) -> BrokerId:
     fields = decode_object(CONTROLLER, data)
     with reading(CONTROLLER, data):
-        return BrokerId(int(fields["brokerid"]))
+        return BrokerId(number(fields["brokerid"], 0, MAX_INT32))
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
@@ -305,7 +336,7 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 def decode_controller_epoch(data: bytes) -> ControllerEpoch:
     with reading(CONTROLLER_EPOCH, data):
-        return ControllerEpoch(int(data))
+        return ControllerEpoch(number(data.decode("ascii"), 0, MAX_EPOCH))
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
@@ -315,7 +346,7 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 def decode_config(path: str, data: bytes) -> dict[str, str]:
     fields = decode_object(path, data)
     with reading(path, data):
-        return {str(name): str(value) for name, value in fields["config"].items()}
+        return {name: text(value) for name, value in fields["config"].items()}
 
 
 # JSON ---------------------------------------------------------------------------------------------------------------
@@ -341,7 +372,41 @@ def reading(path: str, data: bytes) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise MalformedNode(f"registry node {path} holds {data[:80]!r}, which cannot be read: {error!r}") from error
+        why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
+        raise MalformedNode(f"registry node {path} holds {data[:80]!r}, which cannot be read: {why}") from error
+
+
+def number(value: Any, first: int, last: int) -> int:
+    """Return a whole number, which JSON may hold as text, too. ValueError unless it is from first to last."""
+    if isinstance(value, str) and _NUMBER_TEXT.fullmatch(value):
+        value = int(value)
+    if type(value) is not int:
+        raise ValueError(f"{str(value)[:40]!r} is not a whole number")
+    if not first <= value <= last:
+        raise ValueError(f"{str(value)[:40]} is not from {first} to {last}")
+    return value
+
+
+def text(value: Any) -> str:
+    """Return a text that UTF-8 can carry. ValueError when it is none."""
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]!r} is not a text")
+    value.encode()  # JSON can name half of a surrogate pair, which no answer could carry
+    return value
+
+
+def array(value: Any) -> list[Any]:
+    """Return a JSON array. ValueError when it is none."""
+    if not isinstance(value, list):
+        raise ValueError(f"{str(value)[:40]!r} is not an array")
+    return value
+
+
+def _broker_ids(value: Any) -> tuple[BrokerId, ...]:
+    found = tuple(BrokerId(number(each, 0, MAX_INT32)) for each in array(value))
+    if len(set(found)) != len(found):
+        raise ValueError("a broker is named twice")
+    return found
 
 
 def _bracketed(host: str) -> str:

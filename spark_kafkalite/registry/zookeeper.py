@@ -263,32 +263,35 @@ class ZooKeeperStore:
     def connect(self, timeout_s: float, *, make_chroot: bool) -> None:
         """Open the session. Raises ConnectionLoss when the ensemble does not answer in time, RegistryError when it
         refuses this client or has no such chroot."""
+        deadline_s = time.monotonic() + timeout_s
         # Not start(): it warns of a chroot that is missing, which is seen to below.
-        self._client.start_async().wait(timeout_s)
-        if not self._client.connected:
-            self.close()
-            raise store.ConnectionLoss(
-                f"no ZooKeeper answers at {self._where} within {round(timeout_s, 1):g} s; start it, or correct "
-                "zookeeper.connect"
-            )
+        self._client.start_async()
+        while True:
+            connected = self._client.wait_until_connected(deadline_s - time.monotonic())
+            if not connected:
+                self.close()
+                if self._client.auth_failed:
+                    raise self._refused("AuthFailedError")
+                raise store.ConnectionLoss(
+                    f"no ZooKeeper answers at {self._where} within {round(timeout_s, 1):g} s; start it, or correct "
+                    "zookeeper.connect"
+                )
+            try:
+                # Both answer only when the credentials, if any are asked for, are right.
+                found = self._client.exists("/")
+                if found is None and make_chroot:
+                    self._client.ensure_path("/")
+                break
+            except kazoo_errors.KazooException as error:
+                broken = isinstance(error, (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError))
+                if self._client.auth_failed or not broken or isinstance(error, kazoo_errors.ConnectionClosedError):
+                    self.close()
+                    raise self._refused(type(error).__name__) from error
+                # The connection broke before the answer: nobody has been told of this session yet.
         with self._lock:
             self._client.add_listener(self.session_changed)
             if self._client.state != KazooState.CONNECTED:  # it broke meanwhile
                 self.session_changed(self._client.state)
-        try:
-            # Both answer only when the credentials, if any are asked for, are right.
-            found = self._client.exists("/")
-            if found is None and make_chroot:
-                self._client.ensure_path("/")
-        except kazoo_errors.KazooException as error:
-            self.close()
-            if isinstance(error, (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError)) and not isinstance(
-                error, kazoo_errors.ConnectionClosedError
-            ):
-                raise _translated(error, "/") from error
-            raise RegistryError(
-                f"the registry at {self._where} refuses this client ({type(error).__name__}): check its credentials"
-            ) from error
         if found is None and not make_chroot:
             self.close()
             raise RegistryError(
@@ -297,6 +300,9 @@ class ZooKeeperStore:
             )
         # Not its client_id, which is None while there is no connection.
         self._session_id = self._client._session_id
+
+    def _refused(self, why: str) -> RegistryError:
+        return RegistryError(f"the registry at {self._where} refuses this client ({why}): check its credentials")
 
     def _stop(self) -> None:
         with self._lock:

@@ -12,12 +12,14 @@ Only this file and ``registry/zookeeper.py`` import kazoo.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import WatchedEvent, ZnodeStat
+from kazoo.protocol.states import KeeperState, WatchedEvent, ZnodeStat
 
 from spark_kafkalite.registry.store import EventType, Watcher
 
@@ -79,6 +81,9 @@ class Client(KazooClient):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        # Whether a server has refused the credentials: kazoo ends the session then, and does not try again.
+        self.auth_failed = False
+        self._state_changed = threading.Condition()
         connect = self._connection._connect
 
         def connect_and_note(*where: Any) -> Any:
@@ -91,7 +96,26 @@ class Client(KazooClient):  # type: ignore[misc]
 
     def _session_callback(self, state: Any) -> None:
         with self.submit_lock:
+            # Before kazoo tells anybody, so that whoever sees the session end knows why.
+            self.auth_failed = self.auth_failed or state == KeeperState.AUTH_FAILED
             super()._session_callback(state)
+        with self._state_changed:
+            self._state_changed.notify_all()
+
+    def wait_until_connected(self, timeout_s: float) -> bool:
+        """Wait until there is a session, or the credentials are refused; return whether there is one now.
+
+        kazoo's own event does not do: a refusal clears it a moment after the session has set it, and whoever looks in
+        between or afterwards would take the refusal for a server that does not answer.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with self._state_changed:
+            while not self.connected and not self.auth_failed:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    return False
+                self._state_changed.wait(left_s)
+        return bool(self.connected) and not self.auth_failed
 
 
 Fire = Callable[[Watcher, WatchedEvent], None]

@@ -6,7 +6,7 @@ not needed, because Spark finds the package ``pyspark_kafkalite``. Importing thi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,8 +33,14 @@ def install_listener(spark: SparkSession) -> KafkaliteListener:
     return listener.install_listener(spark)
 
 
-def read_published(spark: SparkSession, path: str) -> DataFrame:
+def read_published(
+    spark: SparkSession,
+    path: str,
+    *,
+    on_missing: Literal["fail", "warn"] = "fail",
+    check_counts: bool = False,
+) -> DataFrame:
     """Return what load jobs have published under a path; see :func:`spark_kafkalite.spark.published.read_published`."""
     from spark_kafkalite.spark import published
 
-    return published.read_published(spark, path)
+    return published.read_published(spark, path, on_missing=on_missing, check_counts=check_counts)

@@ -1,33 +1,168 @@
 """``read_published``: a load destination as Spark sees it when it asks the manifests, not the directory listing.
 
 A plain listing shows a run's files one by one while they move to their places. This reads exactly the files of the runs
-that are complete: all of a run or nothing of it.
+that are complete: all of a run or nothing of it. What the manifests say and what is there are compared: a file that is
+gone, or has another length than it was published with, is an error that names the run, never a smaller result.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import unquote
 
-from spark_kafkalite.spark.jobs.files import files_for
-from spark_kafkalite.spark.jobs.manifest import MANIFESTS, manifest_numbers, manifest_path, read_manifest
+from spark_kafkalite.spark.jobs import publish
+from spark_kafkalite.spark.jobs.files import Files, FilesError, files_for
+from spark_kafkalite.spark.jobs.manifest import Manifest, ManifestError, PublishedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_LOG = logging.getLogger("spark_kafkalite.spark")
+# Of all that is wrong; the rest is counted.
+_NAMED_AT_MOST: Final = 5
 
-def read_published(spark: SparkSession, path: str) -> DataFrame:
+_Published = list[tuple[Manifest, PublishedFile]]
+
+
+def read_published(
+    spark: SparkSession,
+    path: str,
+    *,
+    on_missing: Literal["fail", "warn"] = "fail",
+    check_counts: bool = False,
+) -> DataFrame:
     """Return the records of every complete load run under ``path``, with the columns of the source.
 
-    A run that has committed but not yet moved all its files is left out until it, or the next run, has. Raises
-    FileNotFoundError when nothing has been published there.
+    A run that has committed but not yet moved all its files is left out until it, or the next run, has. With
+    ``on_missing="warn"`` files that were deleted from the destination are left out with a warning. With
+    ``check_counts=True`` a Spark job also counts the records of every file before this returns, and compares them with
+    the manifests.
+
+    A (topic, partition, offset) may be there twice when its topic was deleted and created again between runs, and
+    loaded with ``--on-recreated-topic earliest``. Files that a version before this one left under names that Spark does
+    not read are renamed, as the next run of the job would.
+
+    Raises FileNotFoundError when nothing has been published there, and ManifestError, naming run and file, when the
+    manifests and the files contradict each other.
     """
     files = files_for(spark, path)
-    names: list[str] = []
-    for number in manifest_numbers(files.names(MANIFESTS)):
-        where = manifest_path(number)
-        manifest = read_manifest(files.read(where), where)
-        if not files.exists(manifest.staging):
-            names += [f"{files.root}/{file.final}" for file in manifest.files]
-    if not names:
-        raise FileNotFoundError(f"{files.root}: no load run has been published here; see _kafkalite/manifests")
-    return spark.read.parquet(*names)
+    runs = [manifest for manifest in publish.manifests(files) if not files.exists(manifest.staging)]
+    published: _Published = [(manifest, file) for manifest in runs for file in manifest.files]
+    if not published:
+        raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
+    _show_hidden_files(files, published)
+    _check_sums(files, runs, on_missing)
+    frame = _read_unless_it_fails(spark, files, published)
+    # The listing behind the frame has the sum of all lengths; asking for each one would take a call for every file.
+    if frame is None or _listed_bytes(frame) != _published_bytes(files, published):
+        published = _present(files, published, on_missing)
+        if not published:
+            raise FileNotFoundError(f"{files.root}: none of the files that the manifests name is left")
+        frame = _read(spark, files, published)
+    if check_counts:
+        _check_counts(files, frame, published)
+    return frame
+
+
+def _show_hidden_files(files: Files, published: _Published) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    hidden = [file for _, file in published if file.hidden_final is not None]
+    try:
+        publish.show_hidden_files(files, hidden)
+    except (OSError, FilesError, Py4JJavaError) as error:
+        raise ManifestError(
+            f"{files.root}: an older version put files of topics such as {hidden[0].topic} under names that Spark does "
+            "not read, and they cannot be renamed from here; run hadoop_load --recover on this destination once, as a "
+            "user who may write to it"
+        ) from error
+
+
+def _check_sums(files: Files, runs: Iterable[Manifest], on_missing: Literal["fail", "warn"]) -> None:
+    """Raise ManifestError, or warn, where a manifest's count of records is not that of the files it names."""
+    wrong = [
+        f"{manifest.path} (run {manifest.run}) counts {manifest.records} records, but its files {records}"
+        for manifest in runs
+        if (records := sum(file.records for file in manifest.files)) != manifest.records
+    ]
+    if wrong:
+        _complain(files, wrong, "restore the manifest, or what was taken from it", on_missing)
+
+
+def _read(spark: SparkSession, files: Files, published: _Published) -> DataFrame:
+    return spark.read.parquet(*(f"{files.root}/{file.final}" for _, file in published))
+
+
+def _read_unless_it_fails(spark: SparkSession, files: Files, published: _Published) -> DataFrame | None:
+    """Return the files' records; None when Spark says no, as for a file that is gone or has no schema any more."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return _read(spark, files, published)
+    except (PySparkException, Py4JJavaError):
+        return None
+
+
+def _listed_bytes(frame: DataFrame) -> int:
+    return int(str(frame._jdf.queryExecution().analyzed().relation().location().sizeInBytes()))
+
+
+def _published_bytes(files: Files, published: _Published) -> int:
+    """Return how long all files are by their manifests; manifests of format 1 do not say, so those files do."""
+    return sum(
+        (files.size_bytes(file.final) or -1) if file.size_bytes is None else file.size_bytes for _, file in published
+    )
+
+
+def _present(files: Files, published: _Published, on_missing: Literal["fail", "warn"]) -> _Published:
+    """Return those that are there as they were published. Raises ManifestError for the others, or warns."""
+    present: _Published = []
+    missing: list[str] = []
+    damaged: list[str] = []
+    for manifest, file in published:
+        size = files.size_bytes(file.final)
+        named = f"{file.final} with {file.records} records, published by {manifest.path} (run {manifest.run})"
+        if size is None:
+            missing.append(named)
+        elif size == 0 or file.size_bytes not in (None, size):
+            was = "" if file.size_bytes is None else f" instead of {file.size_bytes}"
+            damaged.append(f"{named}, has {size} bytes{was}")
+        else:
+            present.append((manifest, file))
+    if damaged:
+        _complain(files, damaged, "they are not what was published: restore them", "fail")
+    if missing:
+        advice = 'is not there: restore it, or read with on_missing="warn" what is left'
+        _complain(files, missing, advice, on_missing)
+    return present
+
+
+def _check_counts(files: Files, frame: DataFrame, published: _Published) -> None:
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    rows = frame.groupBy(F.col("_metadata.file_path").alias("path")).count().collect()
+    # Spark gives the paths as URIs, and Files.root is none.
+    counted = {_without_authority(unquote(row["path"])): row["count"] for row in rows}
+    wrong = [
+        f"{file.final} has {found} records, and {file.records} were published by {manifest.path} (run {manifest.run})"
+        for manifest, file in published
+        if (found := counted.get(_without_authority(f"{files.root}/{file.final}"), 0)) != file.records
+    ]
+    if wrong:
+        _complain(files, wrong, "they are not what was published: restore them", "fail")
+
+
+def _without_authority(path: str) -> str:
+    return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "", path)
+
+
+def _complain(files: Files, wrong: list[str], advice: str, policy: Literal["fail", "warn"]) -> None:
+    more = f", and {len(wrong) - _NAMED_AT_MOST} more" if len(wrong) > _NAMED_AT_MOST else ""
+    text = f"{files.root}: {'; '.join(wrong[:_NAMED_AT_MOST])}{more}: {advice}"
+    if policy == "fail":
+        raise ManifestError(text)
+    _LOG.warning("%s; going on without", text)

@@ -118,7 +118,11 @@ def _fetch_partition_struct(version: int) -> struct.Struct:
 
 def parse_fetch(view: Buffer, position: int, version: int) -> FetchRequest:
     """Parse a Fetch request body."""
-    return run_whole(parse_fetch_in_slices(view, position, version))
+    return parsed(_parse_whole, view, position, version, FETCH_VERSIONS, "Fetch request")
+
+
+def _parse_whole(view: memoryview, position: int, version: int) -> FetchRequest:
+    return run_whole(_parse_fetch(view, position, version))
 
 
 def parse_fetch_in_slices(view: Buffer, position: int, version: int) -> Work[FetchRequest]:

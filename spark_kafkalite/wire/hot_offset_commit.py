@@ -18,6 +18,7 @@ from spark_kafkalite.wire.hot_layout import (
     LEGACY,
     Buffer,
     check_version,
+    parsed,
     parsed_in_slices,
     skip_tags,
     skip_tags_of_request,
@@ -71,7 +72,11 @@ class OffsetCommit(NamedTuple):
 
 def parse_offset_commit(view: Buffer, position: int, version: int) -> OffsetCommit:
     """Parse an OffsetCommit request body."""
-    return run_whole(parse_offset_commit_in_slices(view, position, version))
+    return parsed(_parse_whole, view, position, version, OFFSET_COMMIT_VERSIONS, _NAME)
+
+
+def _parse_whole(view: memoryview, position: int, version: int) -> OffsetCommit:
+    return run_whole(_parse(view, position, version))
 
 
 def parse_offset_commit_in_slices(view: Buffer, position: int, version: int) -> Work[OffsetCommit]:

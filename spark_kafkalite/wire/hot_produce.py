@@ -70,7 +70,11 @@ class ProduceResponse(NamedTuple):
 
 def parse_produce(view: Buffer, position: int, version: int) -> ProduceRequest:
     """Parse a Produce request body; the records are writable views where ``view`` is writable."""
-    return run_whole(parse_produce_in_slices(view, position, version))
+    return parsed(_parse_whole, view, position, version, PRODUCE_VERSIONS, "Produce request")
+
+
+def _parse_whole(view: memoryview, position: int, version: int) -> ProduceRequest:
+    return run_whole(_parse_produce(view, position, version))
 
 
 def parse_produce_in_slices(view: Buffer, position: int, version: int) -> Work[ProduceRequest]:

@@ -14,9 +14,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.jute import write_string
 from spark_kafkalite.registry.store import SessionState
+from spark_kafkalite.registry.tree_server import TreeServer
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
+from spark_kafkalite.registry.zookeeper_client import Client
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.testing.zookeeper import four_letters
@@ -113,6 +116,26 @@ def test_a_registry_with_a_digest_answers_who_proves_it(tmp_path: Path) -> None:
         assert process.wait(TIMEOUT_S) == 0
     finally:
         process.kill()
+
+
+def test_a_refusal_that_comes_before_anybody_waits_for_it_is_told_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a busy machine does now and then: the session has come and gone before the one who opens it looks."""
+    start = Client.start_async
+
+    def start_and_be_refused(client: Client) -> object:
+        connected = start(client)
+        assert client._connection.connection_stopped.wait(TIMEOUT_S)
+        return connected
+
+    with EmbeddedRegistry(tmp_path / "r") as registry:
+        server = TreeServer(registry, digest="user:secret")
+        address = f"127.0.0.1:{server.start('127.0.0.1', 0)}"
+        monkeypatch.setattr(Client, "start_async", start_and_be_refused)
+        with pytest.raises(RegistryError, match="refuses this client"):
+            open_zookeeper(address, auth=("digest", "user:wrong"), connect_timeout_s=5)
+        server.close()
 
 
 def test_a_registry_for_everybody_is_refused(tmp_path: Path) -> None:

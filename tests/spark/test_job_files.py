@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.spark.jobs.files import FileExists, Files, HadoopFiles, LocalFiles, files_for
@@ -39,6 +40,8 @@ def test_written_text_is_read_back(files: Files) -> None:
     assert files.names("a") == ["b.json"]
     assert files.exists("a/b.json")
     assert files.exists("a")
+    assert files.size_bytes("a/b.json") == len("grüße\n".encode())
+    assert files.size_bytes("a/c.json") is None
 
 
 def test_a_file_is_never_replaced(files: Files) -> None:
@@ -58,8 +61,20 @@ def test_rename_moves_into_a_new_directory(files: Files) -> None:
     files.rename_new("a/b", "c/day=2013-01-01/d")
     assert files.names("a") == []
     assert files.read("c/day=2013-01-01/d") == "text"
-    with pytest.raises(FileNotFoundError):
-        files.rename_new("a/b", "c/e")
+    # Also where the target is there: that it was moved before must not look as if it could not be moved.
+    for target in ("c/e", "c/day=2013-01-01/d"):
+        with pytest.raises(FileNotFoundError):
+            files.rename_new("a/b", target)
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_the_longest_names_are_taken_and_longer_ones_fail(files: Files, kind: str) -> None:
+    longest = "x" * files.name_max_bytes
+    files.write_new("a", "text")
+    files.rename_new("a", f"{longest}/b" if kind == "directory" else f"b/{longest}")
+    files.write_new("a", "text")
+    with pytest.raises((OSError, Py4JJavaError)):
+        files.rename_new("a", f"{longest}x/b" if kind == "directory" else f"b/{longest}x")
 
 
 def test_delete_takes_a_directory_with_all_it_holds(files: Files) -> None:

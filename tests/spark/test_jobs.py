@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,36 +14,11 @@ from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
 from spark_kafkalite.spark.jobs.files import LocalFiles
 
+from .job_runs import data_files, failure, load, run, values
 from .topics import Topics
 
 DAY_MS = 86_400_000
 NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
-
-
-def run(job: Any, topics: Topics, *arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(job.main, ["--bootstrap-server", topics.bootstrap, *arguments, "--json"])
-    assert result.exit_code == 0, result.output
-    document: dict[str, Any] = json.loads(result.output.strip().splitlines()[-1])
-    return document
-
-
-def failure(job: Any, topics: Topics, *arguments: str) -> str:
-    result = CliRunner().invoke(job.main, ["--bootstrap-server", topics.bootstrap, *arguments])
-    assert result.exit_code == 1, result.output
-    return result.output
-
-
-def load(topics: Topics, topic: str, destination: Path, *arguments: str) -> dict[str, Any]:
-    return run(hadoop_load, topics, "--topic", topic, "--destination", str(destination), *arguments)
-
-
-def data_files(destination: Path) -> list[str]:
-    found = (path.relative_to(destination) for path in destination.rglob("*.parquet"))
-    return sorted(str(path) for path in found if path.parts[0] != "_kafkalite")
-
-
-def values(spark: SparkSession, destination: Path) -> list[str]:
-    return sorted(row.value.decode() for row in read_published(spark, str(destination)).collect())
 
 
 def test_load_is_incremental_and_repeating_it_changes_nothing(
@@ -139,6 +113,9 @@ def test_replay_into_a_topic_keeps_records_and_partitions(topics: Topics) -> Non
     assert [(row.partition, bytes(row.value)) for row in rows] == [(0, b"b"), (1, b"c")]
     assert [int(row.timestamp.replace(tzinfo=UTC).timestamp() * 1000) for row in rows] == [NEW_YEAR_MS, NEW_YEAR_MS + 7]
     assert rows[0].headers[0].key == "h"
+    # As its help says: a topic has no commit that would tell a second run from the first.
+    run(replay, topics, "--topic", source, "--from-offsets", offsets, "--to-topic", target)
+    assert topics.values(target) == ["b", "b", "c", "c"]
 
 
 def test_replay_of_offsets_that_are_not_there_fails(topics: Topics, tmp_path: Path) -> None:
@@ -163,6 +140,37 @@ def test_stream_goes_on_where_its_checkpoint_stands(topics: Topics, spark: Spark
             assert result.exit_code == 0, result.output
     assert topics.values(target) == ["a", "b", "c"]
     assert sorted(row.value.decode() for row in spark.read.parquet(files).collect()) == ["a", "b", "c"]
+
+
+def test_stream_does_not_read_on_in_a_topic_that_was_created_again(topics: Topics, tmp_path: Path) -> None:
+    source, target = topics.new(), topics.new()
+    topics.fill(source, ["a", "b"])
+    arguments = ("--topic", source, "--to-topic", target, "--checkpoint", str(tmp_path))
+    given = ["--bootstrap-server", topics.bootstrap, *arguments]
+    assert CliRunner().invoke(stream.main, given).exit_code == 0
+    # A checkpoint of an older version, which did not remember the id.
+    (remembered,) = (tmp_path / "_kafkalite" / "topic_ids").iterdir()
+    remembered.unlink()
+    again = CliRunner().invoke(stream.main, given)
+    assert again.exit_code == 0
+    assert f"topic {source}: the checkpoint does not say which topic" in again.output
+    topics.admin.delete_topics([source])
+    topics.admin.create_topic(source, 1)
+    topics.fill(source, ["c", "d", "e"])
+    refused = failure(stream, topics, *arguments)
+    assert "it was deleted and created again" in refused.splitlines()[-1]
+    assert "give another --checkpoint" in refused.splitlines()[-1]
+    assert topics.values(target) == ["a", "b"]
+
+
+def test_a_destination_that_cannot_be_written_is_told_in_one_line(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a"])
+    (tmp_path / "file").write_text("no directory")
+    for destination in (tmp_path / "file" / "below", "hdfs://127.0.0.1:1/nobody", "nosuchscheme://x/y"):
+        output = failure(hadoop_load, topics, "--topic", topic, "--destination", str(destination))
+        assert "Traceback" not in output
+        assert len(output.splitlines()) == 1, output
 
 
 def test_stream_reports_the_connectors_own_line(topics: Topics, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def _resolve(
     if name is None:
         found = context.cluster.topic_name(topic_id)
         return (found, None) if found is not None else (None, UnknownTopicId("no topic has this id"))
-    if name not in context.cluster.topics:
+    # A topic whose registry node cannot be read can be deleted still: that is the way out.
+    if name not in context.cluster.topics and name not in context.cluster.unreadable_topics:
         return None, UnknownTopicOrPartition(f"topic {name} does not exist")
     return name, None

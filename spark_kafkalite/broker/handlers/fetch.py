@@ -34,13 +34,14 @@ from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError, NotLeader
 from spark_kafkalite.log.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.hot import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     pack_fetch_response,
     pack_fetch_response_in_slices,
+    parse_fetch,
     parse_fetch_in_slices,
 )
 
@@ -48,6 +49,8 @@ _quiet = QuietLog(logging.getLogger(__name__))
 
 # Partitions that are looked at between two yields: about a millisecond.
 _READ_AT_ONCE = 64
+# Partitions whose answers are packed in one go: as much.
+_PACKED_AT_ONCE = 1000
 # Smaller slices are cheaper to copy than to send as a range of their own.
 _COPIED_BYTES = 4096
 _FIRST_VERSION_WITH_SESSIONS = 7
@@ -58,24 +61,38 @@ def handle(
     context: BrokerContext, request: Request, frame: memoryview, position: int
 ) -> Response | Work[Response | None] | None:
     """Read; return the answer, or None when it comes later, or what takes several slices."""
-    if len(frame) <= SMALL_REQUEST_BYTES:
-        return run_whole(_fetch(context, request, frame, position))
-    return _fetch(context, request, request.keep(frame), position)
+    if len(frame) > SMALL_REQUEST_BYTES:
+        return _in_slices(context, request, request.keep(frame), position)
+    fetch = _each_once(parse_fetch(frame, position, request.api_version))
+    result = _Reading(context, fetch)
+    if _is_without_session(request, fetch):
+        result.read()
+    return _answer(context, request, fetch, result)
 
 
-def _fetch(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
+def _in_slices(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
     fetch = yield from parse_fetch_in_slices(frame, position, request.api_version)
-    if fetch.session_id != 0 and request.api_version >= _FIRST_VERSION_WITH_SESSIONS:
-        code = FetchSessionIdNotFound.code
-        return pack_fetch_response(request.correlation_id, request.api_version, [], error_code=code)  # type: ignore[return-value]
     fetch = _each_once(fetch)
     result = _Reading(context, fetch)
-    yield from result.read()
+    if _is_without_session(request, fetch):
+        yield from result.read_in_slices()
+    return _answer(context, request, fetch, result)
+
+
+def _is_without_session(request: Request, fetch: FetchRequest) -> bool:
+    return fetch.session_id == 0 or request.api_version < _FIRST_VERSION_WITH_SESSIONS
+
+
+def _answer(context: BrokerContext, request: Request, fetch: FetchRequest, result: _Reading) -> Response | None:
+    """Return the answer, or None when it comes later."""
+    if not _is_without_session(request, fetch):
+        code = FetchSessionIdNotFound.code
+        return pack_fetch_response(request.correlation_id, request.api_version, [], error_code=code)  # type: ignore[return-value]
     if result.not_in_memory:
         _read_again(context, request, fetch, result, request.defer())
         return None
     if result.is_enough or fetch.max_wait_ms <= 0 or not fetch.topics:
-        return (yield from _response(context, request, result, None))
+        return _response(context, request, result, None)
     DelayedFetch(context, request, fetch).start(result)
     return None
 
@@ -86,6 +103,8 @@ def _each_once(fetch: FetchRequest) -> FetchRequest:
     Source: FetchRequest.fetchData.
     """
     topics = fetch.topics
+    if len(topics) == 1 and len(topics[0][1]) == 1:
+        return fetch
     if len(topics) == len({name for name, _ in topics}) and all(
         len(asked) == 1 or len(asked) == len({one.partition for one in asked}) for _, asked in topics
     ):
@@ -105,6 +124,7 @@ class _Reading:
         "_may_wait",
         "_replicas",
         "is_enough",
+        "is_long",
         "not_in_memory",
         "old_slices",
         "partitions",
@@ -120,6 +140,8 @@ class _Reading:
         self._left_bytes = min(max(fetch.max_bytes, 0), context.config["fetch.max.bytes"])
         self.size_bytes = 0
         self.is_enough = False
+        # Whether the answer takes more than a millisecond or two to pack.
+        self.is_long = False
         self.slice_count = 0
         self.old_slices: list[LogSlice] = []
         self.not_in_memory: list[NotInMemory] = []
@@ -127,15 +149,30 @@ class _Reading:
         self.topics: list[tuple[str, list[FetchedPartition]]] = []
         self._may_wait = may_wait
 
-    def read(self) -> Work[None]:
-        """Read, in slices."""
-        fetch = self._fetch
+    def read(self) -> None:
+        """Read all partitions at once."""
+        if self._may_wait:
+            self._read_all()
+        else:
+            with without_waiting():
+                self._read_all()
+        self._finish()
+
+    def _read_all(self) -> None:
+        for name, asked in self._fetch.topics:
+            fetched: list[FetchedPartition] = []
+            self.topics.append((name, fetched))
+            self._read_some(name, asked, fetched)
+
+    def read_in_slices(self) -> Work[None]:
+        """Read all partitions."""
+        self.is_long = sum(1 + len(asked) for _, asked in self._fetch.topics) > _PACKED_AT_ONCE
         since = 0
-        for name, asked in fetch.topics:
+        for name, asked in self._fetch.topics:
             fetched: list[FetchedPartition] = []
             self.topics.append((name, fetched))
             for first in range(0, len(asked), _READ_AT_ONCE):
-                some = asked if len(asked) <= _READ_AT_ONCE else asked[first : first + _READ_AT_ONCE]
+                some = asked[first : first + _READ_AT_ONCE]
                 since += len(some)
                 if since > _READ_AT_ONCE:
                     since = 0
@@ -145,7 +182,10 @@ class _Reading:
                 else:
                     with without_waiting():
                         self._read_some(name, some, fetched)
-        if self.size_bytes >= fetch.min_bytes:
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.size_bytes >= self._fetch.min_bytes:
             self.is_enough = True
 
     def _read_some(self, name: str, asked: list[FetchPartition], fetched: list[FetchedPartition]) -> None:
@@ -209,11 +249,11 @@ def _read_again(
 
     def read_anew() -> Work[None]:
         again = _Reading(context, fetch, may_wait=look_ups >= MOST_LOOK_UPS)
-        yield from again.read()
+        yield from again.read_in_slices()
         if again.not_in_memory:
             _read_again(context, request, fetch, again, slot, look_ups + 1)
         else:
-            yield from _response(context, request, again, slot)
+            _response(context, request, again, slot)
 
     missing = result.not_in_memory
 
@@ -231,39 +271,43 @@ def _report(slot: ResponseSlot, _: None, error: BaseException | None) -> None:
         slot.fail("a handler failed")
 
 
-def _response(
-    context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot | None
-) -> Work[Response | None]:
+def _response(context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot | None) -> Response | None:
     """Give the answer: returned when there is no slot, else into the slot; after a read where one is needed."""
     cold = uncached(result.old_slices) if result.old_slices else None
-    if cold:
+    is_long = result.is_long
+    if cold or is_long:
         waiting = request.defer() if slot is None else slot
-        context.io.submit(
-            lambda: read_into_cache(cold),
-            lambda _: _complete_soon(context, request, result, waiting),
-            lambda error: waiting.fail(f"reading a log failed: {error}"),
-            Lane.READ,
-        )
+
+        def pack(_: None = None) -> None:
+            context.slices.start(_pack_into(request, result, waiting), partial(_report, waiting))
+
+        if cold:
+            context.io.submit(
+                lambda: read_into_cache(cold),
+                pack,
+                lambda error: waiting.fail(f"reading a log failed: {error}"),
+                Lane.READ,
+            )
+        else:
+            pack()
         return None
+    _copy_small_slices(result)
+    response = pack_fetch_response(request.correlation_id, request.api_version, result.topics)
     if slot is None:
-        return (yield from _packed(request, result))
-    yield from _complete(request, result, slot)
+        return response  # type: ignore[return-value]
+    slot.complete(response)  # type: ignore[arg-type]
     return None
 
 
-def _complete_soon(context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot) -> None:
-    context.slices.start(_complete(request, result, slot), partial(_report, slot))
+def _pack_into(request: Request, result: _Reading, slot: ResponseSlot) -> Work[None]:
+    _copy_small_slices(result)
+    response = yield from pack_fetch_response_in_slices(request.correlation_id, request.api_version, result.topics)
+    slot.complete(response)  # type: ignore[arg-type]
 
 
-def _complete(request: Request, result: _Reading, slot: ResponseSlot) -> Work[None]:
-    response = yield from _packed(request, result)
-    slot.complete(response)
-
-
-def _packed(request: Request, result: _Reading) -> Work[Response]:
+def _copy_small_slices(result: _Reading) -> None:
     if result.size_bytes and result.slice_count * _COPIED_BYTES >= result.size_bytes:
         result.topics = [(name, [_with_bytes(one) for one in fetched]) for name, fetched in result.topics]
-    return (yield from pack_fetch_response_in_slices(request.correlation_id, request.api_version, result.topics))  # type: ignore[return-value]
 
 
 def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
@@ -281,7 +325,7 @@ class DelayedFetch(DelayedOperation):
     end.
     """
 
-    __slots__ = ("_context", "_fetch", "_is_looking", "_look_again", "_partitions", "_request", "_slot")
+    __slots__ = ("_context", "_fetch", "_is_long", "_is_looking", "_look_again", "_partitions", "_request", "_slot")
 
     def __init__(self, context: BrokerContext, request: Request, fetch: FetchRequest) -> None:
         super().__init__()
@@ -289,6 +333,7 @@ class DelayedFetch(DelayedOperation):
         self._request = request
         self._fetch = fetch
         self._partitions: list[Partition] = []
+        self._is_long = False
         self._is_looking = False
         self._look_again = False
         self._slot = request.defer()
@@ -296,25 +341,33 @@ class DelayedFetch(DelayedOperation):
 
     def start(self, first: _Reading) -> None:
         """Begin to wait on the partitions of the first reading."""
+        self._is_long = first.is_long
         self._partitions = first.partitions
         for partition in self._partitions:
             partition.add_fetch_waiter(self)
         self.start_timer(self._context.loop, self._fetch.max_wait_ms / 1000)
 
     def try_complete(self) -> bool:
+        if not self._is_long:
+            result = _Reading(self._context, self._fetch)
+            result.read()
+            if not (result.is_enough or result.not_in_memory) or not self.finish():
+                return False
+            self._answer(result)
+            return True
         # A look at thousands of partitions takes several slices, in which others may wake this again.
         if self._is_looking:
             self._look_again = True
-            return False
-        self._is_looking = True
-        self._context.slices.start(self._look(), self._looked)
+        else:
+            self._is_looking = True
+            self._context.slices.start(self._look(), self._looked)
         return self.finished
 
     def _look(self) -> Work[None]:
         result = _Reading(self._context, self._fetch)
-        yield from result.read()
+        yield from result.read_in_slices()
         if (result.is_enough or result.not_in_memory) and self.finish():
-            yield from self._answer(result)
+            self._answer(result)
 
     def _looked(self, _: None, error: BaseException | None) -> None:
         self._is_looking = False
@@ -330,14 +383,14 @@ class DelayedFetch(DelayedOperation):
 
     def _last_look(self) -> Work[None]:
         result = _Reading(self._context, self._fetch)
-        yield from result.read()
-        yield from self._answer(result)
+        yield from result.read_in_slices()
+        self._answer(result)
 
-    def _answer(self, result: _Reading) -> Work[None]:
+    def _answer(self, result: _Reading) -> None:
         if result.not_in_memory:
             _read_again(self._context, self._request, self._fetch, result, self._slot)
         else:
-            yield from _response(self._context, self._request, result, self._slot)
+            _response(self._context, self._request, result, self._slot)
 
     def fail(self) -> None:
         self._slot.fail("a handler failed")

@@ -13,8 +13,11 @@ of a new id start anew everywhere. Java clients do the same for themselves.
 
 from __future__ import annotations
 
+import logging
+
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -22,6 +25,8 @@ from spark_kafkalite.errors import (
     TransactionalIdAuthorizationFailed,
 )
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+_quiet = QuietLog(logging.getLogger(__name__))
 
 
 @handles(22, 0, 4)
@@ -34,6 +39,8 @@ async def handle(context: BrokerContext, request: Request, message: InitProducer
         return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
     try:
         producer_id = await context.producer_ids.next_id()
-    except RegistryError:
+    except RegistryError as error:
+        # The API has no field for a text, and the producer asks again until it gives up.
+        _quiet.log(logging.ERROR, "block", "no producer id can be given out: %s", error)
         return InitProducerIdResponse(error_code=CoordinatorNotAvailable.code, producer_id=-1, producer_epoch=-1)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

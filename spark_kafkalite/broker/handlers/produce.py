@@ -23,11 +23,12 @@ an error closes the connection, so that the client looks again where the leader 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from spark_kafkalite.broker.append_queue import AppendOutcome
 from spark_kafkalite.broker.connection import Connection, ResponseSlot
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
 from spark_kafkalite.broker.outbox import Response, as_response
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
@@ -41,12 +42,13 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.records.layout import BatchHeader
-from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.hot import (
     ProducedPartition,
     ProduceRequest,
     pack_produce_response,
     pack_produce_response_in_slices,
+    parse_produce,
     parse_produce_in_slices,
 )
 
@@ -64,46 +66,73 @@ def handle(
     context: BrokerContext, request: Request, frame: memoryview, position: int
 ) -> bytes | Work[Response | None] | None:
     """Append; return the answer, or None when it comes later or there is none, or what takes several slices."""
-    if len(frame) <= _AT_ONCE_BYTES:
+    if len(frame) <= SMALL_REQUEST_BYTES:
+        produce = parse_produce(frame, position, request.api_version)
+    else:
         parsing = parse_produce_in_slices(frame, position, request.api_version)
         try:
             for _ in range(_PARSED_AT_ONCE):
                 next(parsing)
         except StopIteration as parsed:
-            produce: ProduceRequest = parsed.value
-            outcomes = run_whole(_append_all(context, request, produce))
-            return (
-                None
-                if outcomes is None
-                else pack_produce_response(request.correlation_id, request.api_version, outcomes)
-            )
-    return _in_slices(context, request, request.keep(frame), position)
+            produce = parsed.value
+        else:
+            return _in_slices(context, request, request.keep(frame), position)
+        if len(frame) > _AT_ONCE_BYTES:
+            return _in_slices(context, request, request.keep(frame), position)
+    producing = _Producing(context, request, produce)
+    for name, batches in produce.topics:
+        if not producing.append(name, batches, producing.begin(name)):
+            return None
+    if not producing.is_answered_now():
+        return None
+    return pack_produce_response(request.correlation_id, request.api_version, producing.outcomes)
 
 
 def _in_slices(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
     produce = yield from parse_produce_in_slices(frame, position, request.api_version)
-    outcomes = yield from _append_all(context, request, produce)
-    if outcomes is None:
+    producing = _Producing(context, request, produce)
+    for name, batches in produce.topics:
+        produced = producing.begin(name)
+        for batch in batches:
+            yield None
+            if not producing.append(name, (batch,), produced):
+                return None
+    if not producing.is_answered_now():
         return None
-    body = yield from pack_produce_response_in_slices(request.correlation_id, request.api_version, outcomes)
+    body = yield from pack_produce_response_in_slices(request.correlation_id, request.api_version, producing.outcomes)
     return as_response(body)
 
 
-def _append_all(context: BrokerContext, request: Request, produce: ProduceRequest) -> Work[Outcomes | None]:
-    """Append every batch; return the outcomes, None when they come later or nobody wants them."""
-    acks = produce.acks
-    refusal = _refusal(produce)
-    outcomes: Outcomes = []
-    delayed: DelayedProduce | None = None
-    for name, batches in produce.topics:
+class _Producing:
+    """One request on its way through its batches."""
+
+    __slots__ = ("_acks", "_context", "_delayed", "_refusal", "_request", "_timeout_ms", "outcomes")
+
+    def __init__(self, context: BrokerContext, request: Request, produce: ProduceRequest) -> None:
+        self._context = context
+        self._request = request
+        self._acks = produce.acks
+        self._timeout_ms = produce.timeout_ms
+        self._refusal = _refusal(produce)
+        self._delayed: DelayedProduce | None = None
+        self.outcomes: Outcomes = []
+
+    def begin(self, name: str) -> list[ProducedPartition]:
+        """Begin with a topic; return where its outcomes go."""
         produced: list[ProducedPartition] = []
-        outcomes.append((name, produced))
+        self.outcomes.append((name, produced))
+        return produced
+
+    def append(
+        self, name: str, batches: Sequence[tuple[int, memoryview | None]], produced: list[ProducedPartition]
+    ) -> bool:
+        """Append batches; False when the connection has been closed for one that was refused."""
+        context, request, acks = self._context, self._request, self._acks
         for number, records in batches:
-            yield None
             batch = _EMPTY if records is None else records
             try:
-                if refusal is not None:
-                    raise refusal
+                if self._refusal is not None:
+                    raise self._refusal
                 if name in INTERNAL_TOPICS:
                     raise InvalidTopic(f"{name} is the brokers' own; nobody else writes to it")
                 partition = context.replicas.get(TopicPartition(name, number))
@@ -115,23 +144,30 @@ def _append_all(context: BrokerContext, request: Request, produce: ProduceReques
                         if appended.last_offset < partition.acknowledged_end_offset(acks) or acks == 0:
                             produced.append(_success(number, appended, partition))
                             continue
-                        delayed = delayed or DelayedProduce(context, request, acks, outcomes)
-                        delayed.await_acknowledgement(partition, appended, produced)
+                        self._delay().await_acknowledgement(partition, appended, produced)
                         continue
                     header = appended
                 else:
                     header = None
-                delayed = delayed or DelayedProduce(context, request, acks, outcomes)
-                delayed.append_later(partition, batch, header, produced)
+                self._delay().append_later(partition, batch, header, produced)
             except KafkaError as error:
                 produced.append(_failure(number, error))
                 if acks == 0:
                     request.connection.close(f"a produce with acks=0 to {name}-{number} failed: {error}")
-                    return None
-    if delayed is not None:
-        delayed.start(produce.timeout_ms)
-        return None
-    return None if acks == 0 else outcomes
+                    return False
+        return True
+
+    def _delay(self) -> DelayedProduce:
+        if self._delayed is None:
+            self._delayed = DelayedProduce(self._context, self._request, self._acks, self.outcomes)
+        return self._delayed
+
+    def is_answered_now(self) -> bool:
+        """Whether all outcomes are there and wanted; else the answer comes later, or not at all."""
+        if self._delayed is not None:
+            self._delayed.start(self._timeout_ms)
+            return False
+        return self._acks != 0
 
 
 def _refusal(produce: ProduceRequest) -> KafkaError | None:

@@ -27,7 +27,6 @@ async def handle(context: BrokerContext, request: Request, message: SyncGroupReq
     named = message.protocol_type is not None and message.protocol_name is not None
     if request.api_version >= _FIRST_VERSION_WITH_PROTOCOL and not named:
         return SyncGroupResponse(error_code=InconsistentGroupProtocol.code)
-    shares = await context.slices.run(_shares(message))
     waiting = context.groups.sync(
         message.group_id,
         SyncRequest(
@@ -36,7 +35,7 @@ async def handle(context: BrokerContext, request: Request, message: SyncGroupReq
             message.generation_id,
             message.protocol_type,
             message.protocol_name,
-            shares,
+            await context.slices.run(_shares(message)),
         ),
     )
     if not waiting.done():

@@ -20,9 +20,14 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.spark.jobs.layout import NAME_MAX_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class FilesError(KafkaliteError):
+    """The file system refuses, without a reason that it tells."""
 
 
 class FileExists(KafkaliteError):
@@ -37,8 +42,17 @@ class Files(Protocol):
         """The destination as Spark's readers and writers take it."""
         ...
 
+    @property
+    def name_max_bytes(self) -> int:
+        """The longest name of a file or directory that the file system takes."""
+        ...
+
     def exists(self, path: str) -> bool:
         """Say whether a file or directory is there."""
+        ...
+
+    def size_bytes(self, path: str) -> int | None:
+        """Return a file's length, None when there is no such file."""
         ...
 
     def names(self, directory: str) -> list[str]:
@@ -89,8 +103,19 @@ class LocalFiles:
         # stay as they are: Hadoop's Path does not decode percent signs.
         return f"file://{self._root}"
 
+    @property
+    def name_max_bytes(self) -> int:
+        there = next(path for path in (self._root, *self._root.parents) if path.exists())
+        return min(os.pathconf(there, "PC_NAME_MAX"), NAME_MAX_BYTES)
+
     def exists(self, path: str) -> bool:
         return (self._root / path).exists()
+
+    def size_bytes(self, path: str) -> int | None:
+        try:
+            return (self._root / path).stat().st_size
+        except FileNotFoundError:
+            return None
 
     def names(self, directory: str) -> list[str]:
         try:
@@ -151,6 +176,7 @@ class HadoopFiles:
     """A directory of a Hadoop file system, through the driver's JVM. Source: org.apache.hadoop.fs.FileSystem."""
 
     def __init__(self, jvm: Any, configuration: Any, root: str) -> None:
+        self._configuration = configuration
         self._path_class = jvm.org.apache.hadoop.fs.Path
         self._io = jvm.org.apache.commons.io.IOUtils
         given = self._path_class(root.rstrip("/") or "/")
@@ -161,11 +187,22 @@ class HadoopFiles:
     def root(self) -> str:
         return self._root
 
+    @property
+    def name_max_bytes(self) -> int:
+        # HDFS's limit is the name node's to know, and clients cannot ask for it. 0 is none.
+        limit = int(self._configuration.get("dfs.namenode.fs-limits.max-component-length", "0"))
+        return min(limit or NAME_MAX_BYTES, NAME_MAX_BYTES)
+
     def _path(self, path: str) -> Any:
         return self._path_class(f"{self._root}/{path}" if path else self._root)
 
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(self._path(path)))
+
+    def size_bytes(self, path: str) -> int | None:
+        if not self.exists(path):
+            return None
+        return int(self._fs.getFileStatus(self._path(path)).getLen())
 
     def _statuses(self, directory: str) -> Iterator[Any]:
         if self.exists(directory):
@@ -206,9 +243,13 @@ class HadoopFiles:
         # FileSystem.rename answers false, without a reason, both for a target that exists and a source that does not.
         if self._fs.rename(self._path(source), self._path(target)):
             return
+        if not self.exists(source):
+            raise FileNotFoundError(f"{self._root}/{source}")
         if self.exists(target):
             raise FileExists(f"{self._root}/{target} exists already")
-        raise FileNotFoundError(f"{self._root}/{source}")
+        raise FilesError(
+            f"{self._root}/{source} could not be renamed to {target}, and the file system does not say why"
+        )
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(path), True)

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 import time
-from typing import cast
+from typing import Any, cast
 
 import click
 
-from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import IsolationLevel
 from spark_kafkalite.spark.jobs import planning, publish, staging
 from spark_kafkalite.spark.jobs.files import files_for
 from spark_kafkalite.spark.jobs.session import (
-    JobFailed,
+    check_same_topics,
     client_option,
-    log_bounds,
+    failures_in_one_line,
     open_admin,
     parse_client_options,
     start_session,
+    topic_logs,
 )
 
 
@@ -46,6 +46,13 @@ from spark_kafkalite.spark.jobs.session import (
     show_default=True,
     help="When records were deleted before they were loaded: fail, or go on from what is left and say how many.",
 )
+@click.option(
+    "--on-recreated-topic",
+    type=click.Choice(["fail", "earliest"]),
+    default="fail",
+    show_default=True,
+    help="When a topic was deleted and created again since the last run: fail, or load the new one from its start.",
+)
 @click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
 @client_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -56,6 +63,7 @@ def main(
     file_format: str,
     partition_by: str,
     on_out_of_range: str,
+    on_recreated_topic: str,
     recover_only: bool,
     client_options: tuple[str, ...],
     as_json: bool,
@@ -64,13 +72,22 @@ def main(
 
     Files appear as DESTINATION/TOPIC/day=YYYY-MM-DD/TOPIC-PARTITION-FIRST-LAST.parquet with the columns of the Spark
     source, values undecoded. A run killed at any point leaves nothing half-done: the next one completes or drops it.
+
+    The first character of a TOPIC that begins with '_' or '.' is written as %XX in names, because Spark leaves such
+    files out, and names too long for the file system are cut and end in a hash. What a run could not load, and topics
+    that were created again, stand in its manifest.
     """
     options = parse_client_options(client_options)
-    names = [name.strip() for name in topics.split(",") if name.strip()]
-    try:
-        summary = _run(bootstrap_server, names, destination, partition_by, on_out_of_range, recover_only, options)
-    except KafkaliteError as error:
-        raise JobFailed(str(error)) from error
+    names = list(dict.fromkeys(name.strip() for name in topics.split(",") if name.strip()))
+    if not names:
+        raise click.BadParameter(f"{topics!r} names no topic", param_hint="--topic")
+    policies = (
+        cast(planning.OutOfRangePolicy, on_out_of_range),
+        cast(planning.RecreatedPolicy, on_recreated_topic),
+    )
+    with failures_in_one_line():
+        by = cast(staging.PartitionBy, partition_by)
+        summary = _run(bootstrap_server, names, destination, by, policies, recover_only, options)
     click.echo(json.dumps(summary) if as_json else _sentence(summary))
 
 
@@ -78,8 +95,8 @@ def _run(
     bootstrap_server: str,
     topics: list[str],
     destination: str,
-    partition_by: str,
-    on_out_of_range: str,
+    partition_by: staging.PartitionBy,
+    policies: tuple[planning.OutOfRangePolicy, planning.RecreatedPolicy],
     recover_only: bool,
     options: dict[str, str],
 ) -> dict[str, object]:
@@ -90,30 +107,43 @@ def _run(
     summary: dict[str, object] = {
         "destination": files.root,
         "recovered_files": recovery.moved,
+        "renamed_files": recovery.renamed,
         "discarded_runs": list(recovery.discarded),
         "manifest": None,
         "files": 0,
         "records": 0,
         "offsets": 0,
         "lost_offsets": 0,
+        "lost": [],
+        "recreated": [],
+        "adopted_ids": {},
         "records_without_timestamp": 0,
     }
     if recover_only:
         return summary
     with open_admin(bootstrap_server, options) as admin:
-        bounds = log_bounds(admin, topics, IsolationLevel.READ_COMMITTED)
-    loaded = recovery.newest.next_offsets if recovery.newest is not None else {}
-    plan = planning.plan_load(loaded, bounds, cast(planning.OutOfRangePolicy, on_out_of_range))
-    summary["lost_offsets"] = plan.lost
-    if plan.ranges:
+        logs = topic_logs(admin, topics, IsolationLevel.READ_COMMITTED)
+    loaded = recovery.newest.topics if recovery.newest is not None else {}
+    plan = planning.plan_load(loaded, logs, *policies)
+    summary |= {
+        "lost_offsets": plan.lost_offsets,
+        "lost": [each.document() for each in plan.lost],
+        "recreated": [each.document() for each in plan.recreated],
+        "adopted_ids": {topic: plan.topics[topic].topic_id for topic in plan.adopted_ids},
+    }
+    if plan.changes(loaded):
         run = publish.new_run()
         publish.write_plan(files, run, plan)
-        source = {
-            "kafka.bootstrap.servers": bootstrap_server,
-            "kafka.isolation.level": "read_committed",
-            **{f"kafka.{name}": value for name, value in options.items()},
-        }
-        staged = staging.stage(spark, files, run, plan, source, cast(staging.PartitionBy, partition_by))
+        staged = staging.Staged((), 0, 0)
+        if plan.ranges:
+            source = {
+                "kafka.bootstrap.servers": bootstrap_server,
+                "kafka.isolation.level": "read_committed",
+                **{f"kafka.{name}": value for name, value in options.items()},
+            }
+            staged = staging.stage(spark, files, run, plan, source, partition_by)
+            with open_admin(bootstrap_server, options) as admin:
+                check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
         manifest = publish.commit(files, run, plan, staged, recovery.newest)
         summary |= {
             "manifest": manifest.path,
@@ -126,21 +156,40 @@ def _run(
     return summary
 
 
-def _sentence(summary: dict[str, object]) -> str:
+def _sentence(summary: dict[str, Any]) -> str:
     lines = []
     if summary["recovered_files"]:
         lines.append(f"completed an earlier run: {summary['recovered_files']} files moved to their places")
+    if summary["renamed_files"]:
+        lines.append(
+            f"renamed {summary['renamed_files']} files of topics that an older version had put under names that Spark "
+            "does not read"
+        )
     if summary["discarded_runs"]:
-        lines.append(f"dropped what {len(cast(list[str], summary['discarded_runs']))} unfinished run(s) had left")
-    if summary["lost_offsets"]:
-        lines.append(f"WARNING: {summary['lost_offsets']} offsets were deleted from the log before they were loaded")
+        lines.append(f"dropped what {len(summary['discarded_runs'])} unfinished run(s) had left")
+    for topic, topic_id in summary["adopted_ids"].items():
+        lines.append(
+            f"topic {topic}: the manifests do not say which topic of this name was loaded; the one that is there now, "
+            f"with id {topic_id}, is taken for it; if it has been created again since, load it into another destination"
+        )
+    for topic in summary["recreated"]:
+        lines.append(
+            f"WARNING: topic {topic['topic']} was deleted and created again (id {topic['earlier_id'] or 'not known'}, "
+            f"now {topic['id'] or 'not known'}); loading the new one from its start"
+        )
+    for lost in summary["lost"]:
+        lines.append(
+            f"WARNING: {lost['topic']}-{lost['partition']}: {lost['offsets']} offsets, {lost['start']} to "
+            f"{lost['until'] - 1}, were deleted from the log before they were loaded"
+        )
     if summary["records_without_timestamp"]:
         lines.append(f"{summary['records_without_timestamp']} records had no timestamp and lie under day=1969-12-31")
-    if summary["manifest"] is None:
-        lines.append(f"nothing new for {summary['destination']}")
-    else:
+    if summary["files"]:
         lines.append(
             f"loaded {summary['records']} records into {summary['files']} files under {summary['destination']} "
             f"({summary['manifest']})"
         )
+    else:
+        noted = f" ({summary['manifest']})" if summary["manifest"] is not None else ""
+        lines.append(f"nothing new for {summary['destination']}{noted}")
     return "\n".join(lines)

@@ -1,27 +1,36 @@
-"""What a load has published: the manifests under ``_kafkalite/manifests`` and the file names that they speak of.
+"""What a load has published: the manifests under ``_kafkalite/manifests``.
 
 A manifest is the commit record of one run: ``_kafkalite/manifests/N.json``, N counting from 1 in 20 digits. It names
-every file of the run by its staged and its final path, with the records and offsets in it, and carries the next offset
-to load for every partition ever loaded, so that the newest manifest alone tells a run where to go on. The rename that
-makes it appear is the commit; the files' moves that follow can be done again by anybody (``publish``).
+every file of the run by its staged and its final path, with the records, offsets and bytes in it. For every topic ever
+loaded it carries the topic's id and the next offset to load of each partition, so that the newest manifest alone tells
+a run where to go on. It says what the run could not load (``lost``), which topics had been deleted and created again
+since the run before (``recreated``), and whose ids were not known before (``adopted_ids``). The rename that makes it
+appear is the commit; the files' moves that follow can be done again by anybody (``publish``).
 
-Pure: no file system, no Spark. JSON, UTF-8; ``format`` is 1 and a reader refuses any other.
+JSON, UTF-8. ``format`` is 2, and a reader refuses what is newer. Format 1 is read, too. It has no ids, no lost ranges
+and no sizes, and kept topics whose names programs take for hidden ones under those names: such a file's ``final`` here
+is the path that it has to be given (``publish.show_hidden_files``), and ``hidden_final`` the one in the manifest.
+
+Pure: no file system, no Spark.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any, Final
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.jobs.layout import directory_name, file_name, is_hidden
 
-FORMAT = 1
-HOME = "_kafkalite"
-MANIFESTS = f"{HOME}/manifests"
-STAGING = f"{HOME}/staging"
-_DIGITS = 20
+FORMAT: Final = 2
+_FORMAT_WITHOUT_IDS: Final = 1
+HOME: Final = "_kafkalite"
+MANIFESTS: Final = f"{HOME}/manifests"
+STAGING: Final = f"{HOME}/staging"
+_DIGITS: Final = 20
 
 NextOffsets = dict[TopicPartition, int]
 
@@ -32,7 +41,10 @@ class ManifestError(KafkaliteError):
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """One data file. ``first_offset`` and ``last_offset`` are those of records in it, both inclusive."""
+    """One data file. ``first_offset`` and ``last_offset`` are those of records in it, both inclusive.
+
+    ``size_bytes`` is None in manifests of format 1, ``hidden_final`` None but in some of theirs.
+    """
 
     staged: str
     final: str
@@ -41,19 +53,81 @@ class PublishedFile:
     first_offset: int
     last_offset: int
     records: int
+    size_bytes: int | None = None
+    hidden_final: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTopic:
+    """Where the next run goes on in a topic. ``next_offsets`` by partition are exclusive ends of what was loaded.
+
+    ``topic_id`` is Kafka's text of it, None when it is not known. ``earlier_ids`` are those of the topics of the same
+    name that were loaded before this one, oldest first.
+    """
+
+    topic_id: str | None
+    next_offsets: Mapping[int, int]
+    earlier_ids: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Offsets that left the log before they were loaded: ``start`` inclusive, ``until`` exclusive."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+    @property
+    def offsets(self) -> int:
+        return self.until - self.start
+
+    def document(self) -> dict[str, Any]:
+        """Return the range as it stands in plans, manifests and results."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "start": self.start,
+            "until": self.until,
+            "offsets": self.offsets,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RecreatedTopic:
+    """A topic that was deleted and created again; what it held from ``earlier_next_offsets`` on was never loaded."""
+
+    topic: str
+    earlier_id: str | None
+    topic_id: str | None
+    earlier_next_offsets: Mapping[int, int]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as it stands in plans, manifests and results."""
+        return {
+            "topic": self.topic,
+            "earlier_id": self.earlier_id,
+            "id": self.topic_id,
+            "earlier_next_offsets": _offsets_document(self.earlier_next_offsets),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One run's commit record. ``next_offsets`` are exclusive ends: the first offset that the next run will load."""
+    """One run's commit record. ``topics`` are all that were ever loaded, by name."""
 
     number: int
     run: str
     created: str
     files: tuple[PublishedFile, ...]
-    next_offsets: NextOffsets
+    topics: Mapping[str, LoadedTopic]
     records: int
     records_without_timestamp: int
+    lost: tuple[LostRange, ...] = ()
+    recreated: tuple[RecreatedTopic, ...] = ()
+    adopted_ids: tuple[str, ...] = ()
+    format: int = FORMAT
 
     @property
     def path(self) -> str:
@@ -63,10 +137,22 @@ class Manifest:
     def staging(self) -> str:
         return staging_path(self.run)
 
+    @property
+    def may_have_hidden_files(self) -> bool:
+        """Whether this and older manifests may name files that lie under hidden names."""
+        return self.format == _FORMAT_WITHOUT_IDS
+
+    @property
+    def next_offsets(self) -> NextOffsets:
+        """The first offset, for each partition, that the next run will load."""
+        return {
+            TopicPartition(topic, partition): offset
+            for topic, loaded in self.topics.items()
+            for partition, offset in loaded.next_offsets.items()
+        }
+
     def to_json(self) -> str:
-        offsets: dict[str, dict[str, int]] = {}
-        for topic_partition, offset in sorted(self.next_offsets.items()):
-            offsets.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offset
+        """Return the manifest's text, in format 2."""
         document = {
             "format": FORMAT,
             "number": self.number,
@@ -74,8 +160,23 @@ class Manifest:
             "created": self.created,
             "records": self.records,
             "records_without_timestamp": self.records_without_timestamp,
-            "next_offsets": offsets,
-            "files": [asdict(file) for file in self.files],
+            "topics": {topic: _topic_document(loaded) for topic, loaded in sorted(self.topics.items())},
+            "lost": [each.document() for each in self.lost],
+            "recreated": [each.document() for each in self.recreated],
+            "adopted_ids": list(self.adopted_ids),
+            "files": [
+                {
+                    "staged": file.staged,
+                    "final": file.final,
+                    "topic": file.topic,
+                    "partition": file.partition,
+                    "first_offset": file.first_offset,
+                    "last_offset": file.last_offset,
+                    "records": file.records,
+                    "size_bytes": file.size_bytes,
+                }
+                for file in self.files
+            ],
         }
         return json.dumps(document, indent=1) + "\n"
 
@@ -84,27 +185,85 @@ def read_manifest(text: str, path: str) -> Manifest:
     """Return the manifest in ``text``. Raises ManifestError naming ``path`` for anything that is not one."""
     try:
         document = json.loads(text)
-        if document["format"] != FORMAT:
-            raise ManifestError(f"{path}: format {document['format']!r} is not {FORMAT}; a newer version wrote it")
+        written = document["format"]
+        if written not in (_FORMAT_WITHOUT_IDS, FORMAT):
+            raise ManifestError(
+                f"{path}: format {written!r} is neither {_FORMAT_WITHOUT_IDS} nor {FORMAT}: a newer version wrote it; "
+                "use that version, or a newer one, with this destination"
+            )
+        with_ids = written == FORMAT
+        files = tuple(PublishedFile(**file) for file in document["files"])
         return Manifest(
             number=document["number"],
             run=document["run"],
             created=document["created"],
-            files=tuple(PublishedFile(**file) for file in document["files"]),
-            next_offsets=_next_offsets(document["next_offsets"]),
+            files=files if with_ids else tuple(_with_visible_name(file) for file in files),
+            topics=_topics(document["topics"]) if with_ids else _topics_without_ids(document["next_offsets"]),
             records=document["records"],
             records_without_timestamp=document["records_without_timestamp"],
+            lost=_lost(document["lost"]) if with_ids else (),
+            recreated=_recreated(document["recreated"]) if with_ids else (),
+            adopted_ids=tuple(document["adopted_ids"]) if with_ids else (),
+            format=written,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(f"{path} is not a manifest of this program: {error}") from error
+        raise ManifestError(f"{path} is not a manifest of this program: {error!r}") from error
 
 
-def _next_offsets(document: Mapping[str, Mapping[str, int]]) -> NextOffsets:
+def _topic_document(loaded: LoadedTopic) -> dict[str, Any]:
     return {
-        TopicPartition(topic, int(partition)): offset
-        for topic, partitions in document.items()
-        for partition, offset in partitions.items()
+        "id": loaded.topic_id,
+        "earlier_ids": list(loaded.earlier_ids),
+        "next_offsets": _offsets_document(loaded.next_offsets),
     }
+
+
+def _offsets_document(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _offsets(document: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in document.items()}
+
+
+def _topics(document: Mapping[str, Mapping[str, Any]]) -> dict[str, LoadedTopic]:
+    return {
+        topic: LoadedTopic(each["id"], _offsets(each["next_offsets"]), tuple(each["earlier_ids"]))
+        for topic, each in document.items()
+    }
+
+
+def _topics_without_ids(document: Mapping[str, Mapping[str, int]]) -> dict[str, LoadedTopic]:
+    return {topic: LoadedTopic(None, _offsets(offsets)) for topic, offsets in document.items()}
+
+
+def _lost(document: list[Mapping[str, Any]]) -> tuple[LostRange, ...]:
+    return tuple(LostRange(each["topic"], each["partition"], each["start"], each["until"]) for each in document)
+
+
+def _recreated(document: list[Mapping[str, Any]]) -> tuple[RecreatedTopic, ...]:
+    return tuple(
+        RecreatedTopic(each["topic"], each["earlier_id"], each["id"], _offsets(each["earlier_next_offsets"]))
+        for each in document
+    )
+
+
+def _with_visible_name(file: PublishedFile) -> PublishedFile:
+    """Return a file of format 1 with the path that it would have today, if it is one that programs do not see."""
+    if not is_hidden(file.topic):
+        return file
+    times = file.final.split("/")[1:-1]
+    name = file_name(file.topic, file.partition, file.first_offset, file.last_offset)
+    return PublishedFile(
+        staged=file.staged,
+        final="/".join([directory_name(file.topic), *times, name]),
+        topic=file.topic,
+        partition=file.partition,
+        first_offset=file.first_offset,
+        last_offset=file.last_offset,
+        records=file.records,
+        hidden_final=file.final,
+    )
 
 
 def manifest_path(number: int) -> str:
@@ -121,8 +280,3 @@ def manifest_numbers(names: list[str]) -> list[int]:
 def staging_path(run: str) -> str:
     """Return the staging directory of a run."""
     return f"{STAGING}/{run}"
-
-
-def file_name(topic: str, partition: int, first_offset: int, last_offset: int, suffix: str = ".parquet") -> str:
-    """Return a data file's published name; both offsets inclusive, in 20 digits so that names sort by offset."""
-    return f"{topic}-{partition}-{first_offset:0{_DIGITS}d}-{last_offset:0{_DIGITS}d}{suffix}"

@@ -4,21 +4,28 @@ A range starts at the next offset of the newest manifest, or at the log start of
 and ends at the log end (the last stable offset) as it was when the plan was made. The plan is written down before
 anything is read, so a task that is run again reads the same range.
 
-A start that has left the log is never jumped over in silence: records between it and the log start offset are gone,
-and the caller's policy says whether that fails the run (the default) or is reported and loaded from what is left.
+Nothing is jumped over in silence, and the caller's policies say whether it fails the run (the default) or is reported
+and written into the manifest:
+
+- A start that has left the log: records between it and the log start offset are gone.
+- A topic that was deleted and created again: its offsets begin anew, and those of the last run say nothing about it.
+  Its id tells. Where an id is not known (manifests of format 1, clusters older than Kafka 2.8) only a log that ends
+  before the last run's end, or a partition that is gone, shows it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.jobs.manifest import LoadedTopic, LostRange, RecreatedTopic
 
 OutOfRangePolicy = Literal["fail", "earliest"]
+RecreatedPolicy = Literal["fail", "earliest"]
 
 
 class PlanError(KafkaliteError):
@@ -31,6 +38,14 @@ class LogBounds:
 
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLogs:
+    """What the cluster holds of some topics. ``topic_ids`` in Kafka's text; a topic without one is not in it."""
+
+    bounds: Mapping[TopicPartition, LogBounds]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +63,47 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run's ranges, none empty, in partition order; ``lost`` counts offsets deleted before they were loaded."""
+    """A run's ranges, none empty, in partition order, and what its manifest is going to say of its topics.
+
+    ``topics`` is where the run after this one goes on. ``adopted_ids`` are topics loaded before, whose id was not known
+    until now.
+    """
 
     ranges: tuple[OffsetRange, ...]
-    lost: int = 0
+    topics: Mapping[str, LoadedTopic] = field(default_factory=dict)
+    lost: tuple[LostRange, ...] = ()
+    recreated: tuple[RecreatedTopic, ...] = ()
+    adopted_ids: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         return sum(item.size for item in self.ranges)
 
+    @property
+    def lost_offsets(self) -> int:
+        return sum(item.offsets for item in self.lost)
+
+    def changes(self, loaded: Mapping[str, LoadedTopic]) -> bool:
+        """Say whether there is anything to publish, records or not, for a destination that holds ``loaded``."""
+        return any(loaded.get(topic) != state for topic, state in self.topics.items())
+
     def to_json(self) -> str:
-        ranges = [
-            {
-                "topic": r.topic_partition.topic,
-                "partition": r.topic_partition.partition,
-                "start": r.start,
-                "until": r.until,
-            }
-            for r in self.ranges
-        ]
-        return json.dumps({"ranges": ranges, "lost": self.lost}, indent=1) + "\n"
+        """Return the plan's text, as it is written down before anything is read."""
+        document = {
+            "ranges": [
+                {
+                    "topic": r.topic_partition.topic,
+                    "partition": r.topic_partition.partition,
+                    "start": r.start,
+                    "until": r.until,
+                }
+                for r in self.ranges
+            ],
+            "topic_ids": {topic: state.topic_id for topic, state in self.topics.items()},
+            "lost": [each.document() for each in self.lost],
+            "recreated": [each.document() for each in self.recreated],
+        }
+        return json.dumps(document, indent=1) + "\n"
 
     def spark_options(self) -> dict[str, str]:
         """Return the source options that read exactly these ranges."""
@@ -87,52 +123,116 @@ class Plan:
 
 
 def plan_load(
-    loaded: Mapping[TopicPartition, int],
-    bounds: Mapping[TopicPartition, LogBounds],
+    loaded: Mapping[str, LoadedTopic],
+    logs: TopicLogs,
     on_out_of_range: OutOfRangePolicy = "fail",
+    on_recreated_topic: RecreatedPolicy = "fail",
 ) -> Plan:
     """Return what is in the log and not yet loaded.
 
-    Raises PlanError when the next offset of a partition lies outside its log: always beyond the end (the topic was
-    made anew or truncated), and before the start unless ``on_out_of_range`` is ``earliest``.
+    Raises PlanError when the next offset of a partition lies beyond the end of its log, when it lies before the start
+    unless ``on_out_of_range`` is ``earliest``, and for a topic that was deleted and created again unless
+    ``on_recreated_topic`` is ``earliest``: the new one is loaded from its log start then.
     """
     ranges: list[OffsetRange] = []
-    lost = 0
-    for topic_partition, log in sorted(bounds.items()):
-        start = loaded.get(topic_partition, log.start)
-        if start > log.end:
-            raise PlanError(
-                f"{topic_partition}: the last run ended at offset {start}, but the log now ends at {log.end}: the "
-                "topic was deleted and made again, or truncated; load it into another destination"
-            )
-        if start < log.start:
-            if on_out_of_range == "fail":
+    lost: list[LostRange] = []
+    recreated: list[RecreatedTopic] = []
+    adopted: list[str] = []
+    topics: dict[str, LoadedTopic] = {}
+    for topic, logs_of_topic in _by_topic(logs.bounds).items():
+        found_id = logs.topic_ids.get(topic)
+        before = loaded.get(topic, LoadedTopic(found_id, {}))
+        reason = _recreation(topic, before, found_id, logs_of_topic)
+        if reason is not None:
+            if on_recreated_topic == "fail":
                 raise PlanError(
-                    f"{topic_partition}: the last run ended at offset {start}, but the log now starts at {log.start}: "
-                    f"{log.start - start} offsets were deleted before they were loaded; run with "
-                    "--on-out-of-range earliest to go on without them"
+                    f"{reason}; run with --on-recreated-topic earliest to load the topic from its start, beside what "
+                    "was loaded of the earlier one, or load it into another destination"
                 )
-            lost += log.start - start
-            start = log.start
-        if start < log.end:
-            ranges.append(OffsetRange(topic_partition, start, log.end))
-    return Plan(tuple(ranges), lost)
+            recreated.append(RecreatedTopic(topic, before.topic_id, found_id, before.next_offsets))
+            before = LoadedTopic(found_id, {}, (*before.earlier_ids, before.topic_id))
+        elif before.topic_id is None and found_id is not None:
+            adopted.append(topic)
+        for partition, log in logs_of_topic.items():
+            topic_partition = TopicPartition(topic, partition)
+            start = before.next_offsets.get(partition, log.start)
+            if start > log.end:
+                raise PlanError(
+                    f"{topic_partition}: the last run ended at offset {start}, but the log now ends at {log.end}, and "
+                    "the topic is the same: a new leader does not know its end yet (run again), or the log was "
+                    "truncated (load the topic into another destination)"
+                )
+            if start < log.start:
+                if on_out_of_range == "fail":
+                    raise PlanError(
+                        f"{topic_partition}: the last run ended at offset {start}, but the log now starts at "
+                        f"{log.start}: {log.start - start} offsets were deleted before they were loaded; run with "
+                        "--on-out-of-range earliest to go on without them"
+                    )
+                lost.append(LostRange(topic, partition, start, log.start))
+                start = log.start
+            if start < log.end:
+                ranges.append(OffsetRange(topic_partition, start, log.end))
+        topics[topic] = LoadedTopic(
+            before.topic_id if found_id is None else found_id,
+            {**before.next_offsets, **{partition: log.end for partition, log in logs_of_topic.items()}},
+            before.earlier_ids,
+        )
+    return Plan(tuple(ranges), topics, tuple(lost), tuple(recreated), tuple(adopted))
+
+
+def _by_topic(bounds: Mapping[TopicPartition, LogBounds]) -> dict[str, dict[int, LogBounds]]:
+    topics: dict[str, dict[int, LogBounds]] = {}
+    for (topic, partition), log in sorted(bounds.items()):
+        topics.setdefault(topic, {})[partition] = log
+    return topics
+
+
+def _recreation(
+    topic: str, before: LoadedTopic, found_id: str | None, logs_of_topic: Mapping[int, LogBounds]
+) -> str | None:
+    """Say why the topic is not the one that was loaded before; None when nothing speaks against it.
+
+    Raises PlanError for one that was loaded before the last: another cluster is being asked, or was.
+    """
+    if before.topic_id is not None and found_id is not None:
+        if found_id == before.topic_id:
+            return None
+        changed = (
+            f"topic {topic}: the last run loaded the topic with id {before.topic_id}, but its id now is {found_id}"
+        )
+        if found_id in before.earlier_ids:
+            raise PlanError(
+                f"{changed}, which was loaded before that one: two clusters have a topic of this name; check "
+                "--bootstrap-server, and load each cluster into a destination of its own"
+            )
+        return f"{changed}: it was deleted and created again, or this is another cluster"
+    for partition, start in sorted(before.next_offsets.items()):
+        log = logs_of_topic.get(partition)
+        if log is None:
+            return f"{topic}-{partition} was loaded up to offset {start}, and is gone: the topic was created again"
+        if start > log.end:
+            return (
+                f"{topic}-{partition}: the last run ended at offset {start}, but the log now ends at {log.end}: the "
+                "topic was deleted and created again, or truncated"
+            )
+    return None
 
 
 def plan_replay(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-    bounds: Mapping[TopicPartition, LogBounds],
+    logs: TopicLogs,
 ) -> Plan:
     """Return the ranges between two asked-for positions; partitions without an end go to the log's end.
 
     Raises PlanError when a start or end lies outside the log, or a start beyond its end.
     """
-    unknown = sorted(str(item) for item in {*starts, *ends} - set(bounds))
+    unknown = sorted(str(item) for item in {*starts, *ends} - set(logs.bounds))
     if unknown:
         raise PlanError(f"no such partition: {', '.join(unknown)}")
     ranges: list[OffsetRange] = []
-    for topic_partition, log in sorted(bounds.items()):
+    for topic_partition, log in sorted(logs.bounds.items()):
         start = starts.get(topic_partition, log.start)
         until = ends.get(topic_partition, log.end)
         for name, offset in (("start", start), ("end", until)):
@@ -145,4 +245,11 @@ def plan_replay(
             raise PlanError(f"{topic_partition}: the start {start} lies beyond the end {until}")
         if start < until:
             ranges.append(OffsetRange(topic_partition, start, until))
-    return Plan(tuple(ranges))
+    topics = {
+        topic: LoadedTopic(
+            logs.topic_ids.get(topic),
+            {partition: ends.get(TopicPartition(topic, partition), log.end) for partition, log in partitions.items()},
+        )
+        for topic, partitions in _by_topic(logs.bounds).items()
+    }
+    return Plan(tuple(ranges), topics)

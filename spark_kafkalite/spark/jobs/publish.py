@@ -12,17 +12,20 @@ deletes it, so the first fails; two that commit the same number cannot both: the
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
 from spark_kafkalite.spark.jobs.files import FileExists, Files
 from spark_kafkalite.spark.jobs.manifest import (
+    HOME,
     MANIFESTS,
     STAGING,
+    LoadedTopic,
     Manifest,
     ManifestError,
-    NextOffsets,
+    PublishedFile,
     manifest_numbers,
     manifest_path,
     read_manifest,
@@ -34,11 +37,15 @@ from spark_kafkalite.spark.jobs.staging import Staged
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What :func:`recover` found: the newest manifest, files that it moved, dead runs whose leftovers it deleted."""
+    """What :func:`recover` found: the newest manifest, files that it moved, dead runs whose leftovers it deleted.
+
+    ``renamed`` counts the files that :func:`show_hidden_files` renamed.
+    """
 
     newest: Manifest | None
     moved: int
     discarded: tuple[str, ...]
+    renamed: int = 0
 
 
 def new_run() -> str:
@@ -55,14 +62,28 @@ def newest_manifest(files: Files) -> Manifest | None:
     return read_manifest(files.read(path), path)
 
 
+def manifests(files: Files) -> Iterator[Manifest]:
+    """Return all committed manifests, oldest first. Raises ManifestError."""
+    for number in manifest_numbers(files.names(MANIFESTS)):
+        path = manifest_path(number)
+        yield read_manifest(files.read(path), path)
+
+
 def recover(files: Files) -> Recovery:
-    """Complete the last committed run and delete what runs that never committed have left behind."""
+    """Complete the last committed run and delete what runs that never committed have left behind.
+
+    Also gives files of older versions the names that they have today, see :func:`show_hidden_files`.
+    """
     newest = newest_manifest(files)
+    renamed = 0
+    if newest is not None and newest.may_have_hidden_files:
+        renamed = show_hidden_files(files, [file for manifest in manifests(files) for file in manifest.files])
     moved = move_files(files, newest) if newest is not None and files.exists(newest.staging) else 0
     left = files.names(STAGING)
     for run in left:
         files.delete(staging_path(run))
-    return Recovery(newest, moved, tuple(run for run in left if newest is None or run != newest.run))
+    discarded = tuple(run for run in left if newest is None or run != newest.run)
+    return Recovery(newest, moved, discarded, renamed)
 
 
 def write_plan(files: Files, run: str, plan: Plan) -> None:
@@ -73,47 +94,113 @@ def write_plan(files: Files, run: str, plan: Plan) -> None:
 def commit(files: Files, run: str, plan: Plan, staged: Staged, previous: Manifest | None) -> Manifest:
     """Publish a staged run: write its manifest (the commit), move its files, delete its staging directory.
 
-    Raises ManifestError when another run committed in the meantime; nothing of this run is published then.
+    Raises ManifestError when another run committed in the meantime, and when a file's place is taken; nothing of this
+    run is published then.
     """
-    next_offsets: NextOffsets = dict(previous.next_offsets) if previous is not None else {}
-    next_offsets.update({r.topic_partition: r.until for r in plan.ranges})
+    loaded: Mapping[str, LoadedTopic] = previous.topics if previous is not None else {}
     manifest = Manifest(
         number=previous.number + 1 if previous is not None else 1,
         run=run,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         files=staged.files,
-        next_offsets=next_offsets,
+        topics={**loaded, **plan.topics},
         records=staged.records,
         records_without_timestamp=staged.records_without_timestamp,
+        lost=plan.lost,
+        recreated=plan.recreated,
+        adopted_ids=plan.adopted_ids,
     )
+    overtaken = ManifestError(
+        f"another run published manifest {manifest.number} under {files.root} while this one was working; "
+        "nothing of this run was published; run again"
+    )
+    if files.exists(manifest.path):
+        raise overtaken
+    _check_places(files, manifest)
     try:
         files.write_new(manifest.path, manifest.to_json())
     except FileExists:
-        raise ManifestError(
-            f"another run published manifest {manifest.number} under {files.root} while this one was working; "
-            "nothing of this run was published; run again"
-        ) from None
+        raise overtaken from None
     move_files(files, manifest)
     files.delete(manifest.staging)
     return manifest
 
 
+def _check_places(files: Files, manifest: Manifest) -> None:
+    """Raise ManifestError unless every file's place is free: after the commit it would be too late."""
+    by_place: dict[str, PublishedFile] = {}
+    for file in manifest.files:
+        other = by_place.setdefault(file.final, file)
+        if other is not file:
+            raise ManifestError(
+                f"{file.staged} and {other.staged} would both become {file.final}; nothing was published"
+            )
+        if files.exists(file.final):
+            raise ManifestError(
+                f"{file.final} is under {files.root} already, and no manifest names it; nothing was published: move it "
+                "away, or load into another destination"
+            )
+    by_folded: dict[str, str] = {}
+    for topic in manifest.topics:
+        other_topic = by_folded.setdefault(topic.lower(), topic)
+        # The run's own staging directory exists; under another case it does only where case makes no difference.
+        if other_topic != topic and files.exists(manifest.staging.upper()):
+            raise ManifestError(
+                f"topics {other_topic} and {topic} differ in case only, which {files.root} does not tell apart; "
+                "nothing was published: load them into destinations of their own"
+            )
+
+
 def move_files(files: Files, manifest: Manifest) -> int:
     """Move the manifest's staged files to their final names and return how many were still to be moved.
 
-    Raises ManifestError when a file is in neither place.
+    Raises ManifestError when a file is in neither place, or its place holds another one.
     """
     moved = 0
     for file in manifest.files:
-        # Once the final name is there the move was made: staged files and their final names are one to one.
-        if files.exists(file.final):
+        if files.exists(file.final) and not files.exists(file.staged):
             continue
         try:
             files.rename_new(file.staged, file.final)
+        except FileExists:
+            raise ManifestError(
+                f"{manifest.path} (run {manifest.run}) names {file.final}, but another file has that name under "
+                f"{files.root}, and the run's own is at {file.staged}: move the other one away and run again"
+            ) from None
         except FileNotFoundError:
             raise ManifestError(
-                f"{manifest.path} names {file.final}, which is neither there nor at {file.staged} under {files.root}: "
-                "somebody deleted it; restore it, or remove it from the manifest"
+                f"{manifest.path} (run {manifest.run}) names {file.final}, which is neither there nor at {file.staged} "
+                f"under {files.root}: somebody deleted it; restore it, or remove it from the manifest and lower the "
+                f"manifest's records by {file.records}"
             ) from None
         moved += 1
     return moved
+
+
+def show_hidden_files(files: Files, published: Iterable[PublishedFile]) -> int:
+    """Give files that an older version published under names that programs leave out the names of today.
+
+    Each is one rename, and one that was made already is skipped, so this may be stopped and done again, also by
+    several at once. Returns how many files were renamed; what is in neither place is left to those who need it.
+    """
+    renamed = 0
+    directories: set[str] = set()
+    for file in published:
+        if file.hidden_final is None:
+            continue
+        directory = file.hidden_final.rpartition("/")[0]
+        while directory and directory != HOME:
+            directories.add(directory)
+            directory = directory.rpartition("/")[0]
+        if files.exists(file.final):
+            continue
+        try:
+            files.rename_new(file.hidden_final, file.final)
+        except (FileNotFoundError, FileExists):
+            continue
+        renamed += 1
+    # Also those that are empty because this was stopped before.
+    for directory in sorted(directories, reverse=True):
+        if files.exists(directory) and not files.names(directory):
+            files.delete(directory)
+    return renamed

@@ -2,7 +2,8 @@
 
 The range is given by time or by offset and is planned before anything is read. Into a topic, records keep key, value,
 headers and timestamp, and their partition when the target has as many partitions; into files, they go through the same
-stage and commit as a load, into a destination that holds nothing yet.
+stage and commit as a load, into a destination that holds nothing yet. A topic has no such commit: every run writes, and
+one that is run again writes records again.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import cast
 import click
 
 from spark_kafkalite.client.admin import Admin
-from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.jobs import planning, publish, staging
 from spark_kafkalite.spark.jobs.files import files_for
-from spark_kafkalite.spark.jobs.planning import LogBounds, Plan, PlanError
+from spark_kafkalite.spark.jobs.planning import LogBounds, Plan, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.session import (
-    JobFailed,
+    check_same_topics,
     client_option,
-    log_bounds,
+    failures_in_one_line,
     open_admin,
     parse_client_options,
     start_session,
+    topic_logs,
 )
 
 
@@ -69,7 +70,7 @@ class PartitionOffsets(click.ParamType[dict[int, int]]):
 @click.option("--from-offsets", type=PartitionOffsets(), help="First offset by partition: '{\"0\": 120}'.")
 @click.option("--to-timestamp", type=Instant(), help="End, exclusive; default is the end of the log.")
 @click.option("--to-offsets", type=PartitionOffsets(), help="End by partition, exclusive.")
-@click.option("--to-topic", help="Topic to write the records to; it must exist.")
+@click.option("--to-topic", help="Topic to write the records to, again at each run; it must exist.")
 @click.option("--destination", help="Directory to write the records to; it must hold no manifest yet.")
 @click.option(
     "--partition-by",
@@ -97,6 +98,9 @@ def main(
 
     The range is in log order: with timestamps it starts, in each partition, at the first record whose timestamp is at
     or after the one given, and runs to the first at or after the end. Records may be out of time order inside it.
+
+    Every replay into a topic writes: run twice, or run again after one that failed, it writes records twice. Replay
+    again into an empty topic. A directory that holds published files is refused.
     """
     _exactly_one("--from-timestamp", from_timestamp, "--from-offsets", from_offsets)
     _exactly_one("--to-topic", to_topic, "--destination", destination)
@@ -105,25 +109,24 @@ def main(
     if to_topic == topic:
         raise click.UsageError(f"--to-topic {to_topic}: a topic cannot be replayed into itself")
     options = parse_client_options(client_options)
-    try:
+    with failures_in_one_line():
         with open_admin(bootstrap_server, options) as admin:
-            bounds = log_bounds(admin, [topic], IsolationLevel.READ_COMMITTED)
-            starts = _positions(admin, topic, bounds, from_timestamp, from_offsets)
-            ends = _positions(admin, topic, bounds, to_timestamp, to_offsets)
-            same_partitions = to_topic is not None and len(bounds) == len(
-                log_bounds(admin, [to_topic], IsolationLevel.READ_UNCOMMITTED)
+            logs = topic_logs(admin, [topic], IsolationLevel.READ_COMMITTED)
+            starts = _positions(admin, topic, logs.bounds, from_timestamp, from_offsets)
+            ends = _positions(admin, topic, logs.bounds, to_timestamp, to_offsets)
+            same_partitions = to_topic is not None and len(logs.bounds) == len(
+                topic_logs(admin, [to_topic], IsolationLevel.READ_UNCOMMITTED).bounds
             )
         summary = _run(
             bootstrap_server,
-            planning.plan_replay(starts, ends, bounds),
+            planning.plan_replay(starts, ends, logs),
+            logs,
             to_topic,
             same_partitions,
             destination,
             cast(staging.PartitionBy, partition_by),
             options,
         )
-    except KafkaliteError as error:
-        raise JobFailed(str(error)) from error
     click.echo(json.dumps(summary) if as_json else f"replayed {summary['records']} records to {summary['target']}")
 
 
@@ -151,6 +154,7 @@ def _positions(
 def _run(
     bootstrap_server: str,
     plan: Plan,
+    logs: TopicLogs,
     to_topic: str | None,
     same_partitions: bool,
     destination: str | None,
@@ -168,6 +172,8 @@ def _run(
             columns = ["key", "value", "headers", "timestamp", *(["partition"] if same_partitions else [])]
             writer = frame.select(*columns).write.format("kafkalite").options(**connection)
             writer.option("topic", to_topic).mode("append").save()
+            with open_admin(bootstrap_server, options) as admin:
+                check_same_topics(admin, logs.topic_ids, f"what was written to topic {to_topic} is not what was asked")
             records = plan.size
     elif destination is not None:
         files = files_for(spark, destination)
@@ -178,6 +184,8 @@ def _run(
             run = publish.new_run()
             publish.write_plan(files, run, plan)
             staged = staging.stage(spark, files, run, plan, source, partition_by)
+            with open_admin(bootstrap_server, options) as admin:
+                check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
             records = publish.commit(files, run, plan, staged, None).records
     return {
         "target": to_topic or destination,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from spark_kafkalite.client.cluster import EARLIEST, LATEST
-from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, TopicPartition
-from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError
+from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError, TopicLogs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,8 +22,49 @@ if TYPE_CHECKING:
     from spark_kafkalite.client.admin import Admin
 
 
+_MAX_CAUSES: Final = 10
+
+
 class JobFailed(click.ClickException):
     """A job's error for its user: one line on stderr, exit code 1."""
+
+
+@contextmanager
+def failures_in_one_line() -> Iterator[None]:
+    """Turn what a job's user can do something about into JobFailed: our errors, Spark's and those of file systems.
+
+    Spark's workers and the JVM have logged their stack traces by then.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (KafkaliteError, OSError) as error:
+        raise JobFailed(str(error)) from error
+    except PySparkException as error:
+        raise JobFailed(own_line(str(error))) from error
+    except Py4JJavaError as error:
+        raise JobFailed(own_line(_with_causes(error.java_exception))) from error
+
+
+def _with_causes(exception: Any) -> str:
+    """Return the messages of a Java exception and of what caused it; Spark's own often says only that a job failed."""
+    messages: list[str] = []
+    while exception is not None and len(messages) < _MAX_CAUSES:
+        messages.append(str(exception.toString()).strip())
+        exception = exception.getCause()
+    return "\n".join(messages)
+
+
+def own_line(text: str) -> str:
+    """Return the source's or sink's own ``[CONDITION] ...`` line, else the first line.
+
+    The engine wraps ours in a traceback and a SQLSTATE.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = [line[line.index("[KAFKA") :] for line in lines if "[KAFKA" in line]
+    return own[-1] if own else lines[0]
 
 
 client_option = click.option(
@@ -62,8 +105,8 @@ def open_admin(bootstrap_server: str, options: dict[str, str]) -> Admin:
     return Admin({"bootstrap.servers": bootstrap_server, **options})
 
 
-def log_bounds(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -> dict[TopicPartition, LogBounds]:
-    """Return the start and end of every partition of the topics. Raises PlanError for a topic that is not there."""
+def topic_logs(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -> TopicLogs:
+    """Return the topics' ids, and the start and end of all their partitions. Raises PlanError for a missing topic."""
     try:
         described = admin.describe_topics(topics)
     except UnknownTopicOrPartition as error:
@@ -77,4 +120,30 @@ def log_bounds(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -
         if start is None or end is None:
             raise PlanError(f"{item}: the broker does not say where the partition starts and ends; try again")
         bounds[item] = LogBounds(start.offset, end.offset)
-    return bounds
+    ids = {name: text for name, info in described.items() if (text := topic_id_text(info.topic_id)) is not None}
+    return TopicLogs(bounds, ids)
+
+
+def check_same_topics(admin: Admin, topic_ids: Mapping[str, str], consequence: str) -> None:
+    """Raise PlanError, ending in ``consequence``, when a topic has another id than it had when the plan was made.
+
+    Called when all is read: what was read in between is of the planned topics then. One that is gone is no error, as
+    every range was read in full before.
+    """
+    for topic, topic_id in topic_ids.items():
+        try:
+            info = admin.describe_topics([topic])[topic]
+        except UnknownTopicOrPartition:
+            continue
+        now = topic_id_text(info.topic_id)
+        if now is not None and now != topic_id:
+            raise PlanError(
+                f"topic {topic} had id {topic_id} when its offsets were planned, and has id {now} now that they are "
+                f"read: it was deleted and created again meanwhile; {consequence}"
+            )
+
+
+def topic_id_text(topic_id: bytes) -> str | None:
+    """Return a topic id as Kafka's tools write it, None for the id of a topic without one."""
+    # Source: org.apache.kafka.common.Uuid.toString.
+    return urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii") if any(topic_id) else None

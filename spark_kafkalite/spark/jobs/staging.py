@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Literal
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.files import Files
-from spark_kafkalite.spark.jobs.manifest import PublishedFile, file_name, staging_path
+from spark_kafkalite.spark.jobs.layout import MAX_STAGED_TOPIC, directory_name, file_name, staged_topic
+from spark_kafkalite.spark.jobs.manifest import PublishedFile, staging_path
 from spark_kafkalite.spark.jobs.planning import Plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 PartitionBy = Literal["day", "hour", "none"]
 
-# The directory column of staged files: topic@partition[@day[@hour]]. '@' cannot stand in a topic's name.
+# The directory column of staged files: topic@partition[@day[@hour]], the topic as `staged_topic` has it. Neither '@'
+# nor the '~' before a hash can stand in a topic's name.
 _GROUP = "kafkalite_group"
 _FORMATS: dict[str, tuple[str, ...]] = {"none": (), "day": ("yyyy-MM-dd",), "hour": ("yyyy-MM-dd", "HH")}
 
@@ -56,7 +58,12 @@ def stage(
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     frame = read_ranges(spark, plan, source_options)
-    parts = [F.col("topic"), F.col("partition").cast("string")]
+    topics = {staged_topic(topic): topic for topic in plan.topics}
+    topic: Column = F.col("topic")
+    if any(len(name) > MAX_STAGED_TOPIC for name in plan.topics):
+        hashed = F.concat(F.lit("~"), F.sha2(topic.cast("binary"), 256))
+        topic = F.when(F.length(topic) > MAX_STAGED_TOPIC, hashed).otherwise(topic)
+    parts = [topic, F.col("partition").cast("string")]
     parts += [F.date_format("timestamp", pattern) for pattern in _FORMATS[partition_by]]
     data = f"{staging_path(run)}/data"
     (
@@ -78,12 +85,13 @@ def stage(
             F.min("offset").alias("first"),
             F.max("offset").alias("last"),
             F.count("offset").alias("records"),
+            F.max("_metadata.file_size").alias("size"),
             F.count_if(F.col("timestamp") < F.timestamp_seconds(F.lit(0))).alias("untimed"),
         )
         .collect()
     )
     published = tuple(
-        _published_file(data, row[_GROUP], row["file"], row["first"], row["last"], row["records"])
+        _published_file(f"{data}/{_GROUP}={row[_GROUP]}", row, plan, topics, files.name_max_bytes)
         for row in sorted(rows, key=lambda row: (row[_GROUP], row["first"]))
     )
     audit(plan, published)
@@ -97,17 +105,23 @@ def read_ranges(spark: SparkSession, plan: Plan, source_options: Mapping[str, st
     return spark.read.format("kafkalite").options(**options).option("includeHeaders", "true").load()
 
 
-def _published_file(data: str, group: str, name: str, first: int, last: int, records: int) -> PublishedFile:
-    topic, partition, *times = group.split("@")
-    directory = "/".join([topic, *(f"{label}={time}" for label, time in zip(("day", "hour"), times, strict=False))])
+def _published_file(
+    directory: str, row: Row, plan: Plan, topics: Mapping[str, str], name_max_bytes: int
+) -> PublishedFile:
+    staged, partition, *times = row[_GROUP].split("@")
+    topic = topics.get(staged, staged)  # One that was not planned is `audit`'s to refuse.
+    recreations = len(plan.topics[topic].earlier_ids) if topic in plan.topics else 0
+    labelled = (f"{label}={time}" for label, time in zip(("day", "hour"), times, strict=False))
+    name = file_name(topic, int(partition), row["first"], row["last"], recreations, name_max_bytes)
     return PublishedFile(
-        staged=f"{data}/{_GROUP}={group}/{name}",
-        final=f"{directory}/{file_name(topic, int(partition), first, last)}",
+        staged=f"{directory}/{row['file']}",
+        final="/".join([directory_name(topic, name_max_bytes), *labelled, name]),
         topic=topic,
         partition=int(partition),
-        first_offset=first,
-        last_offset=last,
-        records=records,
+        first_offset=row["first"],
+        last_offset=row["last"],
+        records=row["records"],
+        size_bytes=row["size"],
     )
 
 

@@ -2,21 +2,40 @@
 
 At-least-once into a topic (a batch that is run again is sent again); exactly-once into files (Spark's file sink keeps
 its own log). The checkpoint is the truth about what was read: run the job again with it to go on.
+
+The offsets in a checkpoint say nothing about a topic that was deleted and created again in between, and have no room
+for a topic's id. So the job keeps the ids beside them, ``CHECKPOINT/_kafkalite/topic_ids/NAME`` with one JSON object
+each, and refuses another id.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import threading
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from spark_kafkalite.spark.jobs.session import JobFailed, client_option, parse_client_options, start_session
+from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.spark.jobs.files import Files, files_for
+from spark_kafkalite.spark.jobs.layout import directory_name
+from spark_kafkalite.spark.jobs.manifest import HOME
+from spark_kafkalite.spark.jobs.planning import PlanError
+from spark_kafkalite.spark.jobs.session import (
+    client_option,
+    failures_in_one_line,
+    open_admin,
+    parse_client_options,
+    start_session,
+    topic_id_text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark_kafkalite.client.admin import Admin
 
 _LOOK_FOR_INTERRUPTION_S: Final = 1
 
@@ -46,8 +65,6 @@ def main(
 
     With a trigger such as '10 seconds' it never ends; Ctrl-C ends it, and loses nothing.
     """
-    from pyspark.errors import PySparkException
-
     if (to_topic is None) == (destination is None):
         raise click.UsageError("give exactly one of --to-topic and --destination")
     options = parse_client_options(client_options)
@@ -55,9 +72,11 @@ def main(
     source = {**connection, "subscribe": topic, "startingOffsets": starting_offsets, "includeHeaders": "true"}
     if max_offsets_per_trigger is not None:
         source["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
-    try:
+    with failures_in_one_line():
         spark = start_session("kafkalite stream")
         frame = spark.readStream.format("kafkalite").options(**source).load()
+        with open_admin(bootstrap_server, options) as admin:
+            _check_topic_ids(admin, files_for(spark, checkpoint), topic)
         if to_topic is not None:
             frame = frame.select("key", "value", "headers", "timestamp")
             writer = frame.writeStream.format("kafkalite").options(**connection).option("topic", to_topic)
@@ -71,8 +90,34 @@ def main(
         else:
             writer = writer.trigger(processingTime=trigger)
         _await_end(writer.start())
-    except PySparkException as error:
-        raise JobFailed(_own_line(str(error))) from error
+
+
+def _check_topic_ids(admin: Admin, checkpoint: Files, topics: str) -> None:
+    """Remember the topics' ids beside the checkpoint. Raises PlanError for one that is not the remembered one."""
+    for topic in (name.strip() for name in topics.split(",")):
+        try:
+            found = topic_id_text(admin.describe_topics([topic])[topic].topic_id)
+        except UnknownTopicOrPartition:
+            continue  # The source says so in its own words.
+        if found is None:
+            continue
+        path = f"{HOME}/topic_ids/{directory_name(topic, checkpoint.name_max_bytes)}"
+        if not checkpoint.exists(path):
+            if checkpoint.names("offsets"):
+                click.echo(
+                    f"topic {topic}: the checkpoint does not say which topic of this name was read; the one that is "
+                    f"there now, with id {found}, is taken for it",
+                    err=True,
+                )
+            checkpoint.write_new(path, json.dumps({"topic": topic, "id": found}) + "\n")
+            continue
+        remembered = json.loads(checkpoint.read(path))["id"]
+        if remembered != found:
+            raise PlanError(
+                f"topic {topic}: the checkpoint {checkpoint.root} is of the topic with id {remembered}, but its id now "
+                f"is {found}: it was deleted and created again, or this is another cluster; give another --checkpoint "
+                "to read the topic from --starting-offsets"
+            )
 
 
 def _await_end(query: StreamingQuery) -> None:
@@ -94,10 +139,3 @@ def _await_end(query: StreamingQuery) -> None:
                 query.stop()
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _own_line(text: str) -> str:
-    """Return the source's or sink's own ``[CONDITION] ...`` line; the engine wraps it in a traceback and a SQLSTATE."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line[line.index("[KAFKA") :] for line in lines if "[KAFKA" in line]
-    return own[-1] if own else lines[0]

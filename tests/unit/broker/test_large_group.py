@@ -14,6 +14,7 @@ from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.members import GroupLimits
 from spark_kafkalite.groups.shard import Shards
+from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
@@ -60,7 +61,9 @@ def rebalance() -> dict[str, float]:
         log = LogDouble()
         limits = GroupLimits(initial_rebalance_delay_ms=200, max_bytes=1 << 30)
         shards = Shards(log.append_committed, log.read_committed_log, lambda: 1, SYSTEM_CLOCK, limits, lambda: 5.0)
-        context: Any = SimpleNamespace(groups=GroupCoordinator(shards, SYSTEM_CLOCK, 1 << 30))
+        context: Any = SimpleNamespace(
+            groups=GroupCoordinator(shards, SYSTEM_CLOCK, 1 << 30), slices=Slices(asyncio.get_running_loop())
+        )
         shards.lead(0, 1)
         while shards.is_loading:
             await asyncio.sleep(0)

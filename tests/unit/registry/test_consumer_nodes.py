@@ -51,6 +51,11 @@ def test_a_registration_comes_back(registration: ConsumerRegistration) -> None:
         b'{"version":1,"subscription":{"t":1},"pattern":"other"}',
         b'{"version":1,"subscription":{"a":1,"b":1},"pattern":"white_list"}',
         b'{"version":1,"subscription":["t"],"pattern":"static"}',
+        b'{"version":1,"subscription":{"t":10001},"pattern":"static"}',
+        b'{"version":1,"subscription":{"t":1.5},"pattern":"static"}',
+        b'{"version":1,"subscription":{"t":1e999},"pattern":"static"}',
+        b'{"version":1,"subscription":{"t":1},"pattern":["static"]}',
+        b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"9223372036854775808"}',
     ],
 )
 def test_a_malformed_registration_names_its_path(data: bytes) -> None:
@@ -73,7 +78,8 @@ def test_thread_ids_name_their_consumer() -> None:
 def test_offsets_are_decimal_numbers() -> None:
     assert consumer_nodes.encode_offset(2**40) == b"1099511627776"
     assert consumer_nodes.decode_offset("g", "t", 0, b"1099511627776") == 2**40
-    for data in (b"", b"x", b"-1", b"1.5"):
+    assert consumer_nodes.decode_offset("g", "t", 0, b"9223372036854775807") == 2**63 - 1
+    for data in (b"", b"x", b"-1", b"1.5", b"9223372036854775808", b" 1", b"1_0", b"9" * 5000, b"\xff"):
         with pytest.raises(MalformedNode, match="/consumers/g/offsets/t/0"):
             consumer_nodes.decode_offset("g", "t", 0, data)
 

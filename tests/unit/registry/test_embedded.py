@@ -1,3 +1,5 @@
+import contextlib
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -268,3 +270,51 @@ def test_deleted_nodes_stay_deleted(tmp_path: Path) -> None:
     store = open_embedded(tmp_path)
     assert store.children("/").result() == []
     store.close()
+
+
+def test_commits_that_are_missing_are_noticed_and_a_look_changes_nothing(tmp_path: Path) -> None:
+    """Without its write-ahead log SQLite takes the file for a whole one, as old as its last checkpoint."""
+    running = tmp_path / "running"
+    with EmbeddedRegistry(running) as registry:
+        store = registry.connect()
+        store.create("/a").result(10)
+        for name, files in {"killed": ("registry.db", "registry.zxid"), "noted": ("registry.zxid",)}.items():
+            (tmp_path / name).mkdir()
+            for file in files:
+                shutil.copyfile(running / file, tmp_path / name / file)
+    for name, said in {"killed": r"registry\.db-wal is missing", "noted": "it is missing or empty"}.items():
+        before = {each.name: each.read_bytes() for each in (tmp_path / name).iterdir()}
+        for _ in range(2):
+            with pytest.raises(RegistryError, match=f"has lost commits.*{said}"):
+                EmbeddedRegistry(tmp_path / name)
+        after = {each.name: each.read_bytes() for each in (tmp_path / name).iterdir()}
+        assert after.pop("registry.lock")
+        assert after == before
+
+
+@pytest.mark.parametrize("note", [None, b"", b"zxid=1\n", bytes(25), b"zxid=0000000000000000001\n"])
+def test_a_note_that_is_behind_or_cannot_be_read_says_nothing(tmp_path: Path, note: bytes | None) -> None:
+    with EmbeddedRegistry(tmp_path) as registry:
+        registry.connect().create("/a").result(10)
+        assert (tmp_path / "registry.zxid").read_bytes() == b"zxid=%019d\n" % registry.committed_zxid
+    if note is None:
+        (tmp_path / "registry.zxid").unlink()
+    else:
+        (tmp_path / "registry.zxid").write_bytes(note)
+    with EmbeddedRegistry(tmp_path) as registry:
+        assert registry.connect().exists("/a").result(10) is not None
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("data", None), ("data", 5), ("czxid", "x"), ("version", 1.5), ("mzxid", None)]
+)
+def test_a_row_of_another_type_is_a_damaged_registry(tmp_path: Path, column: str, value: object) -> None:
+    with EmbeddedRegistry(tmp_path) as registry:
+        registry.connect().create("/a").result(10)
+    with contextlib.closing(sqlite3.connect(tmp_path / "registry.db", isolation_level=None)) as database:
+        database.executescript(
+            "CREATE TABLE loose AS SELECT * FROM nodes; DROP TABLE nodes; ALTER TABLE loose RENAME TO nodes"
+        )
+        database.execute(f"UPDATE nodes SET {column} = ? WHERE path = '/a'", (value,))
+    with pytest.raises(RegistryError, match="the row of /a holds values of other types; restore it from a backup"):
+        EmbeddedRegistry(tmp_path)

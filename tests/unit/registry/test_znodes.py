@@ -112,6 +112,85 @@ def test_bad_payloads_are_named_and_nothing_else_is_raised(decode) -> None:
             decode(data)
 
 
+STATE = {"controller_epoch": 2, "leader": 1, "version": 1, "leader_epoch": 4, "isr": [1]}
+TOPIC = {"version": 3, "partitions": {"0": [1]}}
+BROKER = {"version": 5, "host": "h", "port": 9092, "endpoints": ["PLAINTEXT://h:9092"], "timestamp": "5"}
+BLOCK = {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
+# Each form with one field changed to what no broker has written.
+OUT_OF_RANGE = [
+    *(
+        (lambda data: LeaderAndIsr.decode("t", 0, data), STATE, name, value)
+        for name, values in {
+            "leader": (-2, 2**31, 1.5, True, None, "1_0", "", [1]),
+            "leader_epoch": (-1, 2**31 - 1, 2**31, 10**30, float("nan"), float("inf"), "9" * 25),
+            "isr": ([-1], [2**31], ["a"], "12", {"1": 2}, [1, 1], 7),
+            "controller_epoch": (-2, 2**31, "x"),
+        }.items()
+        for value in values
+    ),
+    *(
+        (lambda data: TopicAssignment.decode("t", data), TOPIC, "partitions", value)
+        for value in (
+            {},
+            {"-1": [1]},
+            {"2147483648": [1]},
+            {"0": []},
+            {"0": [1, 1]},
+            {"0": [-1]},
+            {"0": [2**31]},
+            {"0": "1"},
+            [[1]],
+        )
+    ),
+    *((lambda data: TopicAssignment.decode("t", data), TOPIC, "topic_id", value) for value in (7, "short", ["x"])),
+    *(
+        (lambda data: BrokerRegistration.decode(1, data), BROKER, name, value)
+        for name, values in {
+            "host": (7, {"a": 1}, "\ud800"),
+            "port": (-2, 65536, 10**20, 1.5, float("inf")),
+            "endpoints": ("x", [1], {"a": 1}),
+            "rack": (7, ["r"], "\ud800"),
+            "timestamp": (2**63, "soon", float("nan")),
+        }.items()
+        for value in values
+    ),
+    *(
+        (ProducerIdBlock.decode, BLOCK, name, value)
+        for name, values in {
+            "broker": (-1, 2**31),
+            "block_start": (-1, 2**63, 1000),
+            "block_end": (-1, 2**63, "999.5", float("inf")),
+        }.items()
+        for value in values
+    ),
+    *(
+        (lambda data: znodes.decode_config("/c", data), {}, "config", value)
+        for value in ({"a": 1}, {"a": None}, [], "a")
+    ),
+    *((znodes.decode_controller, {}, "brokerid", value) for value in (-1, 2**31, "x", float("-inf"))),
+]
+
+
+@pytest.mark.parametrize(("decode", "fields", "name", "value"), OUT_OF_RANGE)
+def test_a_number_out_of_its_range_and_another_type_are_malformed(decode, fields, name, value) -> None:
+    data = json.dumps({**fields, name: value}).encode()
+    with pytest.raises(MalformedNode, match="which cannot be read"):
+        decode(data)
+
+
+@pytest.mark.parametrize("epoch", [b"-1", b"2147483647", b"1e3", b" 1", b"1_0", b"", "٣".encode()])
+def test_a_controller_epoch_leaves_room_for_the_next_one(epoch: bytes) -> None:
+    with pytest.raises(MalformedNode, match="/controller_epoch"):
+        znodes.decode_controller_epoch(epoch)
+    assert znodes.decode_controller_epoch(b"2147483646") == 2**31 - 2
+
+
+def test_producer_ids_that_are_used_up_are_said_to_be() -> None:
+    last = ProducerIdBlock(BrokerId(1), 0, 2**63 - 1)
+    with pytest.raises(MalformedNode, match=r"leaves none: set block_end"):
+        ProducerIdBlock.after(last, BrokerId(1))
+
+
 def test_config_keeps_text() -> None:
     data = znodes.encode_config({"retention.ms": "-1"})
     assert data == b'{"version":1,"config":{"retention.ms":"-1"}}'

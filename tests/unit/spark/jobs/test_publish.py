@@ -1,5 +1,7 @@
 """Publishing over a real directory, stopped after each of its operations."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -7,11 +9,14 @@ import pytest
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs import publish
 from spark_kafkalite.spark.jobs.files import LocalFiles
+from spark_kafkalite.spark.jobs.layout import file_name
 from spark_kafkalite.spark.jobs.manifest import (
+    LoadedTopic,
+    LostRange,
     Manifest,
     ManifestError,
     PublishedFile,
-    file_name,
+    RecreatedTopic,
     manifest_numbers,
     read_manifest,
     staging_path,
@@ -20,6 +25,12 @@ from spark_kafkalite.spark.jobs.planning import OffsetRange, Plan
 from spark_kafkalite.spark.jobs.staging import AuditError, Staged, audit
 
 P0 = TopicPartition("t", 0)
+ID = "AAAAAAAAQACAAAAAAAAAAQ"
+
+
+def plan_of(start: int, until: int, topic: str = "t") -> Plan:
+    ranges = (OffsetRange(TopicPartition(topic, 0), start, until),)
+    return Plan(ranges, {topic: LoadedTopic(ID, {0: until})})
 
 
 class Stopped(Exception):
@@ -54,7 +65,7 @@ class StoppingFiles(LocalFiles):
 def load(files: LocalFiles, run: str, start: int, until: int) -> Manifest:
     """One run as the job does it, with plain files in place of Spark's."""
     recovery = publish.recover(files)
-    plan = Plan((OffsetRange(P0, start, until),))
+    plan = plan_of(start, until)
     publish.write_plan(files, run, plan)
     staged = []
     for first in range(start, until, 2):
@@ -117,7 +128,7 @@ def test_recovery_itself_may_be_stopped_and_done_again(tmp_path: Path) -> None:
 
 def test_two_runs_at_once_publish_only_one(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
-    plan = Plan((OffsetRange(P0, 0, 2),))
+    plan = plan_of(0, 2)
     publish.commit(files, "r1", plan, Staged((), 0, 0), None)
     with pytest.raises(ManifestError, match="another run published manifest 1"):
         publish.commit(files, "r2", plan, Staged((), 0, 0), None)
@@ -126,25 +137,171 @@ def test_two_runs_at_once_publish_only_one(tmp_path: Path) -> None:
 def test_a_published_file_that_somebody_deleted_is_named(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     lost = PublishedFile("_kafkalite/staging/r1/data/0", "t/x.parquet", "t", 0, 0, 1, 2)
-    with pytest.raises(ManifestError, match=r"names t/x\.parquet, which is neither there nor at _kafkalite"):
-        publish.commit(files, "r1", Plan((OffsetRange(P0, 0, 2),)), Staged((lost,), 2, 0), None)
+    with pytest.raises(ManifestError, match=r"run r1\) names t/x\.parquet, which is neither there nor at _kafkalite"):
+        publish.commit(files, "r1", plan_of(0, 2), Staged((lost,), 2, 0), None)
+
+
+def staged_file(files: LocalFiles, run: str, topic: str, final: str) -> PublishedFile:
+    staged = f"{staging_path(run)}/data/{topic}"
+    files.write_new(staged, f"{topic} by {run}")
+    return PublishedFile(staged, final, topic, 0, 0, 1, 2, 5)
+
+
+def test_a_file_that_nobody_published_stops_a_run_before_its_commit(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    files.write_new("t/x.parquet", "somebody's")
+    file = staged_file(files, "r1", "t", "t/x.parquet")
+    with pytest.raises(ManifestError, match=r"t/x\.parquet is under .* already, and no manifest names it; nothing was"):
+        publish.commit(files, "r1", plan_of(0, 2), Staged((file,), 2, 0), None)
+    assert publish.newest_manifest(files) is None
+
+
+def test_a_file_never_counts_as_moved_because_another_one_has_its_name(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    file = staged_file(files, "r1", "t", "t/x.parquet")
+    manifest = Manifest(1, "r1", "now", (file,), {"t": LoadedTopic(ID, {0: 2})}, 2, 0)
+    files.write_new(manifest.path, manifest.to_json())
+    files.write_new("t/x.parquet", "somebody's")
+    with pytest.raises(ManifestError, match=r"\(run r1\) names t/x\.parquet, but another file has that name"):
+        publish.recover(files)
+    assert files.exists(file.staged)
+    files.delete("t/x.parquet")
+    assert publish.recover(files).moved == 1
+    assert files.read("t/x.parquet") == "t by r1"
+
+
+def test_two_files_of_one_place_are_never_published(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    both = (staged_file(files, "r1", "a", "x/x.parquet"), staged_file(files, "r1", "b", "x/x.parquet"))
+    with pytest.raises(ManifestError, match=r"data/b and _kafkalite/staging/r1/data/a would both become x/x\.parquet"):
+        publish.commit(files, "r1", plan_of(0, 2), Staged(both, 4, 0), None)
+    assert publish.newest_manifest(files) is None
+
+
+class CaseBlindFiles(LocalFiles):
+    """A directory in which case makes no difference."""
+
+    def exists(self, path: str) -> bool:
+        return super().exists(path.lower())
+
+    def write_new(self, path: str, text: str) -> None:
+        super().write_new(path.lower(), text)
+
+    def rename_new(self, source: str, target: str) -> None:
+        super().rename_new(source.lower(), target.lower())
+
+
+@pytest.mark.parametrize(("kind", "refused"), [(CaseBlindFiles, True), (LocalFiles, False)])
+def test_topics_that_differ_in_case_only_need_a_file_system_that_tells_them_apart(
+    tmp_path: Path, kind: type[LocalFiles], refused: bool
+) -> None:
+    files = kind(tmp_path)
+    publish.write_plan(files, "r1", plan_of(0, 2, "events"))
+    first = publish.commit(files, "r1", plan_of(0, 2, "events"), Staged((), 0, 0), None)
+    publish.write_plan(files, "r2", plan_of(0, 2, "Events"))
+    if refused:
+        with pytest.raises(ManifestError, match="topics events and Events differ in case only"):
+            publish.commit(files, "r2", plan_of(0, 2, "Events"), Staged((), 0, 0), first)
+    else:
+        assert publish.commit(files, "r2", plan_of(0, 2, "Events"), Staged((), 0, 0), first).number == 2
+
+
+# Manifests of format 1 ----------------------------------------------------------------------------------------------
+
+
+def format_1(number: int, topic: str, final: str, staged: str = "_kafkalite/staging/old/data/x") -> str:
+    """As version 1 wrote them: no ids, no sizes, the topic's name as it is."""
+    file = {"staged": staged, "final": final, "topic": topic, "partition": 0}
+    return json.dumps(
+        {
+            "format": 1,
+            "number": number,
+            "run": f"old{number}",
+            "created": "2025-01-01T00:00:00+00:00",
+            "records": 4,
+            "records_without_timestamp": 0,
+            "next_offsets": {topic: {"0": 4}},
+            "files": [file | {"first_offset": 0, "last_offset": 3, "records": 4}],
+        }
+    )
+
+
+def test_format_1_is_read_without_ids() -> None:
+    manifest = read_manifest(format_1(3, "t", "t/day=2013-01-01/t-0-x.parquet"), "m.json")
+    assert manifest.topics == {"t": LoadedTopic(None, {0: 4})}
+    assert manifest.next_offsets == {P0: 4}
+    assert manifest.files[0].final == "t/day=2013-01-01/t-0-x.parquet"
+    assert (manifest.files[0].hidden_final, manifest.files[0].size_bytes) == (None, None)
+
+
+def test_files_that_format_1_hid_are_renamed_and_their_directories_go(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    hidden = {
+        "_schemas": ("day=2013-01-01/", "%5Fschemas"),
+        ".x": ("day=2013-01-01/hour=05/", "%2Ex"),
+        "_kafkalite": ("", "%5Fkafkalite"),
+        "a._COPYING_": ("", "a._COPYING%5F"),
+    }
+    for number, (topic, (times, _)) in enumerate(hidden.items(), 1):
+        final = f"{topic}/{times}{topic}-0-{0:020d}-{3:020d}.parquet"
+        files.write_new(final, topic)
+        files.write_new(f"_kafkalite/manifests/{number:020d}.json", format_1(number, topic, final))
+    files.write_new("_schemas/notes.txt", "somebody's")
+    for changes in range(4):
+        with pytest.raises(Stopped):
+            publish.recover(StoppingFiles(tmp_path, 1 if changes < 3 else 0))
+    assert publish.recover(files).renamed == 1
+    assert publish.recover(files).renamed == 0
+    for topic, (times, name) in hidden.items():
+        assert files.read(f"{name}/{times}{name}-0-{0:020d}-{3:020d}.parquet") == topic
+    assert files.names("") == ["%2Ex", "%5Fkafkalite", "%5Fschemas", "_kafkalite", "_schemas", "a._COPYING%5F"]
+    assert files.names("_kafkalite") == ["manifests"]
+    assert files.names("_schemas") == ["notes.txt"]
+
+
+def test_a_run_of_format_1_that_stopped_in_its_moves_is_completed_under_the_names_of_today(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    staged, final = f"{staging_path('old1')}/data/x", f"_t/_t-0-{0:020d}-{3:020d}.parquet"
+    files.write_new(staged, "records")
+    files.write_new("_kafkalite/manifests/00000000000000000001.json", format_1(1, "_t", final, staged))
+    assert publish.recover(files).moved == 1
+    assert files.read(f"%5Ft/%5Ft-0-{0:020d}-{3:020d}.parquet") == "records"
 
 
 def test_manifest_round_trip() -> None:
-    file = PublishedFile("s/1", "t/1", "t", 3, 5, 9, 4)
-    manifest = Manifest(7, "r", "2026-01-01T00:00:00+00:00", (file,), {TopicPartition("t", 3): 10}, 4, 1)
+    manifest = Manifest(
+        7,
+        "r",
+        "2026-01-01T00:00:00+00:00",
+        (PublishedFile("s/1", "t/1", "t", 3, 5, 9, 4, 1234),),
+        {"t": LoadedTopic(ID, {3: 10, 11: 2}, (None, "AAAAAAAAQACAAAAAAAAAAg")), "u": LoadedTopic(None, {0: 1})},
+        4,
+        1,
+        (LostRange("t", 3, 2, 5),),
+        (RecreatedTopic("t", None, ID, {3: 17}),),
+        ("u",),
+    )
     assert read_manifest(manifest.to_json(), "x") == manifest
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "number": 1, "files": 3}'])
+def test_the_page_about_loads_names_every_field_of_a_manifest() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "hadoop_load.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    fields = re.findall(r"`(\w+)`", "".join(rows))
+    assert fields == list(json.loads(Manifest(1, "r", "now", (), {}, 0, 0).to_json()))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 1}', '{"format": 2}', '{"format": 1, "number": 1, "files": 3}']
+)
 def test_what_is_no_manifest_is_refused_by_name(text: str) -> None:
     with pytest.raises(ManifestError, match=r"m\.json"):
         read_manifest(text, "m.json")
 
 
 def test_manifest_of_a_newer_format_is_refused() -> None:
-    with pytest.raises(ManifestError, match=r"m\.json: format 2 is not 1"):
-        read_manifest('{"format": 2}', "m.json")
+    with pytest.raises(ManifestError, match=r"m\.json: format 3 is neither 1 nor 2: a newer version"):
+        read_manifest('{"format": 3}', "m.json")
 
 
 def test_manifest_numbers_ignore_other_files() -> None:
@@ -159,7 +316,7 @@ def test_manifest_numbers_ignore_other_files() -> None:
     ids=["more records than offsets", "beyond the range", "outside the range"],
 )
 def test_audit_refuses_files_that_were_not_planned(first: int, last: int, records: int) -> None:
-    plan = Plan((OffsetRange(P0, 0, 4),))
+    plan = plan_of(0, 4)
     with pytest.raises(AuditError, match="t-0"):
         audit(plan, (PublishedFile("s", "f", "t", 0, first, last, records),))
     audit(plan, (PublishedFile("s", "f", "t", 0, 0, 3, 3),))

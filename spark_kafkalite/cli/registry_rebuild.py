@@ -1,0 +1,126 @@
+"""``kafkalite registry rebuild``: shows, and with ``--execute`` writes, a broker's registry made from its logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_kafkalite.cli.options import json_option
+from spark_kafkalite.cli.output import print_json, print_table, said, warn
+
+if TYPE_CHECKING:
+    from spark_kafkalite.broker.registry_rebuild import Plan
+
+
+@click.command(
+    "rebuild",
+    epilog="""\b
+Examples:
+  kafkalite registry rebuild --config conf/server.properties
+  kafkalite registry rebuild --log-dirs /data/1,/data/2 --execute
+""",
+)
+@click.option("--config", "config_path", metavar="FILE", help="The broker's properties file: names the directories.")
+@click.option("--log-dirs", "log_dirs", metavar="DIR[,DIR]", help="All of the broker's log directories, instead.")
+@click.option("--registry-dir", metavar="DIR", help="The registry's; when not set, _registry in the first of them.")
+@click.option("--execute", is_flag=True, help="Write it. Without, only show what would be written.")
+@json_option
+def rebuild(
+    config_path: str | None, log_dirs: str | None, registry_dir: str | None, execute: bool, as_json: bool
+) -> None:
+    """Make the lost or damaged registry of a broker again from its logs. The broker must be stopped.
+
+    The cluster id, topics, their ids and partitions come back, under leader epochs and producer ids above all that the
+    logs name, so producers and consumers go on. A registry that is there and only older than the logs is completed;
+    old files are kept under other names. Settings and registry consumers' offsets are in no log: they are listed.
+    """
+    if (config_path is None) == (log_dirs is None):
+        raise click.UsageError("name the log directories: either --config FILE or --log-dirs DIR[,DIR]")
+    from spark_kafkalite.broker.config import BrokerConfig
+    from spark_kafkalite.broker.registry_rebuild import as_json as plan_as_json
+    from spark_kafkalite.broker.registry_rebuild import locked, plan_rebuild, write
+    from spark_kafkalite.log.fs import OsFs
+
+    broker_id = None
+    if config_path is not None:
+        config = BrokerConfig.load(Path(config_path))
+        directories, registry, broker_id = (
+            [str(each) for each in config.log_dirs],
+            config.registry_dir,
+            config.broker_id,
+        )
+    else:
+        directories = [each.strip() for each in (log_dirs or "").split(",") if each.strip()]
+        if not directories:
+            raise click.UsageError(f"--log-dirs {log_dirs!r}: no directory in it")
+        registry = Path(directories[0]) / "_registry"
+    directories = [each.rstrip("/") or "/" for each in directories]
+    registry = Path(registry_dir) if registry_dir else registry
+    fs = OsFs()
+    with locked(fs, directories, registry):
+        plan = plan_rebuild(fs, directories, registry, broker_id)
+        kept = write(plan) if execute and plan.is_needed else []
+    if as_json:
+        print_json({**plan_as_json(plan), "written": execute and plan.is_needed, "old_files": kept})
+        return
+    _show(plan)
+    if not plan.is_needed:
+        said("the registry lacks nothing that the logs name; nothing to do")
+    elif not execute:
+        said("nothing has been written; add --execute to write it")
+    else:
+        if kept:
+            said(f"the old files are kept: {', '.join(kept)}")
+        said(f"{plan.registry_dir} is written; the broker can be started")
+
+
+def _show(plan: Plan) -> None:
+    from spark_kafkalite.registry.znodes import uuid_text
+
+    click.echo(f"cluster {plan.cluster_id}, broker {plan.broker_id}")
+    what = {"older": "older than the logs, to be completed", "complete": "there"}.get(plan.state, plan.state)
+    click.echo(f"registry {plan.registry_dir}: {what}")
+    click.echo(f"next producer id {plan.next_producer_id}")
+    rows = [
+        [
+            topic.name,
+            len(topic.epochs),
+            uuid_text(topic.topic_id),
+            _span(list(topic.epochs.values())),
+            "as they are"
+            if topic.config is None
+            else " ".join(f"{name}={text}" for name, text in topic.config.items()),
+        ]
+        for topic in plan.topics
+    ]
+    if rows:
+        click.echo()
+        print_table(["TOPIC", "PARTITIONS", "TOPIC ID", "LEADER EPOCHS", "SETTINGS"], rows)
+    for topic in plan.topics:
+        if topic.without_log:
+            numbers = ", ".join(map(str, topic.without_log))
+            warn(f"topic {topic.name}: no log of partitions {numbers} is there; they begin empty")
+    for problem in plan.problems:
+        warn(problem)
+    for path in plan.strays:
+        warn(f"{path} was set aside earlier and does not count; rename it to TOPIC-PARTITION to have it taken up")
+    lost = [topic.name for topic in plan.topics if topic.config is not None]
+    if lost:
+        warn(
+            f"the settings of {', '.join(lost)} are in no log: set them again (kafkalite configs alter); until then "
+            "these topics keep all that they hold"
+        )
+    if not plan.keeps_old:
+        warn(
+            "settings of brokers that were altered while they ran, and offsets of consumers in ZooKeeper paths "
+            "(/consumers), are in no log: set the first again, and expect the second to begin by auto.offset.reset. "
+            "Offsets of groups are in __consumer_offsets and stay"
+        )
+    elif plan.state == "older":
+        warn("settings, and offsets in ZooKeeper paths (/consumers), are those of the older registry")
+
+
+def _span(epochs: list[int]) -> str:
+    return str(epochs[0]) if len(set(epochs)) == 1 else f"{min(epochs)} to {max(epochs)}"

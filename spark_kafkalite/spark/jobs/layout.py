@@ -1,0 +1,78 @@
+"""The names under which a destination keeps a topic's files.
+
+A topic's directory is its name, and each file's name begins with it. Two kinds of names are not taken as they are:
+
+- Spark, Hive and MapReduce leave out what begins with ``_`` or ``.``, and Spark what ends in ``._COPYING_``. That first
+  or last character is written as ``%XX`` (``%5Fschemas``, ``%2Ehidden``), so no topic lies among the job's own files in
+  ``_kafkalite`` either. Sources: org.apache.spark.util.HadoopFSUtils.shouldFilterOutPathName,
+  org.apache.hadoop.mapred.FileInputFormat.
+- A name that the file system does not take is cut, and ``%`` and 32 hex digits of the whole name's SHA-256 end it. The
+  manifest has the whole name.
+
+``%`` is illegal in a topic's name, so different topics never share a name here, whatever they are called.
+
+Pure: no file system, no Spark. Lengths are in bytes, which are characters here: topics' names are ASCII.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+# NAME_MAX of Linux's file systems, and HDFS's default of dfs.namenode.fs-limits.max-component-length.
+NAME_MAX_BYTES: Final = 255
+# Hadoop's local file system looks for `.NAME.crc` beside every file.
+_CHECKSUM_NAME_EXTRA: Final = len("." + ".crc")
+_DIGEST_DIGITS: Final = 32
+_HIDDEN_ENDING: Final = "._COPYING_"
+_OFFSET_DIGITS: Final = 20
+# Of Spark's directories while a run stages; they hold a partition, a day and an hour beside the topic. Far below any
+# limit, because a hash there is seen by nobody.
+MAX_STAGED_TOPIC: Final = 100
+
+
+def is_hidden(topic: str) -> bool:
+    """Say whether programs would leave out a directory or a file of the topic's own name."""
+    return topic.startswith(("_", ".")) or topic.endswith(_HIDDEN_ENDING)
+
+
+def directory_name(topic: str, name_max_bytes: int = NAME_MAX_BYTES) -> str:
+    """Return the name of the topic's directory under the destination."""
+    return _fitting(topic, name_max_bytes)
+
+
+def file_name(
+    topic: str,
+    partition: int,
+    first_offset: int,
+    last_offset: int,
+    recreations: int = 0,
+    name_max_bytes: int = NAME_MAX_BYTES,
+) -> str:
+    """Return a data file's published name; both offsets inclusive, in 20 digits so that names sort by offset.
+
+    ``recreations`` counts how often the topic has been deleted and created again since its first load: its offsets
+    begin anew each time, and its files must not take the names of those before.
+    """
+    ending = f"-{partition}-{first_offset:0{_OFFSET_DIGITS}d}-{last_offset:0{_OFFSET_DIGITS}d}"
+    if recreations:
+        ending += f"-recreated{recreations}"
+    ending += ".parquet"
+    return _fitting(topic, name_max_bytes - _CHECKSUM_NAME_EXTRA - len(ending)) + ending
+
+
+def staged_topic(topic: str) -> str:
+    """Return what stands for the topic in the directories of a run's staging; `staging` computes the same in Spark."""
+    return f"~{sha256(topic.encode()).hexdigest()}" if len(topic) > MAX_STAGED_TOPIC else topic
+
+
+def _fitting(topic: str, available: int) -> str:
+    name = topic
+    if name[0] in "_.":
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    if name.endswith(_HIDDEN_ENDING):
+        name = f"{name[:-1]}%{ord(name[-1]):02X}"
+    if len(name) <= available:
+        return name
+    digest = sha256(topic.encode()).hexdigest()[:_DIGEST_DIGITS]
+    return f"{name[: available - 1 - _DIGEST_DIGITS]}%{digest}"

@@ -1,0 +1,46 @@
+"""Runs of the jobs in the session of the tests, and what lies in their destinations afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from spark_kafkalite.spark import read_published
+from spark_kafkalite.spark.jobs import hadoop_load
+
+from .topics import Topics
+
+
+def run(job: Any, topics: Topics, *arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(job.main, ["--bootstrap-server", topics.bootstrap, *arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.output.strip().splitlines()[-1])
+    return document
+
+
+def failure(job: Any, topics: Topics, *arguments: str) -> str:
+    result = CliRunner().invoke(job.main, ["--bootstrap-server", topics.bootstrap, *arguments])
+    assert result.exit_code == 1, result.output
+    return result.output
+
+
+def load(topics: Topics, topic: str, destination: Path | str, *arguments: str) -> dict[str, Any]:
+    return run(hadoop_load, topics, "--topic", topic, "--destination", str(destination), *arguments)
+
+
+def data_files(destination: Path) -> list[str]:
+    found = (path.relative_to(destination) for path in destination.rglob("*.parquet"))
+    return sorted(str(path) for path in found if path.parts[0] != "_kafkalite")
+
+
+def values(spark: SparkSession, destination: Path | str) -> list[str]:
+    return sorted(row.value.decode() for row in read_published(spark, str(destination)).collect())
+
+
+def manifests(destination: Path) -> list[dict[str, Any]]:
+    """Return the documents of all manifests, oldest first."""
+    return [json.loads(path.read_text()) for path in sorted((destination / "_kafkalite" / "manifests").glob("*.json"))]
