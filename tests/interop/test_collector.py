@@ -22,7 +22,7 @@ SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 CONNECTIONS, TOPICS, PARTITIONS = (5_000, 10, 1_000) if SOAK else (2_000, 6, 500)
 # Where Python collects by itself, 2,000 connections and 3,000 partitions cost pauses of 60 to 150 ms, 5,000 and 10,000
 # of up to 500 ms.
-BOUND_MS = 20
+BOUND_MS = 40
 
 
 @contextlib.contextmanager
