@@ -31,6 +31,7 @@ NAMES = (
     "compaction_copy",
     "compaction",
     "groups",
+    "topics",
     "spark_read_write",
 )
 # Both connectors run on the one PySpark that the JVM connector's jars are of.

@@ -67,6 +67,11 @@ not in the table does; only ApiVersions itself answers a version that it does no
   raised that far.
 - Requests may be pipelined; answers come in the order of the requests. A connection with more than
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
+- A partition knows `max.producer.ids.per.partition` idempotent producers. One that was forgotten, because that many
+  others have written since, gets UNKNOWN_PRODUCER_ID for any batch but one that begins at sequence 0; clients begin
+  anew with another epoch or id, and their records come once and in order. Three things stay open: a batch whose answer
+  was lost is written twice if its producer was forgotten before it sends it again, because clients send it under the
+  new epoch; so is a producer's very first batch; and an old instance of a forgotten producer is not fenced.
 - Settings of a broker that are unknown are refused (INVALID_REQUEST); Apache Kafka keeps them for plug-ins.
 - A group fits into one record of `__consumer_offsets` (1 MiB): its leader's SyncGroup is answered with
   INVALID_COMMIT_OFFSET_SIZE otherwise. What its members say of themselves is bounded (`group.max.bytes`,

@@ -47,10 +47,12 @@ ALONE = (
     "tests/interop/test_group_protocol.py",
     "tests/interop/test_hostile_crowds.py",
     "tests/interop/test_hostile_records.py",
+    "tests/interop/test_many_topics.py",
     "tests/interop/test_mutated_requests.py",
     "tests/interop/test_overtaken_readers.py",
     "tests/interop/test_pytest_plugin.py",
     "tests/interop/test_visibility.py",
+    "tests/interop/test_worst_registry_requests.py",
     "tests/network",
 )
 # In the order in which a failure is cheapest to see.

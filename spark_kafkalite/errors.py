@@ -44,6 +44,15 @@ class DeliveryTimeout(KafkaliteError):
     """A record was not acknowledged within ``delivery.timeout.ms``; it may or may not be in the log."""
 
 
+class UndeliveredRecords(KafkaliteError):
+    """Records that a producer was given failed, and neither ``result()`` nor a callback was told of it.
+
+    ``record_count`` of them; ``__cause__`` is the first reason.
+    """
+
+    record_count = 0
+
+
 class ClosedError(KafkaliteError):
     """The client, log or broker has been closed."""
 
@@ -381,6 +390,8 @@ class UnknownProducerId(KafkaError):
     """The log holds nothing of this producer any more."""
 
     code = 59
+    # Told with the error, so that a client sees whether its records may have been deleted; -1 when not known.
+    log_start_offset = -1
 
 
 class NonEmptyGroup(KafkaError):

@@ -10,7 +10,6 @@ the epoch, UTC, unless a name says otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, NewType, Protocol
 
@@ -177,12 +176,9 @@ def topic_name_problem(name: str) -> str | None:
     return None
 
 
-def colliding_topic(name: str, existing: Iterable[str]) -> str | None:
-    """Return an existing topic whose metric name equals that of ``name`` ('.' and '_' fall together), or None.
+def metric_name(topic: str) -> str:
+    """Return the topic's name as metrics show it; two topics that fall together there must not both exist.
 
-    Source: org.apache.kafka.common.internals.Topic.hasCollision.
+    Source: org.apache.kafka.common.internals.Topic.unifyCollisionChars.
     """
-    flattened = name.replace(".", "_")
-    if flattened == name and "_" not in name:
-        return None
-    return next((other for other in existing if other != name and other.replace(".", "_") == flattened), None)
+    return topic.replace(".", "_")

@@ -140,10 +140,12 @@ class Appender:
 class AppendQueue:
     """The queue of one partition; empty nearly always."""
 
-    __slots__ = ("_appender", "_io", "_memory", "_queue")
+    __slots__ = ("_appender", "_end", "_io", "_memory", "_queue")
 
     def __init__(self, appender: Appender, io: IoThreads, memory: RequestMemory) -> None:
         self._appender = appender
+        # Why nothing is taken any more.
+        self._end: KafkaError | None = None
         self._io = io
         self._memory = memory
         self._queue: deque[_Queued] = deque()
@@ -162,6 +164,9 @@ class AppendQueue:
 
         ``batch`` must stay valid until then. ``header``: it has been admitted and needs a thread; None: not looked at.
         """
+        if self._end is not None:
+            on_done(self._end)
+            return
         self._memory.take(len(batch))
         self._queue.append(_Queued(batch, produce_version, header, on_done))
         if len(self._queue) == 1:
@@ -171,6 +176,12 @@ class AppendQueue:
         """Answer everything in the queue with an error; a thread that still works does so in vain."""
         while self._queue:
             self._head_done(error)
+
+    def close(self, error: KafkaError) -> None:
+        """Answer everything with an error, from now on too, and let go of the partition: see ``collector``."""
+        self._end = error
+        self.fail(error)
+        self._appender = Appender()
 
     def _work_off(self) -> None:
         """Append from the head until one needs a thread."""

@@ -222,6 +222,17 @@ BROKER_SETTINGS = SettingGroup(
             minimum=1024,
         ),
         Setting(
+            "max.producer.ids.per.partition",
+            "int",
+            100_000,
+            "How many idempotent producers a partition knows the sequence numbers of. Above it the longest idle is "
+            "forgotten, never one with an open transaction; when it sends again it gets UNKNOWN_PRODUCER_ID, and its "
+            "client begins anew.",
+            minimum=1,
+            maximum=10_000_000,
+            dynamic=True,
+        ),
+        Setting(
             "producer.id.expiration.ms",
             "int",
             86_400_000,
@@ -248,7 +259,8 @@ BROKER_SETTINGS = SettingGroup(
             "max.partitions.per.request",
             "int",
             10_000,
-            "Partitions that one CreateTopics or CreatePartitions request may add; more is a policy violation.",
+            "Partitions that one CreateTopics, CreatePartitions or (auto-creation) Metadata request may add in all; "
+            "more is a policy violation, and none is added.",
             minimum=1,
         ),
         # Log upkeep

@@ -117,6 +117,11 @@ class Flusher:
             self._timer.cancel()
             self._timer = None
 
+    def forget_partition(self) -> None:
+        """Tell nobody any more, and let go of the partition: see ``collector``."""
+        self._on_flushed = _nothing
+        self._on_failed = _nothing
+
     def _start_timer(self) -> None:
         deadline_s = self._log.flush_deadline_s()
         if deadline_s is not None and not self._closed:
@@ -174,3 +179,6 @@ class Flusher:
             lambda _: None,
             lambda error: logger.warning("starting to write %s back failed: %s", self._log.topic_partition, error),
         )
+
+
+def _nothing(*_: object) -> None: ...

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Final
 
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
@@ -30,6 +31,7 @@ from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.errors import CoordinatorNotAvailable, KafkaError, RequestTimedOut, TopicAlreadyExists
 from spark_kafkalite.groups.shard import Shards
+from spark_kafkalite.log.damage import DamageLines
 from spark_kafkalite.log.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.log.segment import LogSlice
@@ -152,7 +154,7 @@ class GroupLog:
             piece = await self._find(partition, leader_epoch, offset, until_offset)
             if piece is None:
                 return
-            data = memoryview(await self._io.run(piece.read, Lane.READ))
+            data = memoryview(await self._io.run(partial(_read_and_look, piece, partition.log.damage), Lane.READ))
             position = 0
             for header in scan_headers(data):
                 partition.check_leader(leader_epoch)
@@ -184,6 +186,17 @@ class GroupLog:
             shards.lead(number, partition.leader_epoch)
         else:
             shards.resign(number)
+
+
+def _read_and_look(piece: LogSlice, damage: DamageLines) -> bytes:
+    """Return a piece's bytes; what is damaged among them is told of, and left to whoever decodes it."""
+    data = piece.read()
+    view, position = memoryview(data), 0
+    for header in scan_headers(data):
+        batch = view[position : position + header.size_bytes]
+        damage.look(batch, header, piece.file.path, piece.position + position)
+        position += header.size_bytes
+    return data
 
 
 class _Waiting(DelayedOperation):

@@ -26,7 +26,6 @@ then which pages did not reach the disk. A full disk does not: appends are refus
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable
 
 from spark_kafkalite.broker.append_queue import (
@@ -155,16 +154,10 @@ class Partition(Appender):
         self.storage_error: KafkaStorageError | None = None
         checkpointed = 0 if checkpointed_high_watermark is None else checkpointed_high_watermark
         self._high_watermark: int = max(log.log_start_offset, min(checkpointed, log.log_end_offset))
-        # Weak, so that a deleted partition goes without the garbage collector, which rarely looks at what is as old.
         self._flusher = Flusher(
-            log,
-            services.clock,
-            services.purgatory,
-            services.io,
-            _weakly(self._flushed),
-            _weakly(self._storage_failed),
+            log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
         )
-        self._queue = AppendQueue(weakref.proxy(self), services.io, services.memory)
+        self._queue = AppendQueue(self, services.io, services.memory)
         self._fetch_waiters: dict[DelayedOperation, None] = {}
         self._ack_waiters: dict[DelayedOperation, None] = {}
         # Where the visible end was when visibility.policy became ``flushed``.
@@ -271,9 +264,10 @@ class Partition(Appender):
         self._flusher.close()
         self.is_leader = False
         self.leader = -1
-        self._queue.fail(NotLeaderOrFollower(f"{self.topic_partition} is not hosted here any more"))
+        self._queue.close(NotLeaderOrFollower(f"{self.topic_partition} is not hosted here any more"))
         self._wake_all()
         self._services.on_role_change(self)
+        self._flusher.forget_partition()
 
     def check_leader(self, current_leader_epoch: int = -1) -> None:
         """Raise unless this broker leads the partition, in the epoch that the client believes in (-1: not said).
@@ -397,8 +391,7 @@ class Partition(Appender):
         try:
             result = self.log.append_as_leader(batch, header, self.leader_epoch)
         except KafkaStorageError as error:
-            if self.log.failure is not None:
-                self._storage_failed(error)
+            self._log_refused(error)
             raise
         if not result.duplicate:
             self._flusher.appended(len(batch), self._flushes_each)
@@ -426,9 +419,17 @@ class Partition(Appender):
         try:
             self.log.roll()
         except KafkaStorageError as error:
-            if self.log.failure is not None:
-                self._storage_failed(error)
+            self._log_refused(error)
             raise
+
+    def _log_refused(self, error: KafkaStorageError) -> None:
+        """Go offline if the log takes nothing any more: alone where it is damaged, with the directory where the disk
+        has failed."""
+        if self.log.is_damaged:
+            logger.error("%s is offline: %s", self.topic_partition, error)
+            self.go_offline(error)
+        elif self.log.failure is not None:
+            self._storage_failed(error)
 
     # Flushing -------------------------------------------------------------------------------------------------------
 
@@ -515,15 +516,3 @@ class Partition(Appender):
             f"<Partition {self.topic_partition} leader={self.leader} epoch={self.leader_epoch} "
             f"start={self.log_start_offset} high_watermark={self._high_watermark} end={self.log.log_end_offset}>"
         )
-
-
-def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Return what calls a bound method as long as its object is there."""
-    weak = weakref.WeakMethod(method)
-
-    def call(*arguments: object) -> None:
-        live = weak()
-        if live is not None:
-            live(*arguments)
-
-    return call

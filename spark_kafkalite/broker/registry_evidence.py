@@ -89,6 +89,9 @@ class RegistryEvidence:
         wal = path.with_name(f"{DATABASE_NAME}-wal")
         if not self.logs or (path.exists() and (path.stat().st_size or wal.exists())):
             return
+        above = (self._registry_dir, *self._registry_dir.absolute().parents)
+        if not next(each for each in above if each.exists()).is_dir():
+            return  # its disk is away, which opening it says
         missing = path if self._registry_dir.exists() else self._registry_dir
         problem = "is empty" if path.exists() else "does not exist"
         raise RegistryLost(f"the registry {missing} {problem}, {self._consequence()}")

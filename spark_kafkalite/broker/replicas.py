@@ -1,9 +1,10 @@
 """The partitions that this broker hosts, kept in step with the registry.
 
 Every change of the cluster arrives as a pair of snapshots (:meth:`Replicas.cluster_changed`). Removed topics stop being
-served at once; the work that touches the disk (making, renaming and opening logs) is done in slices, so that creating a
-topic with a thousand partitions does not keep other requests waiting. What is done is decided by the snapshot in force
-when the work is done, not by the one that asked for it.
+served at once; the work that touches the disk is done in slices (making and opening logs) or in threads (renaming those
+of removed topics), so that a topic with a thousand partitions does not keep other requests waiting. It is done one
+piece after the other, in order: a topic made again finds the logs of its predecessor gone. What is done is decided by
+the snapshot in force when the work is done, not by the one that asked for it.
 
 All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to.
 While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there. A
@@ -16,8 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
+from typing import TypeVar
 
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.errors import (
@@ -31,15 +34,16 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, PartitionState, diff
+from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.znodes import state_path
+from spark_kafkalite.slices import SLICE_S, Slices, Work
 
 logger = logging.getLogger(__name__)
 
-# Half of what the loop may stall for: one piece of work may take longer than the check of the time.
-_SLICE_S = 0.010
-# Partitions of one topic that take up changed settings in one piece of work: a millisecond or two.
-_CONFIGURED_AT_ONCE = 100
+T = TypeVar("T")
+
+# Logs of removed topics that are renamed in one go, and share the sync of their directory.
+_DELETED_AT_ONCE = 500
 
 
 class Replicas:
@@ -52,8 +56,10 @@ class Replicas:
         services: PartitionServices,
         cluster: Callable[[], ClusterState],
         config_of: Callable[[str], TopicConfig],
+        slices: Slices,
     ) -> None:
         """``cluster`` gives the present snapshot, ``config_of`` a topic's settings in it."""
+        self._slices = slices
         self._loop = loop
         self._logs = logs
         self._services = services
@@ -62,7 +68,7 @@ class Replicas:
         self._me: BrokerInfo | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._failed: dict[TopicPartition, KafkaStorageError] = {}
-        self._work: deque[Callable[[], None]] = deque()
+        self._work: deque[Callable[[], Work[None] | None]] = deque()
         self._working = False
         self._waiters: set[asyncio.Future[None]] = set()
 
@@ -150,11 +156,18 @@ class Replicas:
                 self._queue_partition(TopicPartition(name, number))
         self._start_work()
 
-    def cluster_changed(self, old: ClusterState, new: ClusterState) -> None:
+    def cluster_changed(self, old: ClusterState, _: ClusterState, change: ClusterChange) -> None:
         """Follow a change of the cluster."""
-        change = diff(old, new)
+        dropped: list[Partition] = []
+        unopened: dict[TopicPartition, bytes] = {}
         for name, topic_id in change.deleted_topics:
-            self._drop_topic(name, topic_id)
+            logger.info("topic %s has been deleted", name)
+            dropped += self._dropped(name, topic_id, old.topics[name].partitions, unopened)
+        if dropped or unopened:
+            self._work.append(partial(self._close_and_delete, dropped, unopened))
+            if self._failed:
+                # What was deleted may have held the descriptors that others wait for.
+                self._work.append(self.retry_failed)
         for name in change.changed_configs:
             self._work.append(partial(self._apply_config, name))
         for topic_partition in change.changed_partitions:
@@ -162,26 +175,45 @@ class Replicas:
         self._start_work()
         self._changed()
 
-    def _drop_topic(self, name: str, topic_id: bytes) -> None:
-        """Stop serving a removed topic at once; its files go with the queued work."""
-        logger.info("topic %s has been deleted", name)
-        for topic_partition in [key for key in self._partitions if key.topic == name]:
-            partition = self._partitions[topic_partition]
-            if partition.topic_id == topic_id:
+    def _dropped(
+        self, name: str, topic_id: bytes, numbers: Iterable[int], unopened: dict[TopicPartition, bytes]
+    ) -> Iterator[Partition]:
+        """Stop serving a removed topic at once, and yield its partitions; those that could not be served go into
+        ``unopened``."""
+        for number in numbers:
+            topic_partition = TopicPartition(name, number)
+            if self._failed.pop(topic_partition, None) is not None:
+                unopened[topic_partition] = topic_id
+            partition = self._partitions.get(topic_partition)
+            if partition is not None and partition.topic_id == topic_id:
                 del self._partitions[topic_partition]
-                partition.close()
-                self._work.append(lambda log=partition.log: self._delete_log(log))  # type: ignore[misc]
-        for topic_partition in [key for key in self._failed if key.topic == name]:
-            del self._failed[topic_partition]
-            self._work.append(partial(self._logs.delete_unopened, topic_partition, topic_id))
-        if self._failed:
-            # What was deleted may have held the descriptors that others wait for.
-            self._work.append(self.retry_failed)
+                yield partition
 
-    def _delete_log(self, log: PartitionLog) -> None:
-        if self._logs.get(log.topic_partition) is log:
-            self._logs.delete(log.topic_partition)
-            logger.debug("deleted the log of %s", log.topic_partition)
+    def _close_and_delete(self, dropped: Sequence[Partition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
+        """Answer those who wait for partitions of removed topics, and have their files deleted."""
+        for first in range(0, len(dropped), _DELETED_AT_ONCE):
+            keys = []
+            for partition in dropped[first : first + _DELETED_AT_ONCE]:
+                partition.close()
+                if self._logs.get(partition.topic_partition) is partition.log:
+                    keys.append(partition.topic_partition)
+                yield None
+            yield from self._delete_logs(keys, {})
+        left = iter(unopened.items())
+        while some := dict(islice(left, _DELETED_AT_ONCE)):
+            yield from self._delete_logs((), some)
+
+    def _delete_logs(self, keys: Sequence[TopicPartition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
+        job = self._logs.start_deletion(keys, unopened)
+        yield from self._in_thread(job.run)
+        for error in self._logs.finish_deletion(job):
+            logger.error("%s", error)
+
+    def _in_thread(self, work: Callable[[], T]) -> Work[T]:
+        outcome: asyncio.Future[T] = self._loop.create_future()
+        self._services.io.submit(work, outcome.set_result, outcome.set_exception)
+        yield outcome
+        return outcome.result()
 
     def broker_config_changed(self) -> None:
         """Have every topic's settings counted again, because the broker's defaults have changed."""
@@ -189,49 +221,56 @@ class Replicas:
             self._work.append(partial(self._apply_config, name))
         self._start_work()
 
-    def _apply_config(self, name: str, first: int = 0) -> None:
-        """Have a topic's partitions, from this one on, obey its settings; some in this piece of work, some in more."""
+    def _apply_config(self, name: str) -> Work[None]:
+        """Have a topic's partitions obey its settings."""
         topic = self._cluster().topics.get(name)
         if topic is None:
             return
         config = self._config_of(name)
-        for number in range(first, min(first + _CONFIGURED_AT_ONCE, len(topic.partitions))):
+        for number in topic.partitions:
             partition = self._partitions.get(TopicPartition(name, number))
             if partition is not None and partition.config != config:
                 partition.log.update_config(config)
                 partition.apply_config(config)
-        if first + _CONFIGURED_AT_ONCE < len(topic.partitions):
-            self._work.append(partial(self._apply_config, name, first + _CONFIGURED_AT_ONCE))
+            yield None
 
     # Work in slices -------------------------------------------------------------------------------------------------
 
     def _queue_partition(self, topic_partition: TopicPartition) -> None:
-        self._work.append(lambda: self._apply_state(topic_partition))
+        self._work.append(partial(self._apply_state, topic_partition))
 
     def _start_work(self) -> None:
         if self._work and not self._working:
             self._working = True
-            self._work_on()
+            self._slices.start(self._work_on(), self._worked)
 
-    def _work_on(self) -> None:
-        until_s = self._loop.time() + _SLICE_S
+    def _work_on(self) -> Work[None]:
+        tell_at_s = self._loop.time() + SLICE_S
         while self._work:
             piece = self._work.popleft()
             try:
-                piece()
+                work = piece()
+                if work is not None:
+                    yield from work
             except KafkaliteError as error:
                 logger.error("%s", error)
-            if self._loop.time() >= until_s and self._work:
+            yield None
+            if self._loop.time() >= tell_at_s:
+                # Those who wait for partitions that serve by now.
                 self._changed()
-                self._loop.call_soon(self._work_on)
-                return
+                tell_at_s = self._loop.time() + SLICE_S
+
+    def _worked(self, _: None, error: BaseException | None) -> None:
         self._working = False
+        if error is not None:
+            logger.critical("a change of the cluster could not be followed", exc_info=error)
+        self._start_work()
         self._changed()
 
     @property
     def is_idle(self) -> bool:
         """Whether everything that the registry has said so far has been acted upon."""
-        return not self._work
+        return not self._work and not self._working
 
     def _apply_state(self, topic_partition: TopicPartition) -> None:
         """Bring one partition into the state that the registry has for it now."""
@@ -333,11 +372,9 @@ class Replicas:
         node cannot be read keeps its logs where they are.
         """
         cluster = self._cluster()
-        until_s = self._loop.time() + _SLICE_S
+        turn = self._slices.turn()
         for topic_partition in list(self._logs.logs):
-            if self._loop.time() >= until_s:
-                await asyncio.sleep(0)
-                until_s = self._loop.time() + _SLICE_S
+            await turn.pause()
             if cluster.partition(topic_partition) is None and topic_partition.topic not in cluster.unreadable_topics:
                 kept = self._logs.set_aside(topic_partition)
                 logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)

@@ -35,7 +35,6 @@ from functools import partial
 from spark_kafkalite.broker import handlers
 from spark_kafkalite.broker.acceptor import Acceptor
 from spark_kafkalite.broker.cleaner import Cleaner
-from spark_kafkalite.broker.collector import Collector
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.context import BrokerContext
@@ -56,6 +55,7 @@ from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.collector import Collector
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
 from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.expiry import OffsetExpiry
@@ -65,10 +65,11 @@ from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.fs import Fs, OsFs
 from spark_kafkalite.log.loading import LoadInterrupted
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.unopened import LogLimit
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session
-from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, diff
+from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.controller import Controller
 from spark_kafkalite.registry.embedded import open_embedded
 from spark_kafkalite.registry.embedded_store import EmbeddedStore
@@ -172,7 +173,9 @@ class Broker:
             [str(directory) for directory in config.log_dirs],
             self._clock,
             config_of=lambda name: topics.config_of(name),
-            producer_id_expiration_ms=config["producer.id.expiration.ms"],
+            producer_limits=ProducerIdLimits(
+                config["max.producer.ids.per.partition"], config["producer.id.expiration.ms"]
+            ),
             min_free_bytes=config["log.dir.min.free.bytes"],
             reserve_bytes=config["log.dir.reserve.bytes"],
             open_files=descriptors.kept_open,
@@ -187,13 +190,14 @@ class Broker:
 
         evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir)
         store = self._open_registry(loop, logs, evidence, descriptors)
-        watcher = ClusterWatcher(store)
+        watcher = ClusterWatcher(store, slices=slices)
         controller = Controller(
             store,
             watcher,
             broker_id,
             self._clock,
             unclean_election=lambda name: topics.config_of(name).unclean_leader_election_enable,
+            slices=slices,
         )
         await session.create_base_nodes(store)
         cluster_id = await session.cluster_id(store, self._stored_cluster_id())
@@ -210,12 +214,12 @@ class Broker:
             config["max.decompressed.batch.bytes"],
             self._storage_failed,
         )
-        replicas = Replicas(loop, logs, services, lambda: watcher.state, lambda name: topics.config_of(name))
+        replicas = Replicas(loop, logs, services, lambda: watcher.state, lambda name: topics.config_of(name), slices)
         settings = DynamicConfig(config)
-        topics = Topics(settings, controller, watcher, replicas, descriptors, lambda: len(acceptor))
+        topics = Topics(settings, controller, watcher, replicas, slices, descriptors, lambda: len(acceptor))
         self._replicas = replicas
         # Before the replicas, which ask for their topics' settings.
-        watcher.add_listener(settings.cluster_changed)
+        watcher.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
         watcher.add_listener(replicas.cluster_changed)
         await watcher.start(cluster_id)
         self._undo.callback(watcher.close)
@@ -244,9 +248,7 @@ class Broker:
         )
         services.on_role_change = partial(group_log.role_changed, shards)
         expiry = OffsetExpiry(shards, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000)
-        watcher.add_listener(
-            lambda old, new: expiry.topics_deleted([name for name, _ in diff(old, new).deleted_topics])
-        )
+        watcher.add_listener(lambda _, __, change: expiry.topics_deleted([name for name, _ in change.deleted_topics]))
         groups = GroupCoordinator(shards, self._clock, config["group.coordinator.max.bytes"])
         self._undo.callback(groups.close)
         self._undo.callback(shards.close)
@@ -278,7 +280,8 @@ class Broker:
         self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
 
         def settings_changed(old: BrokerConfig, new: BrokerConfig) -> None:
-            logs.producer_id_expiration_ms = new["producer.id.expiration.ms"]
+            logs.producer_limits.max_ids = new["max.producer.ids.per.partition"]
+            logs.producer_limits.expiration_ms = new["producer.id.expiration.ms"]
             io.resize(new["num.io.threads"])
             if old.topic_defaults != new.topic_defaults:
                 replicas.broker_config_changed()
@@ -287,7 +290,7 @@ class Broker:
         settings.add_listener(settings_changed)
         await self._register(store, controller, replicas, watcher, context)
         self._undo.push_async_callback(self._quiesce, acceptor, dispatcher, replicas, io)
-        upkeep = Upkeep(loop, config, io, logs, replicas, evidence, lambda: store.registry.committed_zxid)
+        upkeep = Upkeep(loop, slices, config, io, logs, replicas, evidence, lambda: store.registry.committed_zxid)
         upkeep.start()
         self._undo.callback(upkeep.stop)
         expiry.start(config["offsets.retention.check.interval.ms"] / 1000)
@@ -304,6 +307,7 @@ class Broker:
         if zxid < evidence.zxid:
             # A registry begun anew, which nobody misses: not to be compared with the old one's numbers after a crash.
             await io.run(lambda: evidence.note([each.path for each in logs.directories.online], zxid), Lane.SYNC)
+        # Before anybody is served: with thousands of logs its first look takes half a second.
         collector = Collector(loop)
         collector.start()
         self._undo.callback(collector.stop)

@@ -1,7 +1,8 @@
 """Creating, extending and deleting topics: what the handlers share on top of the controller.
 
 The controller writes the registry; clients want more than that: an answer only when the leaders are in place, settings
-checked, the broker's defaults for what a request leaves open. Everything here is asynchronous and rare.
+checked, the broker's defaults for what a request leaves open. Everything here is asynchronous and rare, and in slices:
+one request may name ten thousand topics.
 
 This broker acts only while it is the controller; otherwise NotController (41) tells clients to ask the one that is.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.descriptors import Descriptors
@@ -29,16 +30,19 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
 )
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
-from spark_kafkalite.registry.controller import Controller, NewTopic
+from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
+from spark_kafkalite.registry.controller import Controller, Extension, NewTopic
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import TopicAssignment
+from spark_kafkalite.slices import Slices, Work
 
 logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
+# Most topics have the settings of some other one.
+_MOST_KNOWN_CONFIGS = 1000
 
 
 class Topics:
@@ -50,6 +54,7 @@ class Topics:
         controller: Controller,
         watcher: ClusterWatcher,
         replicas: Replicas,
+        slices: Slices,
         descriptors: Descriptors,
         connections: Callable[[], int],
     ) -> None:
@@ -64,6 +69,10 @@ class Topics:
         self._controller = controller
         self._watcher = watcher
         self._replicas = replicas
+        self._slices = slices
+        # Under these defaults: what overrides come to, and what is wrong with them.
+        self._defaults: Mapping[str, object] | None = None
+        self._in_force: dict[frozenset[tuple[str, str]], tuple[TopicConfig, list[str]]] = {}
 
     @property
     def _config(self) -> BrokerConfig:
@@ -84,13 +93,24 @@ class Topics:
         """
         topic = self._watcher.state.topics.get(name)
         overrides = topic.config if topic is not None else {}
-        config, problems = TopicConfig.in_force(overrides, self._config.topic_defaults)
+        config, problems = self._config_with(overrides)
         # Once, though each of its partitions asks.
         if problems and self._reported.get(name) != problems:
             self._reported[name] = problems
             for problem in problems:
                 logger.warning("ignoring a setting of topic %s in the registry: %s", name, problem)
         return config
+
+    def _config_with(self, overrides: Mapping[str, str]) -> tuple[TopicConfig, list[str]]:
+        defaults = self._config.topic_defaults
+        if defaults is not self._defaults or len(self._in_force) >= _MOST_KNOWN_CONFIGS:
+            self._defaults = defaults
+            self._in_force.clear()
+        key = frozenset(overrides.items())
+        found = self._in_force.get(key)
+        if found is None:
+            found = self._in_force[key] = TopicConfig.in_force(overrides, defaults)
+        return found
 
     async def create(
         self, topics: Sequence[NewTopic], *, timeout_s: float, validate_only: bool = False
@@ -101,21 +121,30 @@ class Topics:
         created: KafkaStorageError (56); nor when descriptors would be short: PolicyViolation (44).
         """
         results: dict[str, TopicAssignment | KafkaError] = {}
-        accepted: dict[str, NewTopic] = {}
-        hosted = self._partition_count()
-        for topic in topics:
-            try:
-                count = self._check_size(topic)
-                self._replicas.check_room()
-                self.check_config(topic.config)
-                if topic.name not in self._watcher.state.topics:
-                    self._check_descriptors(topic.name, count, hosted)
-                    hosted += count
-                accepted[topic.name] = topic
-            except KafkaError as error:
-                results[topic.name] = error
-        with self._counted({name: _partition_count(topic) for name, topic in accepted.items()}):
-            return results | await self._create(list(accepted.values()), timeout_s, validate_only)
+        try:
+            self.check_size(sum(topic.size for topic in topics))
+            self._replicas.check_room()
+        except KafkaError as error:
+            return dict.fromkeys((topic.name for topic in topics), error)
+        checked: list[NewTopic] = []
+
+        def check() -> Work[None]:
+            for topic in topics:
+                yield None
+                try:
+                    if topic.config:
+                        self.check_config(topic.config)
+                    checked.append(topic)
+                except KafkaError as error:
+                    results[topic.name] = error
+
+        await self._slices.run(check())
+        known = self._watcher.state.topics
+        new = {topic.name: topic.size for topic in checked if topic.name not in known}
+        refused = self._short_of_descriptors(new)
+        accepted = [topic for topic in checked if topic.name not in refused]
+        with self._counted({name: size for name, size in new.items() if name not in refused}):
+            return results | refused | await self._create(accepted, timeout_s, validate_only)
 
     async def _create(
         self, accepted: Sequence[NewTopic], timeout_s: float, validate_only: bool
@@ -136,14 +165,18 @@ class Topics:
             )
         return results
 
-    def _check_size(self, topic: NewTopic) -> int:
+    def check_size(self, partition_count: int) -> None:
+        """Raise PolicyViolation (44) when one request asks for more new partitions than is allowed.
+
+        They are counted over the whole request, and then none of it is done. Source:
+        ReplicationControlManager.validateTotalNumberOfPartitions of Apache Kafka 4.3.
+        """
         limit = self._config["max.partitions.per.request"]
-        count = _partition_count(topic)
-        if count > limit:
+        if partition_count > limit:
             raise PolicyViolation(
-                f"topic {topic.name}: {count} partitions are more than max.partitions.per.request={limit}"
+                f"the request asks for {partition_count} new partitions in all; max.partitions.per.request={limit} are "
+                "the most, and none has been created: ask for fewer at a time"
             )
-        return count
 
     def _partition_count(self) -> int:
         """Return how many partitions there are or are being made; all are this broker's, which is the only one."""
@@ -154,8 +187,20 @@ class Topics:
         )
         return coming + sum(len(topic.partitions) for topic in topics.values())
 
-    def _check_descriptors(self, name: str, more: int, hosted: int) -> None:
-        self._descriptors.check_new_partitions(f"topic {name}", more, hosted, self._connections())
+    def _short_of_descriptors(self, wanted: Mapping[str, int]) -> dict[str, KafkaError]:
+        """Return, of topics and how many partitions each is to get, those that cannot be hosted, and why.
+
+        Not in slices: nobody else may come between this and :meth:`_counted`. Ten thousand topics take milliseconds.
+        """
+        hosted, connections = self._partition_count(), self._connections()
+        refused: dict[str, KafkaError] = {}
+        for name, more in wanted.items():
+            try:
+                self._descriptors.check_new_partitions(f"topic {name}", more, hosted, connections)
+                hosted += more
+            except PolicyViolation as error:
+                refused[name] = error
+        return refused
 
     @contextlib.contextmanager
     def _counted(self, totals: Mapping[str, int]) -> Iterator[None]:
@@ -188,54 +233,77 @@ class Topics:
         await self._replicas.wait_until(all_served, timeout_s)
         return {partition.topic for partition, topic_id in left if not self._replicas.serves(partition, topic_id)}
 
-    async def create_automatically(self, names: Sequence[str]) -> None:
-        """Create topics that a metadata request asked for; the metadata that follows has no text for what fails, so
-        it is logged."""
+    async def create_automatically(self, names: Iterable[str]) -> None:
+        """Create those of the topics that a metadata request asked for which can be. The limits are those of
+        :meth:`create`; the metadata that follows has no text for what fails, so it is logged."""
         if not self._config["auto.create.topics.enable"]:
             return
-        wanted = [
-            NewTopic(name, self._config["num.partitions"], self._config["default.replication.factor"])
-            for name in dict.fromkeys(names)
-            if name not in INTERNAL_TOPICS
-        ]
+        partitions, replicas = self._config["num.partitions"], self._config["default.replication.factor"]
+        known = self._watcher.state.topics
+        wanted: dict[str, NewTopic] = {}
+
+        def look() -> Work[None]:
+            for name in names:
+                yield None
+                if name in known or name in wanted or name in INTERNAL_TOPICS or topic_name_problem(name) is not None:
+                    continue
+                wanted[name] = NewTopic(name, partitions, replicas)
+                # No more than it takes to see that they are too many.
+                self.check_size(len(wanted) * partitions)
+
+        try:
+            await self._slices.run(look())
+        except PolicyViolation as error:
+            _quiet.log(logging.WARNING, "automatic", "no topic is created for a metadata request: %s", error)
+            return
         if not wanted:
             return
-        for name, outcome in (await self.create(wanted, timeout_s=_AUTO_CREATE_WAIT_S)).items():
+        for name, outcome in (await self.create(list(wanted.values()), timeout_s=_AUTO_CREATE_WAIT_S)).items():
             if isinstance(outcome, KafkaError) and not isinstance(outcome, TopicAlreadyExists):
                 _quiet.log(logging.WARNING, "automatic", "topic %s is not created automatically: %s", name, outcome)
 
-    async def add_partitions(
-        self,
-        name: str,
-        total: int,
-        assignment: Sequence[Sequence[int]] | None,
-        *,
-        timeout_s: float,
-        validate_only: bool = False,
-    ) -> None:
-        """Extend a topic and wait until the new leaders serve. Raises the controller's errors, PolicyViolation (44) for
-        too many partitions or too few descriptors, KafkaStorageError (56) when the disk is full."""
-        topic = self._watcher.state.topics.get(name)
-        limit = self._config["max.partitions.per.request"]
-        more = total - len(topic.partitions) if topic is not None else 0
-        if more > limit:
-            raise PolicyViolation(f"topic {name}: {more} more partitions are above max.partitions.per.request={limit}")
-        self._replicas.check_room()
-        if more > 0:
-            self._check_descriptors(name, more, self._partition_count())
-        with self._counted({name: total} if more > 0 else {}):
-            try:
-                extended = await self._controller.create_partitions(
-                    name, total, assignment, validate_only=validate_only
-                )
-            except RegistryError as error:
-                raise RequestTimedOut(f"the registry failed: {error}") from error
-            if validate_only:
-                return
-            if await self._not_served({name: extended}, timeout_s):
-                raise RequestTimedOut(
-                    f"topic {name} has been extended, but a partition has no leader after {timeout_s} s"
-                )
+    async def extend(
+        self, extensions: Sequence[Extension], *, timeout_s: float, validate_only: bool = False
+    ) -> dict[str, KafkaError | None]:
+        """Give topics more partitions and wait until their leaders serve; give each one's error, None for success.
+
+        On a full disk: KafkaStorageError (56); when descriptors would be short: PolicyViolation (44).
+        """
+        topics = self._watcher.state.topics
+        added = {
+            extension.name: extension.total - len(topics[extension.name].partitions)
+            for extension in extensions
+            if extension.name in topics and extension.total > len(topics[extension.name].partitions)
+        }
+        try:
+            self.check_size(sum(added.values()))
+            self._replicas.check_room()
+        except KafkaError as error:
+            return {extension.name: error for extension in extensions}
+        refused = self._short_of_descriptors(added)
+        accepted = [extension for extension in extensions if extension.name not in refused]
+        with self._counted({extension.name: extension.total for extension in accepted if extension.name in added}):
+            return refused | await self._extend(accepted, timeout_s, validate_only)
+
+    async def _extend(
+        self, accepted: Sequence[Extension], timeout_s: float, validate_only: bool
+    ) -> dict[str, KafkaError | None]:
+        names = [extension.name for extension in accepted]
+        try:
+            extended = await self._controller.extend_topics(accepted, validate_only=validate_only)
+        except KafkaError as error:
+            return dict.fromkeys(names, error)
+        except RegistryError as error:
+            return dict.fromkeys(names, RequestTimedOut(f"the registry failed: {error}"))
+        results = {name: found if isinstance(found, KafkaError) else None for name, found in extended.items()}
+        if validate_only:
+            return results
+        done = {name: found for name, found in extended.items() if isinstance(found, TopicAssignment)}
+        for name in await self._not_served(done, timeout_s):
+            results[name] = RequestTimedOut(
+                f"topic {name} has been extended, but a partition has no leader after {timeout_s} s"
+            )
+        return results
 
     async def delete(self, names: Sequence[str], *, timeout_s: float) -> dict[str, KafkaError | None]:
         """Delete topics and wait until this broker serves them no more; give each one's error, None for success."""
@@ -247,13 +315,17 @@ class Topics:
         except RegistryError as error:
             return dict.fromkeys(names, RequestTimedOut(f"the registry failed: {error}"))
 
+        left = [(name, ids.get(name)) for name, error in results.items() if error is None]
+
         def gone() -> bool:
+            # As in _not_served: each is looked at once it has gone, and the last ones go last.
             topics, unreadable = self._watcher.state.topics, self._watcher.state.unreadable_topics
-            return unreadable.isdisjoint(name for name, error in results.items() if error is None) and all(
-                name not in topics or topics[name].topic_id != topic_id
-                for name, topic_id in ids.items()
-                if results[name] is None
-            )
+            while left:
+                name, topic_id = left[-1]
+                if name in unreadable or (name in topics and topics[name].topic_id == topic_id):
+                    break
+                left.pop()
+            return not left
 
         if not await self._replicas.wait_until(gone, timeout_s):
             late = RequestTimedOut(f"the deletion is not complete after {timeout_s} s; it goes on")
@@ -269,7 +341,3 @@ class Topics:
         """Raise NotController (41) unless topics can be changed here."""
         if not self.is_controller:
             raise NotController(f"broker {self._config.broker_id} is not the controller")
-
-
-def _partition_count(topic: NewTopic) -> int:
-    return topic.partition_count if topic.assignment is None else len(topic.assignment)

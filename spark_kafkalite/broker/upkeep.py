@@ -16,12 +16,13 @@ from spark_kafkalite.broker.registry_evidence import RegistryEvidence
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 
 _FLUSH_LOOK_S = 1.0
 _DELETIONS_LOOK_S = 1.0
-_TICK_S = 60.0
+_PRODUCERS_LOOK_S = 60.0
 # What the log directories do not know of a registry that is lost; each note is an fsync, and only when it has moved.
 _REGISTRY_NOTE_S = 1.0
 
@@ -32,6 +33,7 @@ class Upkeep:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        slices: Slices,
         config: BrokerConfig,
         io: IoThreads,
         logs: LogManager,
@@ -51,6 +53,8 @@ class Upkeep:
         self._registry_zxid = registry_zxid
         self._noted_zxid = 0
         self._noting = False
+        self._slices = slices
+        self._expiring = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def start(self) -> None:
@@ -58,7 +62,7 @@ class Upkeep:
         self._repeat("flush", _FLUSH_LOOK_S, self._look_at_flushes)
         self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
         self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
-        self._repeat("tick", _TICK_S, self._logs.tick)
+        self._repeat("producers", _PRODUCERS_LOOK_S, self._expire_producers)
         self._repeat("registry", _REGISTRY_NOTE_S, self._note_registry)
         self._note_registry()
 
@@ -82,6 +86,16 @@ class Upkeep:
             partition = self._replicas.find(log.topic_partition)
             if partition is not None:
                 partition.request_flush()
+
+    def _expire_producers(self) -> None:
+        def done(_: None, error: BaseException | None) -> None:
+            self._expiring = False
+            if error is not None:
+                logger.error("cannot forget silent producers: %s", error)
+
+        if not self._expiring:
+            self._expiring = True
+            self._slices.start(self._logs.expire_producers(), done)
 
     def _look_at_deletions(self) -> None:
         job = self._logs.due_deletions()

@@ -83,7 +83,7 @@ def command(
     damaged = 0
     # One segment's batches are kept for the indexes that follow it in the list.
     spans: dict[Path, list[BatchSpan]] = {}
-    total = sum(path.stat().st_size for path in found)
+    total = sum(path.lstat().st_size for path in found)
     with progress("checking", total, "bytes") as advance:
         for path in found:
             report = check_file(path, printer, spans, advance)
@@ -102,7 +102,9 @@ def log_files(named: Iterable[Path]) -> Iterator[Path]:
             # By base offset, and there the segment before its indexes.
             yield from sorted(inside, key=lambda each: (each.stem, each.suffix != ".log", each.name))
             logs = {key: each for each in path.iterdir() if (key := topic_partition_of(each.name)) and each.is_dir()}
-            yield from log_files(logs[key] for key in sorted(logs))
+            for key in sorted(logs):
+                # A link is told of, and not followed.
+                yield from (logs[key],) if logs[key].is_symlink() else log_files((logs[key],))
         elif path.exists():
             yield path
         else:

@@ -20,6 +20,7 @@ import click
 from spark_kafkalite.cli.output import print_json
 from spark_kafkalite.cli.record_text import record_to_json
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.log import producer_snapshot
 from spark_kafkalite.log.checkpoint import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
@@ -36,13 +37,13 @@ from spark_kafkalite.log.checkpoint import (
 )
 from spark_kafkalite.log.fs import OsFs
 from spark_kafkalite.log.offset_index import OffsetIndex
-from spark_kafkalite.log.producer_state import ProducerState
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
 from spark_kafkalite.log.time_index import TimeIndex
 from spark_kafkalite.model import Record, TimestampType, TopicPartition
 from spark_kafkalite.records.columns import batch_payload
 from spark_kafkalite.records.compression import CODEC_NAMES
 from spark_kafkalite.records.kernel import ColumnBuilder, check_crc, read_header, walk_records
-from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
 SEGMENT_SUFFIXES: Final = (".log", ".index", ".timeindex", ".snapshot")
 # Transactions of Kafka's; nothing here writes or reads them.
@@ -93,6 +94,9 @@ def check_file(
 ) -> Report:
     """Check and show one file."""
     report = Report(path)
+    if path.is_symlink():
+        report.damage.append("it is a symbolic link, which a broker does not follow; name the file that it leads to")
+        return report
     if printer.details and not printer.as_json:
         click.echo(f"Dumping {path}")
     try:
@@ -102,7 +106,7 @@ def check_file(
             return report
         if path.suffix in (".index", ".timeindex"):
             segment = path.with_suffix(".log")
-            if segment not in spans and segment.exists():
+            if segment not in spans and segment.exists() and not segment.is_symlink():
                 quiet = Printer(as_json=True, details=False, records=False)
                 # What is wrong with the segment itself is said when the segment is looked at.
                 spans[segment] = _check_segment(segment, Report(segment), quiet, lambda _: None)
@@ -180,6 +184,9 @@ def _check_segment(path: Path, report: Report, printer: Printer, advance: Callab
 def _base_offset(path: Path, report: Report) -> int:
     if not path.stem.isdecimal():
         report.damage.append(f"the name is not a base offset: {path.name}")
+        return 0
+    if int(path.stem) > MAX_INT64:
+        report.damage.append(f"no offset is so large as its name says: {path.name}; the largest is {MAX_INT64}")
         return 0
     return int(path.stem)
 
@@ -311,8 +318,11 @@ def _check_index(path: Path, report: Report, printer: Printer, spans: list[Batch
 
 
 def _check_snapshot(path: Path, report: Report, printer: Printer) -> None:
-    state = ProducerState()
-    state.load(path.read_bytes(), _base_offset(path, report), str(path))
+    # All of them, however many a broker would keep.
+    state = ProducerState(ProducerIdLimits(max_ids=MAX_INT64))
+    producer_snapshot.load(state, path.read_bytes(), _base_offset(path, report), str(path))
+    if state.forgotten_seen_ms >= 0 and printer.details:
+        printer.line("forgotten", {"forgottenProducersLastTimestamp": state.forgotten_seen_ms})
     for producer_id, producer in state.producers.items():
         report.entries += 1
         if printer.details:

@@ -49,6 +49,7 @@ def command(
         raise click.MissingParameter(ctx=context, param_hint="'--data'", param_type="option")
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
+    from spark_kafkalite.collector import Collector
     from spark_kafkalite.registry.embedded import open_embedded
     from spark_kafkalite.registry.listener import RegistryListener
     from spark_kafkalite.registry.store import SessionState
@@ -77,8 +78,12 @@ def command(
             bound = server.start(listener.host, listener.port)
         except OSError as error:
             raise RegistryError(f"cannot listen on {listener.address(port)}: {error.strerror}") from error
+        # A tree of a hundred thousand nodes is as many objects that live as long as this process.
+        collector = Collector(server.loop)
+        collector.start()
         print(f"kafkalite registry ready on {listener.address(bound)}", flush=True)
         stopping.wait()
+        collector.stop()
     finally:
         server.close()
         store.close()

@@ -1,38 +1,110 @@
-"""Columns of records to and from Arrow, without copying keys and values.
+"""Columns of records to and from Arrow, without copying keys and values: for ``poll_columns``, the Spark source, and
+``send_batch``.
 
-The buffers of :class:`Columns` are wrapped, not copied; topic and partition are made by repetition.
+To Arrow, keys, values, headers and offsets are the kernel's buffers, wrapped. The columns that are the same in every
+row (topic and partition) are made once per size and partition and sliced. Timestamps are converted once for a batch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafkalite.client.read_schema import HEADERS_TYPE, READ_SCHEMA, READ_SCHEMA_WITH_HEADERS, TIMESTAMP_TYPE
+from spark_kafkalite.client.read_schema import TIMESTAMP_TYPE
 from spark_kafkalite.errors import SerializationError
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.buffers import HeaderColumns, shift_bitmap
 from spark_kafkalite.records.kernel import Columns
 
+_MS_TYPE: Final = pa.timestamp("ms", tz="UTC")
+# What milliseconds may be without leaving int64 as microseconds; a hostile producer may send any int64.
+_TIMESTAMP_LIMIT_MS: Final = (2**63 - 1) // 1000
 
-def record_batch(columns: Columns, topic: str, partition: int, *, with_headers: bool) -> pa.RecordBatch:
-    """Return the rows of one partition as a record batch of the read schema."""
-    count = columns.count
-    timestamps = pa.Array.from_buffers(pa.timestamp("ms", tz="UTC"), count, [None, _wrap(columns.timestamps)])
-    arrays = [
-        _binary(pa.binary(), count, columns.key_validity, columns.key_offsets, columns.key_data),
-        _binary(pa.binary(), count, columns.value_validity, columns.value_offsets, columns.value_data),
-        pa.repeat(pa.scalar(topic, pa.string()), count),
-        pa.repeat(pa.scalar(partition, pa.int32()), count),
-        pa.Array.from_buffers(pa.int64(), count, [None, _wrap(columns.offsets)]),
-        timestamps.cast(TIMESTAMP_TYPE),
-        pa.Array.from_buffers(pa.int32(), count, [None, _wrap(columns.timestamp_types)]),
-    ]
-    if with_headers:
-        arrays.append(_headers(columns.headers, count))
-        return pa.RecordBatch.from_arrays(arrays, schema=READ_SCHEMA_WITH_HEADERS)
-    return pa.RecordBatch.from_arrays(arrays, schema=READ_SCHEMA)
+
+class RecordBatchMaker:
+    """Makes the record batches of one partition with one schema: the read schema, or some of its columns."""
+
+    def __init__(self, schema: pa.Schema, topic: str, partition: int) -> None:
+        self.topic_partition = TopicPartition(topic, partition)
+        self._schema = schema
+        self._topic = topic
+        self._partition = partition
+        self._constants: dict[str, pa.Array] = {}
+        self._makers = {
+            "key": self._keys,
+            "value": self._values,
+            "topic": lambda columns: self._repeated("topic", pa.scalar(self._topic, pa.string()), columns.count),
+            "partition": lambda columns: self._repeated(
+                "partition", pa.scalar(self._partition, pa.int32()), columns.count
+            ),
+            "offset": self._offsets,
+            "timestamp": self._timestamps,
+            "timestampType": self._timestamp_types,
+            "headers": self._headers,
+        }
+
+    def batch(self, columns: Columns) -> pa.RecordBatch:
+        """Return the rows as Arrow; the batch keeps the columns' buffers alive."""
+        arrays = [self._makers[name](columns) for name in self._schema.names]
+        if not arrays:
+            # count() over a projection to nothing still needs the number of rows.
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * columns.count, pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _repeated(self, name: str, scalar: pa.Scalar, count: int) -> pa.Array:
+        """Return a column of one repeated value: a slice of the longest made so far."""
+        made = self._constants.get(name)
+        if made is None or len(made) < count:
+            made = self._constants[name] = pa.repeat(scalar, count)
+        return made.slice(0, count)
+
+    @staticmethod
+    def _keys(columns: Columns) -> pa.Array:
+        return _binary(pa.binary(), columns.count, columns.key_validity, columns.key_offsets, columns.key_data)
+
+    @staticmethod
+    def _values(columns: Columns) -> pa.Array:
+        return _binary(pa.binary(), columns.count, columns.value_validity, columns.value_offsets, columns.value_data)
+
+    @staticmethod
+    def _offsets(columns: Columns) -> pa.Array:
+        return pa.Array.from_buffers(pa.int64(), columns.count, [None, _wrap(columns.offsets)])
+
+    @staticmethod
+    def _timestamps(columns: Columns) -> pa.Array:
+        """Return ms as µs; no timestamp (-1) becomes the instant 1 ms before the epoch, as in the JVM connector.
+
+        What microseconds cannot hold, and brokers admit, becomes the furthest millisecond that they can.
+        """
+        if columns.timestamps is None:
+            return pa.repeat(pa.scalar(-1000, TIMESTAMP_TYPE), columns.count)
+        ms = pa.Array.from_buffers(_MS_TYPE, columns.count, [None, _wrap(columns.timestamps)])
+        try:
+            return ms.cast(TIMESTAMP_TYPE)
+        except pa.ArrowInvalid:
+            at_most = pc.min_element_wise(ms.view(pa.int64()), _TIMESTAMP_LIMIT_MS)
+            return pc.max_element_wise(at_most, -_TIMESTAMP_LIMIT_MS).view(_MS_TYPE).cast(TIMESTAMP_TYPE)
+
+    @staticmethod
+    def _timestamp_types(columns: Columns) -> pa.Array:
+        if columns.timestamp_types is None:
+            return pa.repeat(pa.scalar(-1, pa.int32()), columns.count)
+        return pa.Array.from_buffers(pa.int32(), columns.count, [None, _wrap(columns.timestamp_types)])
+
+    def _headers(self, columns: Columns) -> pa.Array:
+        headers = columns.headers
+        type_ = self._schema.field("headers").type
+        if headers is None:
+            return pa.nulls(columns.count, type_)
+        total = memoryview(headers.key_offsets).nbytes // 4 - 1
+        keys = _binary(pa.string(), total, None, headers.key_offsets, headers.key_data)
+        values = _binary(pa.binary(), total, headers.value_validity, headers.value_offsets, headers.value_data)
+        # The schema's own names and nullability, so that the type is equal to what Spark expects.
+        pairs = pa.StructArray.from_arrays([keys, values], fields=list(type_.value_type))
+        buffers = [_wrap(headers.list_validity), _wrap(headers.list_offsets)]
+        return pa.Array.from_buffers(type_, columns.count, buffers, children=[pairs])
 
 
 def _wrap(buffer: Any) -> pa.Buffer | None:
@@ -43,17 +115,6 @@ def _binary(kind: pa.DataType, count: int, validity: Any, offsets: Any, data: An
     if offsets is None:
         return pa.nulls(count, kind)
     return pa.Array.from_buffers(kind, count, [_wrap(validity), _wrap(offsets), _wrap(data)])
-
-
-def _headers(headers: HeaderColumns | None, count: int) -> pa.Array:
-    if headers is None:
-        return pa.nulls(count, HEADERS_TYPE)
-    header_count = memoryview(headers.key_offsets).nbytes // 4 - 1
-    keys = _binary(pa.string(), header_count, None, headers.key_offsets, headers.key_data)
-    values = _binary(pa.binary(), header_count, headers.value_validity, headers.value_offsets, headers.value_data)
-    pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
-    buffers = [_wrap(headers.list_validity), _wrap(headers.list_offsets)]
-    return pa.Array.from_buffers(HEADERS_TYPE, count, buffers, children=[pairs])
 
 
 # The other way
@@ -137,12 +198,17 @@ def _timestamps(batch: pa.RecordBatch) -> memoryview | bytes | None:
     if array is None:
         return None
     kind = array.type
-    if pa.types.is_timestamp(kind):
-        # A zone only says how to show the instant; the number is UTC either way.
-        array = array.cast(pa.timestamp("ms", tz=kind.tz), safe=False)
-    elif not pa.types.is_integer(kind):
+    if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
         raise SerializationError(f"column 'timestamp' has type {kind}: it must be timestamp, or an integer of ms")
-    array = pc.fill_null(array.cast(pa.int64()), -1)
+    try:
+        if pa.types.is_timestamp(kind):
+            # A zone only says how to show the instant; the number is UTC either way. Finer units are cut.
+            array = array.cast(pa.timestamp("ms", tz=kind.tz), safe=kind.unit == "s")
+        array = pc.fill_null(array.cast(pa.int64()), -1)
+    except pa.ArrowInvalid as error:
+        raise SerializationError(
+            f"column 'timestamp' of type {kind} holds what 64 bits of ms cannot: {error}"
+        ) from error
     return _slice(array.buffers()[1], array.offset * 8, len(array) * 8)
 
 

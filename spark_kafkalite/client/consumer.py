@@ -364,24 +364,14 @@ class Consumer:
         """Return rows of one partition as an Arrow record batch, waiting up to ``timeout_ms``; None at timeout.
 
         The columns are those of the Spark source: key, value, topic, partition, offset, timestamp, timestampType,
-        headers.
+        headers. A timestamp that Arrow's microseconds cannot hold is the furthest one that they can.
         """
         if max_rows < 1:
             raise ConfigError(f"max_rows={max_rows}: must be at least 1")
-        from spark_kafkalite.client.arrow import record_batch
-
         with self._using:
             self._rows.begin_poll()
             decoded = self._next_rows(Deadline.after_ms(timeout_ms, self._clock), max_rows)
-            if decoded is None:
-                return None
-            topic, partition = decoded.state.topic_partition
-            batch = record_batch(decoded.columns, topic, partition, with_headers=True)
-            until = min(decoded.columns.count, decoded.row + max_rows)
-            if decoded.row or until < decoded.columns.count:
-                batch = batch.slice(decoded.row, until - decoded.row)
-            self._rows.return_until(decoded, until)
-            return batch
+            return None if decoded is None else self._rows.as_record_batch(decoded, max_rows)
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records for ever, until the consumer is closed.

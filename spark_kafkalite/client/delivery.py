@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from spark_kafkalite.client.undelivered import FailedRecords
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import Headers, TopicPartition
 from spark_kafkalite.records.assemble import restamp_producer
@@ -67,6 +68,7 @@ class ProducerBatch:
         "done",
         "encoded",
         "error",
+        "failed",
         "last_error",
         "log_append_time_ms",
         "order",
@@ -109,6 +111,8 @@ class ProducerBatch:
         self.callbacks: list[tuple[int, int, OnDelivery]] | None = None
         self.done = False
         self.error: Exception | None = None
+        # Counts who looks at the error; None unless the batch failed.
+        self.failed: FailedRecords | None = None
         self.last_error: KafkaliteError | None = None
         self.base_offset = -1
         self.log_append_time_ms = -1
@@ -218,6 +222,8 @@ class ProducerBatch:
         for index, timestamp_ms, call in self.callbacks or ():
             try:
                 if self.error is not None:
+                    if self.failed is not None:
+                        self.failed.look_at(index)
                     call(None, self.error)
                 else:
                     call(self.metadata(index, timestamp_ms), None)
@@ -277,6 +283,8 @@ class Delivery:
         """
         part, index = wait_for_outcome(self._batch, self._index, timeout_s)
         if part.error is not None:
+            if part.failed is not None:
+                part.failed.look_at(index)
             raise part.error
         return part.metadata(index, self._timestamp_ms)
 
@@ -316,6 +324,7 @@ class BatchDelivery:
             self._left -= count
             finished = self._left == 0
         if finished and self._on_delivery is not None:
+            self.errors()
             self._on_delivery(self)
 
     def done(self) -> bool:
@@ -331,14 +340,19 @@ class BatchDelivery:
         for batch in self._batches:
             wait_for_all(batch, deadline)
         leaves = self._leaves()
-        for leaf in leaves:
-            if leaf.error is not None:
-                raise leaf.error
+        if errors := self.errors():
+            raise errors[0]
         return [BatchRange(leaf.topic, leaf.partition, leaf.base_offset, leaf.record_count) for leaf in leaves]
 
     def errors(self) -> list[Exception]:
         """Return the errors known so far, one for each batch that failed."""
-        return [leaf.error for leaf in self._leaves() if leaf.error is not None]
+        found = []
+        for leaf in self._leaves():
+            if leaf.error is not None:
+                found.append(leaf.error)
+                if leaf.failed is not None:
+                    leaf.failed.look_at_all()
+        return found
 
     def _leaves(self) -> list[ProducerBatch]:
         return [leaf for batch in self._batches for leaf in batch.leaves()]

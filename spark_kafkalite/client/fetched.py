@@ -21,7 +21,7 @@ from spark_kafkalite.client.isolation import AbortedTransactions
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.records.columns import Buffer, ColumnBuilder, Columns, batch_payload
-from spark_kafkalite.records.kernel import check_crc, scan_headers
+from spark_kafkalite.records.kernel import check_crc, read_header, scan_headers
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
 # What one batch may decompress to: eight times what brokers of ours accept by default.
@@ -112,7 +112,9 @@ class FetchedBatches:
     ) -> None:
         """Wrap one partition's result; offsets below ``first_offset`` and from ``until_offset`` on are left out.
 
-        Raises CorruptMessage (2), naming the partition, when a batch's header cannot be read.
+        Batches behind one whose header cannot be read are left out, and so is that one. Raises CorruptMessage (2),
+        naming partition and offset, when it is the first, and for bytes that would be fetched for ever, because they
+        hold no whole batch, or none that reaches ``first_offset``.
         """
         self.topic_partition = topic_partition
         self.next_offset = first_offset
@@ -126,7 +128,11 @@ class FetchedBatches:
         try:
             self._headers = scan_headers(records)
         except CorruptMessage as error:
-            raise CorruptMessage(f"{topic_partition} from offset {first_offset}: {error}") from error
+            self._headers = _headers_before_damage(records)
+            if not self._headers:
+                raise unreadable(topic_partition, first_offset, error) from error
+        if self.size_bytes and (not self._headers or self._headers[-1].next_offset <= first_offset):
+            raise unreadable(topic_partition, first_offset, self._no_progress())
         committed = isolation == IsolationLevel.READ_COMMITTED
         self._aborted = AbortedTransactions(fetched.aborted) if committed else None
         self._check_crcs = check_crcs
@@ -143,6 +149,14 @@ class FetchedBatches:
     def __repr__(self) -> str:
         left = len(self._headers) - self._index
         return f"FetchedBatches({self.topic_partition}, next_offset={self.next_offset}, {left} batches left)"
+
+    def _no_progress(self) -> CorruptMessage:
+        """Since KIP-74 brokers send the first batch whole however large it is, and begin with the one asked for."""
+        if not self._headers:
+            return CorruptMessage(
+                f"the {self.size_bytes} bytes from there on hold no whole batch, so its length is wrong"
+            )
+        return CorruptMessage(f"the batches from there on say that they end at offset {self._headers[-1].next_offset}")
 
     @property
     def first_base_offset(self) -> int:
@@ -175,9 +189,10 @@ class FetchedBatches:
             try:
                 stopped = self._decode_batch(builder, header)
             except (CorruptMessage, InvalidRecord) as error:
-                raise type(error)(
-                    f"{self.topic_partition}: the batch at offset {header.base_offset} cannot be read: {error}"
-                ) from error
+                following = self._headers[self._index + 1 : self._index + 2]
+                # The next batch knows better than one that is damaged.
+                behind = following[0].base_offset if following else header.next_offset
+                raise unreadable(self.topic_partition, header.base_offset, error, behind) from error
             if stopped:
                 return
             self.next_offset = max(self.next_offset, min(header.next_offset, self.until_offset))
@@ -234,6 +249,32 @@ class FetchedBatches:
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.release()
+
+
+def unreadable(
+    topic_partition: TopicPartition, offset: int, reason: CorruptMessage | InvalidRecord, behind: int = -1
+) -> CorruptMessage | InvalidRecord:
+    """Return the error of a batch that cannot be read, at ``offset``, and what the user can do about it.
+
+    ``behind`` is where the next batch begins, -1 when that is not known.
+    """
+    place = f"to offset {behind}" if behind > offset else "behind it"
+    return type(reason)(
+        f"{topic_partition}: the batch at offset {offset} cannot be read: {reason}; repair the broker's log, or seek "
+        f"{place} to go on without the batch"
+    )
+
+
+def _headers_before_damage(records: Buffer) -> list[BatchHeader]:
+    """Return the headers of the batches before the first whose header cannot be read."""
+    headers: list[BatchHeader] = []
+    position = 0
+    while True:
+        try:
+            headers.append(read_header(records, position))
+        except CorruptMessage:
+            return headers
+        position += headers[-1].size_bytes
 
 
 def _base_offset(header: BatchHeader) -> int:

@@ -20,10 +20,11 @@ from typing import Final, Self
 from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient
 from spark_kafkalite.client.connection import BrokerConnection
 from spark_kafkalite.client.fetch_requests import FetchFrom, FetchLimits, fetch
-from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from
+from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from, unreadable
 from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.errors import (
     BrokerUnreachable,
+    CorruptMessage,
     KafkaliteError,
     LeaderNotAvailable,
     OffsetOutOfRange,
@@ -74,8 +75,13 @@ class RangeFetcher:
         read_ahead: int = 2,
         timeout_ms: int = 120_000,
         check_crcs: bool = True,
+        unknown_timeout_ms: int | None = None,
     ) -> None:
-        """``end_offset`` is exclusive. ``timeout_ms`` bounds the time without progress, retries included."""
+        """``end_offset`` is exclusive. ``timeout_ms`` bounds the time without progress, retries included.
+
+        ``unknown_timeout_ms`` is for how long the brokers may know nothing of the partition, before that is raised as
+        UnknownTopicOrPartition; None is ``timeout_ms``.
+        """
         self._cluster = cluster
         self._topic_partition = topic_partition
         self._position = start_offset
@@ -84,6 +90,7 @@ class RangeFetcher:
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._check_crcs = check_crcs
+        self._unknown_timeout_ms = timeout_ms if unknown_timeout_ms is None else unknown_timeout_ms
         self._pool = BufferPool()
         self._pieces: queue.Queue[FetchedBatches | BaseException | None] = queue.Queue(max(1, read_ahead))
         self._closed = threading.Event()
@@ -108,6 +115,16 @@ class RangeFetcher:
             if isinstance(piece, BaseException):
                 raise piece
             yield piece
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """What is read."""
+        return self._topic_partition
+
+    @property
+    def position(self) -> int:
+        """The next offset to be fetched; all before it have been yielded, or are about to be."""
+        return self._position
 
     def close(self) -> None:
         """Stop fetching and end the thread. May be called more than once."""
@@ -154,13 +171,23 @@ class RangeFetcher:
         config = self._cluster.config
         backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         deadline = Deadline.after_ms(self._timeout_ms)
+        unknown_deadline: Deadline | None = None
         while self._position < self._end_offset and not self._closed.is_set():
             try:
                 piece = self._fetch_once(deadline)
             except KafkaliteError as error:
                 if self._closed.is_set():
                     return
+                if isinstance(error, CorruptMessage):
+                    # Kafka calls this retriable, for producers: a broker's damaged log does not mend itself.
+                    raise
                 pause_s = backoff.next_s()
+                if not isinstance(error, UnknownTopicOrPartition):
+                    unknown_deadline = None
+                elif unknown_deadline is None:
+                    unknown_deadline = Deadline.after_ms(self._unknown_timeout_ms)
+                elif unknown_deadline.passed():
+                    raise
                 if not is_retriable(error) or deadline.left_s() <= pause_s:
                     raise
                 self._closed.wait(pause_s)
@@ -168,6 +195,7 @@ class RangeFetcher:
                     self._drop_connection()
                     self._refresh(deadline)
                 continue
+            unknown_deadline = None
             if piece is None:
                 if deadline.passed():
                     raise self._no_progress()
@@ -204,7 +232,8 @@ class RangeFetcher:
         if fetched.error_code == OffsetOutOfRange.code:
             raise self._out_of_range(position, deadline)
         if fetched.error_code:
-            raise error_for(fetched.error_code, f"{topic_partition}: cannot be fetched from offset {position}")
+            error = error_for(fetched.error_code, f"{topic_partition}: cannot be fetched from offset {position}")
+            raise unreadable(topic_partition, position, error) if isinstance(error, CorruptMessage) else error
         piece = FetchedBatches(
             topic_partition,
             fetched,

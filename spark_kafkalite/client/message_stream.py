@@ -189,6 +189,7 @@ class MessageStream:
                 if state is not None and state.generation == generation:
                     state.drop_buffered()
                     state.error = failure
+                    self._ahead.report_unreadable(state.topic_partition, piece.next_offset, failure)
         return True
 
     def _take_piece(self, deadline: Deadline | None) -> None:

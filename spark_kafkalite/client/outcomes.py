@@ -9,6 +9,8 @@ What an answer means
 - another retriable error: sent again after a pause, until ``delivery.timeout.ms``;
 - anything else: the batch fails with it.
 
+A batch that fails is logged with its reason and counted as not looked at (:mod:`.undelivered`).
+
 Belongs to whoever has the sender's turn; a batch is settled once, under the accumulator's lock. Users' callbacks wait
 until the sender's thread runs them, outside of all locks (:meth:`Outcomes.run_callbacks`).
 """
@@ -26,6 +28,7 @@ from spark_kafkalite.client.delivery import ProducerBatch
 from spark_kafkalite.client.produce_requests import ProduceOutcome
 from spark_kafkalite.client.retry import Backoff, is_retriable, needs_refresh
 from spark_kafkalite.client.splitting import split_batch
+from spark_kafkalite.client.undelivered import Undelivered
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     DuplicateSequenceNumber,
@@ -52,6 +55,7 @@ class Outcomes:
         self._config = config
         self._cluster = cluster
         self._accumulator = accumulator
+        self.undelivered = Undelivered()
         # Settled, with their callbacks not run yet; under the accumulator's lock.
         self._settled: list[ProducerBatch] = []
         self._refusing: set[tuple[str, int]] = set()  # Partitions that were warned of.
@@ -148,17 +152,32 @@ class Outcomes:
         """Give a batch its outcome, unless it has one, and take it out of the accumulator."""
         with self._accumulator.lock:
             if not batch.done:
-                batch.settle(base_offset, log_append_time_ms, error)
-                self._settled.append(batch)
+                if error is not None:
+                    self._fail(batch, error)
+                else:
+                    batch.settle(base_offset, log_append_time_ms, None)
+                    self._settled.append(batch)
             self._accumulator.finish(queue, batch)
 
+    def _fail(self, batch: ProducerBatch, error: Exception) -> None:
+        """Give a batch its error; the accumulator's lock is held."""
+        batch.failed = self.undelivered.add(batch.topic_partition, batch.record_count, error)
+        batch.settle(-1, -1, error)
+        self._settled.append(batch)
+
     def run_callbacks(self) -> None:
-        """Call the users' functions of what was settled; no lock may be held."""
+        """Log what failed, and call the users' functions of what was settled; no lock may be held.
+
+        A handler of the log is a user's function too, and may itself send.
+        """
         if not self._settled:
             return
         with self._accumulator.lock:
             settled, self._settled = self._settled, []
         for batch in settled:
+            if batch.error is not None:
+                count, where = batch.record_count, batch.topic_partition
+                _LOG.error("producer: %d records for %s failed: %s", count, where, batch.error)
             if batch.callbacks or batch.watcher:
                 batch.run_callbacks(_report_callback)
 
@@ -173,11 +192,10 @@ class Outcomes:
         for queue, batch in expired:
             error = expiry_error(batch, self._config.delivery_timeout_ms, batch.last_error or self.last_problem)
             with self._accumulator.lock:
-                batch.settle(-1, -1, error)
+                self._fail(batch, error)
                 # In flight it stays with its partition until its answer comes: nothing may overtake it.
                 if batch not in queue.in_flight:
                     self._accumulator.finish(queue, batch)
-                self._settled.append(batch)
         return self._next_expiry_s
 
     def fail_all(self, error: Exception) -> None:
@@ -186,8 +204,7 @@ class Outcomes:
             for queue in self._accumulator.active_queues():
                 for batch in list(queue.batches()):
                     if not batch.done:
-                        batch.settle(-1, -1, error)
-                        self._settled.append(batch)
+                        self._fail(batch, error)
                     self._accumulator.finish(queue, batch)
 
 

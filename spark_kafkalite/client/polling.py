@@ -9,6 +9,7 @@ rows (its ``generation`` tells). One thread polls at a time; who may wake it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from spark_kafkalite.client.fetched import FetchedBatches
 from spark_kafkalite.client.partition_state import PartitionState
@@ -18,6 +19,11 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError
 from spark_kafkalite.model import NO_LEADER_EPOCH, CommittedOffset, Record, TopicPartition
 from spark_kafkalite.records.columns import ColumnBuilder, Columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_kafkalite.client.arrow import RecordBatchMaker
 
 # Bytes of keys, values and headers that one decoding takes at most.
 _MAX_DECODED_BYTES = 16 << 20
@@ -54,6 +60,7 @@ class RowSource:
         self._in_hand: dict[TopicPartition, tuple[int, int]] = {}
         # Rows that are yielded one by one: moving the position each time would cost more than the record.
         self._iterated: DecodedRows | None = None
+        self._maker: RecordBatchMaker | None = None
         # The partitions' turns.
         self._turn = 0
         self._woken = False
@@ -157,6 +164,7 @@ class RowSource:
                 if error is not None:
                     state.error = error
                     state.drop_buffered()
+                    ahead.report_unreadable(state.topic_partition, next_offset, error)
             ahead.changed.notify_all()
 
     def return_until(self, decoded: DecodedRows, until: int) -> None:
@@ -166,6 +174,21 @@ class RowSource:
             self._in_hand.setdefault(state.topic_partition, (decoded.generation, state.position))
         decoded.row = until
         self._settle(decoded)
+
+    def as_record_batch(self, decoded: DecodedRows, most: int) -> pa.RecordBatch:
+        """Return up to ``most`` of these rows as Arrow, and move the position behind them."""
+        # Here, because pyarrow takes longer to import than the rest of the consumer.
+        from spark_kafkalite.client.arrow import RecordBatchMaker
+        from spark_kafkalite.client.read_schema import READ_SCHEMA_WITH_HEADERS
+
+        maker, partition = self._maker, decoded.state.topic_partition
+        if maker is None or maker.topic_partition != partition:
+            # Only the last one is kept, with the columns that its batches share: they take memory for each partition.
+            maker = self._maker = RecordBatchMaker(READ_SCHEMA_WITH_HEADERS, *partition)
+        batch = maker.batch(decoded.columns)
+        row, until = decoded.row, min(decoded.columns.count, decoded.row + most)
+        self.return_until(decoded, until)
+        return batch if until - row == decoded.columns.count else batch.slice(row, until - row)
 
     def one_by_one(self, decoded: DecodedRows, most: int, clock: Clock) -> Iterator[Record]:
         """Yield up to ``most`` of these rows; fewer when they are not the next ones any more, or time passes."""

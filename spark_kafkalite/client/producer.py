@@ -8,12 +8,16 @@ Guarantees: records that one thread sends to one partition are appended in that 
 each at most once, whatever is retried, for as long as the producer lives. Memory is bounded by ``buffer.memory``:
 beyond it ``send()`` waits up to ``max.block.ms``, then raises BufferExhausted.
 
+What fails is never silent: each failed batch is a line of the log with the broker's reason, and at the end of the
+``with`` block an UndeliveredRecords counts what neither ``result()`` nor a callback was told of.
+
 Thread-safe: any number of threads may send; ``close()`` may come from any of them. Callbacks (``on_delivery``) run on
 the producer's thread and must not block; what they raise is logged. They may call ``send()`` as long as memory is free.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
 
     from spark_kafkalite.client.send_columns import Sendable
 
+_LOG = logging.getLogger("spark_kafkalite.client")
+
 _NS_PER_MS = 1_000_000
 
 
@@ -65,7 +71,11 @@ class _TopicState:
 
 
 class Producer:
-    """Sends records to topics. Use it as a context manager, or call :meth:`close`."""
+    """Sends records to topics. Use it as a context manager, or call :meth:`close`.
+
+    The ``with`` block ends with UndeliveredRecords when records failed that neither ``result()`` nor a callback was
+    told of; when another error ends the block, and after a bare :meth:`close`, the log says so.
+    """
 
     def __init__(
         self, settings: Mapping[str, object] | None = None, *, clock: Clock = SYSTEM_CLOCK, **keywords: object
@@ -104,14 +114,19 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
+        timestamp: None = None,
     ) -> Delivery:
         """Send one record and return its handle; ``handle.result()`` waits for the broker's acknowledgement.
 
-        ``value`` None is a tombstone. ``timestamp_ms`` None is now. With ``producer.type=sync`` the record is
-        acknowledged or its error raised, when this returns.
+        ``value`` None is a tombstone. ``timestamp_ms`` None is now; ``timestamp``, as some clients call it, is a
+        TypeError that says so. With ``producer.type=sync`` the record is acknowledged or its error raised, when this
+        returns.
         Raises BufferExhausted, MessageTooLarge (10) for a record above ``max.request.size``, SerializationError,
         UnknownTopicOrPartition (3), BrokerUnreachable, ClosedError.
         """
+        if timestamp is not None:
+            # Three names in three clients; Python would only say that it is unexpected.
+            raise TypeError(f"send() got timestamp={timestamp!r}: give timestamp_ms=, milliseconds since the epoch")
         state = self._topics.get(topic)
         if state is None:
             state = self._load_topic(topic)
@@ -318,7 +333,8 @@ class Producer:
     def flush(self, timeout_s: float | None = None) -> None:
         """Send everything now and wait until every record sent before has its outcome (success or error).
 
-        Raises TimeoutError when ``timeout_s`` pass first.
+        Raises TimeoutError when ``timeout_s`` pass first, and nothing for records that failed, as in Kafka's clients:
+        ask their handles, or give callbacks. What nobody has asked for when the ``with`` block ends is counted there.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         accumulator = self._accumulator
@@ -337,8 +353,14 @@ class Producer:
         """Send what is left, wait for its outcome up to ``timeout_s``, and end; what has none then fails with
         ClosedError.
 
-        May be called more than once, and from a callback: then it does not wait.
+        May be called more than once, and from a callback: then it does not wait. Raises nothing for records that
+        failed; the log counts those that nobody has looked at.
         """
+        self._end(timeout_s)
+        if error := self._sender.undelivered.error():
+            _LOG.error("producer closed: %s", error)
+
+    def _end(self, timeout_s: float | None) -> None:
         with self._lock:
             self._closed = True
             self._accumulator.closing = True
@@ -361,5 +383,10 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error, what is on its way is given a moment, not the delivery timeout.
-        self.close(None if error is None else 5.0)
+        if error is not None:
+            # What is on its way is given a moment, not the delivery timeout.
+            self.close(5.0)
+            return
+        self._end(None)
+        if undelivered := self._sender.undelivered.error():
+            raise undelivered

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
@@ -22,13 +23,13 @@ from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.connection import BrokerConnection
 from spark_kafkalite.client.fetch_requests import FetchFrom, FetchLimits, PartitionFetched, fetch
-from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches
+from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches, unreadable
 from spark_kafkalite.client.metadata import ClusterSnapshot
 from spark_kafkalite.client.partition_state import PartitionState
 from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.client.start_positions import FetchCommitted, StartPositions
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import ClosedError, KafkaliteError, OffsetOutOfRange
+from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaliteError, OffsetOutOfRange
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
 
@@ -37,6 +38,8 @@ _LOG = logging.getLogger("spark_kafkalite.client")
 # A fetch that leaves out partitions whose buffers are full must not be parked for long by the idle others.
 _SHORT_WAIT_MS: Final = 20
 _IDLE_S: Final = 1.0
+# A reader that seeks to a damaged batch again and again should not fill the log.
+_UNREADABLE_PAUSE_S: Final = 60.0
 
 
 class ReadAhead:
@@ -75,6 +78,8 @@ class ReadAhead:
         self._keeper: threading.Thread | None = None
         self.closed = False
         self._reported: set[str] = set()
+        # Where the damaged batch was that was logged last, and when that was.
+        self._unreadable: dict[TopicPartition, tuple[int, float]] = {}
         self._rotation = 0
         cluster.add_listener(self._on_metadata)
 
@@ -229,6 +234,14 @@ class ReadAhead:
             self._reported.add(text)
             _LOG.warning("consumer: %s; it is tried again", text)
 
+    def report_unreadable(self, topic_partition: TopicPartition, position: int, error: KafkaliteError) -> None:
+        """Log that what is at a position cannot be read, and polls raise it: of the same one at most once a minute."""
+        now_s = self._clock.monotonic_s()
+        logged, logged_s = self._unreadable.get(topic_partition, (-1, -math.inf))
+        if position != logged or now_s - logged_s >= _UNREADABLE_PAUSE_S:
+            self._unreadable[topic_partition] = position, now_s
+            _LOG.error("consumer: %s", error)
+
     # One thread per broker ------------------------------------------------------------------------------------------
 
     def _fetch_forever(self, node: int) -> None:
@@ -377,6 +390,10 @@ class ReadAhead:
             error = error_for(
                 fetched.error_code, f"{state.topic_partition}: cannot be fetched from offset {position.offset}"
             )
+            if isinstance(error, CorruptMessage):
+                # Kafka calls this retriable, for producers: a broker's damaged log does not mend itself.
+                self._fail(state, position.offset, unreadable(state.topic_partition, position.offset, error))
+                return
             if not is_retriable(error):
                 state.error = error
                 return
@@ -400,13 +417,18 @@ class ReadAhead:
                 memory=memory,
             )
         except KafkaliteError as error:
-            state.error = error
+            self._fail(state, position.offset, error)
             return
         if piece.is_exhausted:
             return
         state.fetch_offset = piece.end_offset
         state.buffered.append(piece)
         state.buffered_bytes += piece.size_bytes
+
+    def _fail(self, state: PartitionState, position: int, error: KafkaliteError) -> None:
+        """Have a partition's polls raise, once what was fetched before is used up; the lock is held."""
+        state.error = error
+        self.report_unreadable(state.topic_partition, position, error)
 
     def _out_of_range(self, state: PartitionState, offset: int) -> None:
         if state.buffered:

@@ -36,6 +36,7 @@ Sendable = Iterable["bytes | None"] | Iterable[Mapping[str, Any]]
 
 # Rows that are taken from an iterable before they are encoded.
 _ROWS_AT_ONCE = 65_536
+_MAX_PARTITION = 2**31 - 1
 _FIELDS = frozenset({"key", "value", "headers", "partition", "timestamp", "topic"})
 
 Encoded = tuple[PartitionQueue, ProducerBatch]
@@ -85,13 +86,16 @@ def _encode_topic(producer: Producer, topic: str, batch: pa.RecordBatch) -> Iter
     if partitions is not None and partitions.null_count < len(partitions):
         if not pa.types.is_integer(partitions.type):
             raise SerializationError(f"column 'partition' has type {partitions.type}: it must be int")
-        plain = pc.fill_null(partitions.cast(pa.int32()), -1)
-        explicit = array("i")
-        explicit.frombytes(memoryview(plain.buffers()[1])[plain.offset * 4 : (plain.offset + len(plain)) * 4])
-        if len(plain) and pc.min(partitions).as_py() < 0:
+        most = pc.max(partitions).as_py()
+        if most > _MAX_PARTITION:
+            raise UnknownTopicOrPartition(f"column 'partition' holds {most}: it must be at most {_MAX_PARTITION}")
+        if pc.min(partitions).as_py() < 0:
             raise UnknownTopicOrPartition(
                 f"column 'partition' holds {pc.min(partitions).as_py()}: it must be at least 0"
             )
+        plain = pc.fill_null(partitions.cast(pa.int32()), -1)
+        explicit = array("i")
+        explicit.frombytes(memoryview(plain.buffers()[1])[plain.offset * 4 : (plain.offset + len(plain)) * 4])
     yield from _encode_columns(producer, topic, columns_of(batch), explicit)
 
 
@@ -126,8 +130,11 @@ def _encode_rows(producer: Producer, topic: str | None, rows: Sequence[Any]) -> 
             _column(fields_list, "headers"),
         )
         numbers = _column(fields_list, "partition")
-        if numbers is not None and any(number is not None and number < 0 for number in numbers):
-            raise UnknownTopicOrPartition(f"topic {name}: a record names a partition below 0")
+        for number in numbers or ():
+            if number is not None and not 0 <= number <= _MAX_PARTITION:
+                raise UnknownTopicOrPartition(
+                    f"topic {name}: a record names partition {number}: it must be 0 to {_MAX_PARTITION}"
+                )
         explicit = None if numbers is None else array("i", [-1 if number is None else number for number in numbers])
         yield from _encode_columns(producer, name, columns, explicit)
 

@@ -30,6 +30,7 @@ from spark_kafkalite.client.pipeline import InFlight, Pipeline
 from spark_kafkalite.client.produce_requests import encode_produce, read_produce_answer
 from spark_kafkalite.client.producer_ids import ProducerIds
 from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable
+from spark_kafkalite.client.undelivered import Undelivered
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     BrokerUnreachable,
@@ -108,6 +109,11 @@ class Sender(threading.Thread):
             self.wake()
         else:
             self.wake_by(now_s + self._config.client.request_timeout_ms / 1000)
+
+    @property
+    def undelivered(self) -> Undelivered:
+        """The failures that nobody has looked at."""
+        return self._outcomes.undelivered
 
     def abort(self) -> None:
         """End the thread without sending what is left; that fails with ClosedError."""

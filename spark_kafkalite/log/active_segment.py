@@ -34,6 +34,14 @@ _WALKED_IN_THE_LOOP_BYTES: Final = 256 << 10
 logger = logging.getLogger(__name__)
 
 
+class EndLost(CorruptMessage):
+    """A segment ends earlier than it did when the broker stopped: at ``end_offset``, in whole batches."""
+
+    def __init__(self, text: str, end_offset: int) -> None:
+        super().__init__(text)
+        self.end_offset = end_offset
+
+
 class ActiveSegment(Segment):
     """The last segment of a log, which appends go to."""
 
@@ -42,6 +50,7 @@ class ActiveSegment(Segment):
         "_index_bytes",
         "_offset_of_max_timestamp",
         "_since_index_entry",
+        "_sound_bytes",
         "_timestamp_so_far",
         "_walked",
         "created_ms",
@@ -75,6 +84,8 @@ class ActiveSegment(Segment):
         self._index_bytes = index_entries * TimeIndex.ENTRY.size
         self._timestamp_so_far = -1
         self._offset_of_max_timestamp = base_offset
+        # Up to where the last walk over the batches has come.
+        self._sound_bytes = size_bytes
         # Up to one walk over the log that a thread has done; whoever takes it out owns it.
         self._walked: list[_IndexWalk] = []
         self.created_ms = created_ms
@@ -153,7 +164,8 @@ class ActiveSegment(Segment):
         if self.first_timestamp_ms >= 0 and max_timestamp >= 0:
             waited_ms = max_timestamp - self.first_timestamp_ms
         else:
-            waited_ms = clock.wall_ms() - self.created_ms
+            # Created in the future, by a clock that was put right since: as good as long ago.
+            waited_ms = abs(clock.wall_ms() - self.created_ms)
         return waited_ms > config.segment_ms - self.roll_jitter_ms
 
     def preallocate(self, size_bytes: int) -> None:
@@ -211,6 +223,7 @@ class ActiveSegment(Segment):
                 )
             if last.max_timestamp > timestamp:
                 timestamp, offset = last.max_timestamp, last.last_offset
+        self._sound_bytes = self.size_bytes
         self._timestamp_so_far, self._offset_of_max_timestamp = timestamp, offset
         self._since_index_entry = self.size_bytes - position
         if self.size_bytes:
@@ -221,17 +234,24 @@ class ActiveSegment(Segment):
     def read_tail(self) -> BatchHeader | None:
         """Do the ``load_tail`` that a fast start has put off, and rebuild the indexes where they do not fit the log.
 
-        CorruptMessage when the log does not end where the clean stop said.
+        What lies behind the last whole batch is cut off: the next one will be written there. Raises EndLost when the
+        log ends before the offset that the clean stop said, CorruptMessage when it ends after it.
         """
         try:
             last = self.load_tail()
         except CorruptMessage as error:
             last = self.rebuild_indexes(str(error))
         end = last.next_offset if last else self.base_offset
-        if end != self.unread_until_offset:
-            raise CorruptMessage(
-                f"{self.log_path} ends at offset {end}, and ended at {self.unread_until_offset} when the broker stopped"
-            )
+        text = f"{self.log_path} ends at offset {end}, and ended at {self.unread_until_offset} when the broker stopped"
+        if end > self.unread_until_offset:
+            raise CorruptMessage(text)
+        if self._sound_bytes < self.size_bytes:
+            cut_bytes = self.size_bytes - self._sound_bytes
+            logger.warning("%s: cut at position %d (%d bytes)", self.log_path, self._sound_bytes, cut_bytes)
+            self._file.truncate(self._sound_bytes)
+            self.size_bytes = self._sound_bytes
+        if end < self.unread_until_offset:
+            raise EndLost(text, end)
         self.unread_until_offset = -1
         return last
 
@@ -249,6 +269,7 @@ class ActiveSegment(Segment):
         except NotInMemory:
             self._walked.append(walk)
             raise
+        self._sound_bytes = walk.sound_bytes
         self.offset_index, self.time_index = walk.offset_index, walk.time_index
         self.offset_index.spills = self.time_index.spills = True
         self._index_bytes = self.offset_index.count * TimeIndex.ENTRY.size
@@ -311,6 +332,7 @@ class _IndexWalk:
         "offset_index",
         "position",
         "since_index_entry",
+        "sound_bytes",
         "time_index",
     )
 
@@ -321,6 +343,8 @@ class _IndexWalk:
         self.time_index = TimeIndex(segment.files, segment.time_index.path, segment.base_offset, 0)
         # How far it has come.
         self.position = 0
+        # Where the last batch ends that can be walked.
+        self.sound_bytes = 0
         self.last: BatchHeader | None = None
         self.since_index_entry = 0
         self.first_timestamp_ms = -1
@@ -341,7 +365,7 @@ class _IndexWalk:
                 if not position:
                     self.first_timestamp_ms = header.max_timestamp
                 self.since_index_entry += header.size_bytes
-                self.position = position + header.size_bytes
+                self.position = self.sound_bytes = position + header.size_bytes
                 self.last = header
         except CorruptMessage as error:
             logger.error("%s; what follows cannot be read", error)

@@ -46,10 +46,17 @@ class CheckpointError(KafkaliteError):
     """A small file of a log directory does not have its format."""
 
 
+def _read(fs: Fs, path: str) -> bytes:
+    """Return a small file's bytes. Raises CheckpointError for a symbolic link, whose target is not ours."""
+    if fs.is_link(path):
+        raise CheckpointError(f"{path}: a symbolic link, and those in a log directory are not followed")
+    return read_whole(fs, path)
+
+
 def _read_lines(fs: Fs, path: str, fields: int) -> list[list[str]]:
     """Return the fields of each entry of a version 0 checkpoint; nothing when the file is missing."""
     try:
-        raw = read_whole(fs, path)
+        raw = _read(fs, path)
     except FileNotFoundError:
         return []
     try:
@@ -80,7 +87,7 @@ def _write_lines(fs: Fs, path: str, lines: Iterable[str], *, sync: bool = True) 
 def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
     """Return an offset checkpoint's entries; empty when the file is missing, or made and not written, as Kafka does."""
     offsets: dict[TopicPartition, int] = {}
-    if fs.exists(path) and not fs.open(path).size():
+    if fs.exists(path) and not _read(fs, path):
         return offsets
     for topic, partition, offset in _read_lines(fs, path, 3):
         try:
@@ -172,7 +179,7 @@ def topic_id_from_text(text: str) -> bytes:
 def read_topic_id(fs: Fs, path: str) -> bytes | None:
     """Return the topic id of a ``partition.metadata`` file, None when the file is missing."""
     try:
-        text = read_whole(fs, path).decode("utf-8", "replace")
+        text = _read(fs, path).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
@@ -192,7 +199,7 @@ def write_topic_id(fs: Fs, path: str, topic_id: bytes) -> None:
 def read_meta(fs: Fs, path: str) -> dict[str, str] | None:
     """Return the properties of a ``meta.properties`` file, None when the file is missing."""
     try:
-        text = read_whole(fs, path).decode("utf-8", "replace")
+        text = _read(fs, path).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     properties = {}

@@ -101,10 +101,8 @@ class Checkpoints:
         its own. High watermarks that are not given stay what they were."""
         if high_watermarks is not None:
             closed = {key: offset for key, offset in self.high_watermarks.items() if key in self._unopened}
-            self.high_watermarks = {
-                **closed,
-                **{key: offset for key, offset in high_watermarks.items() if key in self._logs},
-            }
+            known = {key: offset for key, offset in high_watermarks.items() if key in self._logs}
+            self.high_watermarks = closed | known
         checkpoints = {}
         for path, logs in self.logs_by_directory().items():
             disk = self._directories[path]
@@ -145,7 +143,7 @@ class Checkpoints:
         """Note the recovery points of a directory's logs, and how far they are cleaned, which goes back with them."""
         points = self._recovery_points[path]
         unopened = {key: found.recovery_point for key, found in self._unopened.in_directory(path).items()}
-        points.set({**unopened, **{key: int(log.recovery_point) for key, log in logs.items()}})
+        points.set(unopened | {key: int(log.recovery_point) for key, log in logs.items()})
         return points, self._set_cleaned_offsets(path, logs)
 
     def cleaned_offsets(self, log: PartitionLog) -> OffsetCheckpoint:
@@ -156,7 +154,7 @@ class Checkpoints:
     def _set_cleaned_offsets(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> OffsetCheckpoint:
         checkpoint = self._cleaned_offsets[path]
         unopened = {key: found.cleaned_until_offset for key, found in self._unopened.in_directory(path).items()}
-        checkpoint.set({**unopened, **{key: log.cleaned_until_offset for key, log in logs.items()}})
+        checkpoint.set(unopened | {key: log.cleaned_until_offset for key, log in logs.items()})
         return checkpoint
 
     def logs_by_directory(self) -> dict[str, dict[TopicPartition, PartitionLog]]:

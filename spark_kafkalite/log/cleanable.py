@@ -67,9 +67,10 @@ def roll_is_due(log: PartitionLog, now_ms: int) -> bool:
     active, config = log.segments.active, log.config
     if not active.size_bytes:
         return False
-    if now_ms - active.created_ms > config.segment_ms - active.roll_jitter_ms:
+    # A time in the future is that of a wrong clock, the broker's or a producer's, and says nothing.
+    if abs(now_ms - active.created_ms) > config.segment_ms - active.roll_jitter_ms:
         return True
-    since_ms = active.first_timestamp_ms if active.first_timestamp_ms >= 0 else active.created_ms
+    since_ms = active.first_timestamp_ms if 0 <= active.first_timestamp_ms <= now_ms else active.created_ms
     return now_ms - since_ms > config.max_compaction_lag_ms
 
 
@@ -91,9 +92,5 @@ def clean_job(
         index_interval_bytes=config.index_interval_bytes,
         dedupe_buffer_bytes=dedupe_buffer_bytes,
         max_decompressed_bytes=max_decompressed_bytes,
-        last_offset_by_producer={
-            producer_id: entry.batches[-1].last_offset
-            for producer_id, entry in log.producers.producers.items()
-            if entry.batches
-        },
+        last_offset_by_producer=log.producers.last_offsets(),
     )

@@ -118,7 +118,7 @@ class _Cleaning:
                 at = 0
                 for header in headers:
                     if header.next_offset > job.first_dirty_offset and _has_final_keys(header):
-                        with source.naming(at):
+                        with source.naming(at, header.base_offset):
                             kernel.check_crc(window, at, header.size_bytes)
                             payload = batch_payload(window, at, header, job.max_decompressed_bytes)
                             end_offset = self._key_map.put_records(payload, header, job.first_dirty_offset)
@@ -140,7 +140,7 @@ class _Cleaning:
                 pieces: list[memoryview] = []
                 at = run_start = 0
                 for header in headers:
-                    with source.naming(at):
+                    with source.naming(at, header.base_offset):
                         replaced = batches.replacement(window, at, header)
                     size_bytes = header.size_bytes
                     if replaced is None:

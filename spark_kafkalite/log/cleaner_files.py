@@ -6,13 +6,13 @@ file and position.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord
 from spark_kafkalite.log.clean_job import CleanedGroup, CleanJob, UncleanableLog
 from spark_kafkalite.log.compaction import SourceSegment
+from spark_kafkalite.log.damage import without_place
 from spark_kafkalite.log.fs import File, Fs, write_whole
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
@@ -24,7 +24,6 @@ from spark_kafkalite.records.layout import MAX_INT32, BatchHeader
 # What is read or written before ``on_bytes`` is called again.
 _PIECE_BYTES: Final = 1 << 20
 _WRITEBACK_BYTES: Final = 8 << 20
-_PLACE_IN_PIECE: Final = re.compile(r"^record batch at position \d+: ")
 
 
 class CleanerSource:
@@ -58,7 +57,7 @@ class CleanerSource:
             at = 0
             for header in headers:
                 if header.base_offset < next_offset or header.last_offset_delta < 0:
-                    with self.naming(at):
+                    with self.naming(at, header.base_offset):
                         raise CorruptMessage(
                             f"a batch with offsets {header.base_offset} to {header.last_offset}, "
                             f"{next_offset} was expected"
@@ -75,9 +74,10 @@ class CleanerSource:
             yield piece
             position += len(piece)
 
-    def naming(self, at: int) -> NamedPlace:
-        """Return a context in which what is wrong with a batch, ``at`` in the window, is said of file and position."""
-        return NamedPlace(self._path, self._window_position + at)
+    def naming(self, at: int, offset: int = -1) -> NamedPlace:
+        """Return a context in which what is wrong with a batch, ``at`` in the window, is said of file and position, and
+        of its base offset where that is known."""
+        return NamedPlace(self._path, self._window_position + at, offset)
 
     def _read(self, position: int, length: int) -> bytes:
         pieces = []
@@ -112,20 +112,20 @@ def _sound_headers(window: bytes) -> list[BatchHeader]:
 class NamedPlace:
     """Turns what is said of a batch into UncleanableLog with file and position."""
 
-    __slots__ = ("_path", "_position")
+    __slots__ = ("_offset", "_path", "_position")
 
-    def __init__(self, path: str, position: int) -> None:
+    def __init__(self, path: str, position: int, offset: int) -> None:
         self._path = path
         self._position = position
+        self._offset = offset
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, CorruptMessage | InvalidRecord):
-            # What the kernel says of a place is the place in the piece that was read.
-            reason = _PLACE_IN_PIECE.sub("", str(error), 1)
-            raise UncleanableLog(f"{self._path}: position {self._position}: {reason}") from error
+            batch = f"position {self._position}" + (f", offset {self._offset}" if self._offset >= 0 else "")
+            raise UncleanableLog(f"{self._path}: {batch}: {without_place(error)}") from error
 
 
 class CleanedOutput:

@@ -130,7 +130,8 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "message.timestamp.type", "string", "CreateTime",
-            "Whose clock gives records their timestamp: the producer's (CreateTime) or the broker's (LogAppendTime).",
+            "Whose clock gives records their timestamp: the producer's (CreateTime) or the broker's (LogAppendTime). "
+            "A clock is taken as it is: while it is wrong its records are dated wrongly, and only those.",
             choices=("CreateTime", "LogAppendTime"),
         ),
         Setting(

@@ -36,11 +36,13 @@ _NOWAIT_UNKNOWN: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class Entry(NamedTuple):
-    """One name in a directory. ``size_bytes`` is 0 for directories."""
+    """One name in a directory. ``size_bytes`` is 0 for directories. A symbolic link is no directory, whatever it is a
+    link to."""
 
     name: str
     is_directory: bool
     size_bytes: int
+    is_link: bool = False
 
 
 class Space(NamedTuple):
@@ -112,7 +114,14 @@ class Fs(Protocol):
     """A file system."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file; ``create`` makes it when it is missing. FileNotFoundError otherwise."""
+        """Open a file; ``create`` makes it when it is missing. FileNotFoundError otherwise.
+
+        A symbolic link is not followed: OSError ELOOP. (Those on the way to the file are.)
+        """
+        ...
+
+    def is_link(self, path: str) -> bool:
+        """Return whether there is a symbolic link of this name."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -338,8 +347,11 @@ class OsFs:
     """The operating system's file system."""
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return OsFile(path, os.open(path, flags, 0o644))
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        return OsFile(path, _open(path, flags))
+
+    def is_link(self, path: str) -> bool:
+        return os.path.islink(path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -348,16 +360,16 @@ class OsFs:
         found = []
         with os.scandir(path) as listing:
             for item in listing:
-                is_directory = item.is_dir()
+                is_directory = item.is_dir(follow_symlinks=False)
                 try:
-                    size_bytes = 0 if is_directory else item.stat().st_size
+                    size_bytes = 0 if is_directory else item.stat(follow_symlinks=False).st_size
                 except FileNotFoundError:
                     continue
-                found.append(Entry(item.name, is_directory, size_bytes))
+                found.append(Entry(item.name, is_directory, size_bytes, item.is_symlink()))
         return found
 
     def modified_ms(self, path: str) -> int:
-        return os.stat(path).st_mtime_ns // 1_000_000
+        return os.stat(path, follow_symlinks=False).st_mtime_ns // 1_000_000
 
     def make_directories(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
@@ -398,7 +410,7 @@ class OsFs:
         return os.stat(one).st_dev == os.stat(other).st_dev
 
     def lock(self, path: str) -> OsLock | None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # What Java takes, and so Apache Kafka in its directories; it excludes other processes only.
@@ -409,6 +421,16 @@ class OsFs:
                 return None
             raise
         return OsLock(descriptor)
+
+
+def _open(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        text = f"{path} is a symbolic link, and those in a log directory are not followed: put the file in its place"
+        raise OSError(errno.ELOOP, text, path) from None
 
 
 def read_whole(fs: Fs, path: str) -> bytes:
@@ -430,6 +452,8 @@ def replace_file(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
     With ``sync`` the new bytes are on the disk when this returns. Without it a power loss may leave the file empty.
     """
     temporary = path + ".tmp"
+    if fs.is_link(temporary):
+        fs.unlink(temporary)
     file = fs.open(temporary, create=True)
     try:
         file.truncate(0)
@@ -447,7 +471,10 @@ def replace_file(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
 
 
 def remove_tree(fs: Fs, path: str) -> None:
-    """Remove a directory and all it holds."""
+    """Remove a directory and all it holds; of a symbolic link, and of those in it, the link."""
+    if fs.is_link(path):
+        fs.unlink(path)
+        return
     for entry in fs.entries(path):
         child = f"{path}/{entry.name}"
         if entry.is_directory:

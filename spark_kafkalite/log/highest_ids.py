@@ -14,10 +14,11 @@ from typing import Final
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError, read_epochs
 from spark_kafkalite.log.fs import Fs, read_whole
-from spark_kafkalite.log.producer_state import SNAPSHOT_SUFFIX, ProducerState
+from spark_kafkalite.log.producer_snapshot import SNAPSHOT_SUFFIX, load
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
 from spark_kafkalite.log.segment import LOG_SUFFIX
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import HEADER_BYTES
+from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT64
 
 _READ_BYTES: Final = 1 << 20
 # What is larger is counted by its header alone.
@@ -66,9 +67,10 @@ def highest_ids(fs: Fs, directory: str) -> HighestIds:
         if dot + suffix == LOG_SUFFIX:
             _walk(fs, path, found)
         elif dot + suffix == SNAPSHOT_SUFFIX:
-            state = ProducerState()
+            # However many a broker would keep.
+            state = ProducerState(ProducerIdLimits(max_ids=MAX_INT64))
             try:
-                state.load(read_whole(fs, path), int(stem), path)
+                load(state, read_whole(fs, path), int(stem), path)
             except CheckpointError as error:
                 found.problems.append(str(error))
             for producer_id in state.producers:

@@ -13,7 +13,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
@@ -30,7 +30,8 @@ from spark_kafkalite.log.checkpoint import (
     read_offsets,
     read_topic_id,
 )
-from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.fs import Fs, read_whole
+from spark_kafkalite.log.holes import Hole, SegmentSizes, read_marker, report
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 5.0
 _PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
 _DELETED_SUFFIX = "-delete"
+_OUT_OF_USE_SUFFIXES = (_DELETED_SUFFIX, "-stray")
 _MAX_NAME_BYTES = 255
 
 
@@ -55,6 +57,8 @@ class FoundLog(NamedTuple):
     recovery_point: int
     log_start_offset: int
     cleaned_until_offset: int
+    # The segments that a clean stop has left, None when nobody knows.
+    stopped_with: SegmentSizes | None = None
 
     @property
     def path(self) -> str:
@@ -68,6 +72,8 @@ class Survey(NamedTuple):
     clean: bool
     logs: list[FoundLog]
     high_watermarks: dict[TopicPartition, int]
+    # What a directory that is gone had: (log start offset, recovery point).
+    vanished: dict[TopicPartition, tuple[int, int]]
     # Directories of deleted topics, to be removed.
     deleted: list[str]
 
@@ -75,10 +81,13 @@ class Survey(NamedTuple):
 def survey(fs: Fs, log_dir: str) -> Survey:
     """Take the clean-shutdown marker, read the checkpoints and find the logs. OSError when the disk fails."""
     entries = fs.entries(log_dir)
-    directories = [entry.name for entry in entries if entry.is_directory]
+    # A symbolic link in the place of a log's directory is not followed, and not passed over either.
+    directories = [entry.name for entry in entries if entry.is_directory or entry.is_link]
     keys = {name: key for name in directories if (key := topic_partition_of(name)) is not None}
-    marked = any(entry.name == CLEAN_SHUTDOWN_FILE for entry in entries)
+    marked = any(entry.name == CLEAN_SHUTDOWN_FILE and not entry.is_link for entry in entries)
+    stopped_with: Mapping[str, SegmentSizes] = {}
     if marked:
+        stopped_with = read_marker(read_whole(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"))
         fs.unlink(f"{log_dir}/{CLEAN_SHUTDOWN_FILE}")
         fs.sync_directory(log_dir)
     # A new directory has nothing to recover; one with logs and without a marker was left by a crash.
@@ -87,11 +96,32 @@ def survey(fs: Fs, log_dir: str) -> Survey:
     start_offsets = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE)
     cleaned = _read_checkpoint(fs, log_dir, CLEANER_OFFSET_FILE)
     logs = [
-        FoundLog(key, log_dir, name, clean, recovery_points.get(key, 0), start_offsets.get(key, 0), cleaned.get(key, 0))
+        FoundLog(
+            key,
+            log_dir,
+            name,
+            clean,
+            recovery_points.get(key, 0),
+            start_offsets.get(key, 0),
+            cleaned.get(key, 0),
+            stopped_with.get(name),
+        )
         for name, key in keys.items()
     ]
+    # A name that was taken out of use may still be in the checkpoints.
+    out_of_use = {name.rpartition(".")[0] for name in directories if name.endswith(_OUT_OF_USE_SUFFIXES)}
+    vanished = {
+        key: (start_offsets.get(key, 0), end)
+        for key, end in recovery_points.items()
+        if str(key) not in keys and str(key) not in out_of_use and end > start_offsets.get(key, 0)
+    }
     deleted = [f"{log_dir}/{name}" for name in directories if name.endswith(_DELETED_SUFFIX)]
-    return Survey(clean, logs, _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE), deleted)
+    return Survey(clean, logs, _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE), vanished, deleted)
+
+
+def report_vanished(log_dir: str, topic_partition: TopicPartition, start_offset: int, end_offset: int) -> None:
+    """Write the line about a log of which the checkpoints know, and the whole directory is gone."""
+    report(f"{log_dir}/{topic_partition}", [Hole(start_offset, end_offset, "the directory is missing")])
 
 
 def without_doubles(

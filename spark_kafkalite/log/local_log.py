@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Any
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.damage import DamageLines
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.flush import FlushJob, Unsynced
+from spark_kafkalite.log.holes import Hole
+from spark_kafkalite.log.holes import report as report_holes
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.reader import Reader
 from spark_kafkalite.log.segment import LogSlice, Segment
@@ -64,6 +67,8 @@ class LocalLog:
         self.recovery_point = Offset(recovery_point)
         # What went wrong with the disk; None while the log can be written.
         self.failure: str | None = None
+        # Whether that is this log's own damage, which says nothing about the disk.
+        self.is_damaged = False
         self.closed = False
         # How often the log has been truncated.
         self.generation = 0
@@ -76,13 +81,17 @@ class LocalLog:
         self.disk = disk
         self._files = files
         self._clock = clock
-        self._reader = Reader(segments)
+        # What is said of damaged batches.
+        self.damage = DamageLines(topic_partition, clock)
+        self._reader = Reader(segments, self.damage)
         self._on_dirty = on_dirty
         self._on_recovery_point_lowered = on_recovery_point_lowered
         # Monotonic time since when something is unflushed; None when nothing is.
         self._dirty_since_s: float | None = None
         self._flushing = False
         self._unsynced = Unsynced()
+        # What the start has found missing, until it is told.
+        self._holes: Sequence[Hole] = ()
         # Where the latest append begins in the active segment; -1 until its roll, if it needs one, is done.
         self._append_position = -1
         self._prepare_active()
@@ -166,6 +175,31 @@ class LocalLog:
         if self.config.preallocate:
             old_file.release_reserve()
         self._prepare_active()
+
+    def _go_on_at(self, offset: int, reason: str) -> None:
+        """Leave a hole from the log end to ``offset``, say what is lost, and go on there: see ``holes``.
+
+        KafkaStorageError when the disk fails.
+        """
+        lost = Hole(self.log_end_offset, offset, reason)
+        try:
+            if self.segments.size_bytes:
+                self.roll(offset)
+            else:
+                self.segments.start_anew(offset, self._clock.wall_ms())
+                self._reader.forget_positions()
+                self._unsynced.files.append(self.segments.active.file)
+                self._prepare_active()
+        except OSError as error:
+            raise self._failed("begin a segment of", error) from error
+        self._unsynced.directories.append(self.directory)
+        self.log_end_offset = self.recovery_point = Offset(offset)
+        if self._dirty_since_s is None:
+            self._dirty_since_s = self._clock.monotonic_s()
+            self._on_dirty(self)
+        # Of the segments that are missing at the end each has its own hole already.
+        report_holes(self.directory, [*(hole for hole in self._holes if hole.end_offset <= lost.start_offset), lost])
+        self._holes = ()
 
     def _failed(self, doing: str, error: OSError, size_bytes: int = 0) -> KafkaStorageError:
         """Take up a failed write that has changed nothing in memory, and return what to raise."""

@@ -9,24 +9,38 @@ Names that are ours begin with a base offset in 20 digits::
     *.deleted                                    retired, waiting for file.delete.delay.ms: removed
     an index without its segment                 removed
 
-Anything else is somebody else's and stays, as a ``.txnindex`` of Kafka's does.
+Anything else is somebody else's and stays, as a ``.txnindex`` of Kafka's does. A symbolic link is never followed, since
+what it leads to would be written and cut: a log with one among its files is refused, and the other logs go on.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, SWAP_FILE
-from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE
+from spark_kafkalite.log.fs import Entry, Fs
 from spark_kafkalite.log.offset_index import OffsetIndex
-from spark_kafkalite.log.producer_state import SNAPSHOT_SUFFIX, snapshot_path
+from spark_kafkalite.log.producer_snapshot import (
+    LARGE_SNAPSHOT_BYTES,
+    LARGE_SNAPSHOTS_KEPT,
+    SNAPSHOT_SUFFIX,
+    snapshot_path,
+)
 from spark_kafkalite.log.segment import CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from spark_kafkalite.log.swap import KAFKA_SWAP_SUFFIX, complete_swaps
 from spark_kafkalite.log.time_index import TimeIndex
+from spark_kafkalite.records.layout import MAX_INT64
 
 BASE_OFFSET_DIGITS: Final = 20
+_SMALL_FILES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE)
 _LEFTOVER_SUFFIXES: Final = (CLEANED_SUFFIX, DELETED_SUFFIX, ".tmp")
+
+
+class LogRefused(KafkaStorageError):
+    """A log is not opened because its files are not what they look like; the message names one and what to do."""
 
 
 class LogFiles(NamedTuple):
@@ -54,15 +68,21 @@ class LogFiles(NamedTuple):
 
 
 def list_log_files(fs: Fs, directory: str) -> LogFiles:
-    """List a log's directory; end the cleaning and remove the rest of what interrupted work has left in it."""
+    """List a log's directory; end the cleaning and remove the rest of what interrupted work has left in it.
+
+    Raises LogRefused, with nothing changed, for a log that cannot be what it looks like.
+    """
+    if fs.is_link(directory):
+        raise LogRefused(_not_followed(directory, "directory"))
     entries = fs.entries(directory)
+    refuse_foreign(directory, entries)
     swapped_until_offset = 0
     if any(entry.name == SWAP_FILE or entry.name.endswith(KAFKA_SWAP_SUFFIX) for entry in entries):
         swapped_until_offset = complete_swaps(fs, directory)
         entries = fs.entries(directory)
     found = LogFiles({}, {}, {}, [], any(entry.name == LEADER_EPOCH_FILE for entry in entries), swapped_until_offset)
     by_suffix = {LOG_SUFFIX: found.logs, INDEX_SUFFIX: found.indexes, TIME_INDEX_SUFFIX: found.time_indexes}
-    for name, is_directory, size_bytes in entries:
+    for name, is_directory, size_bytes, _ in entries:
         if is_directory:
             continue
         stem, dot, kind = name.rpartition(".")
@@ -72,13 +92,31 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
         elif len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal():
             if suffix in by_suffix:
                 by_suffix[suffix][int(stem)] = size_bytes
-            elif suffix == SNAPSHOT_SUFFIX:
+            elif suffix == SNAPSHOT_SUFFIX and int(stem) <= MAX_INT64:
                 found.snapshots.append(int(stem))
     for sizes, suffix in ((found.indexes, INDEX_SUFFIX), (found.time_indexes, TIME_INDEX_SUFFIX)):
         for base_offset in sizes.keys() - found.logs.keys():
             fs.unlink(f"{directory}/{base_offset:0{BASE_OFFSET_DIGITS}d}{suffix}")
             del sizes[base_offset]
     return found
+
+
+def refuse_foreign(directory: str, entries: Iterable[Entry]) -> None:
+    """Raise LogRefused if a file of a log is a symbolic link, or a segment's name is no offset."""
+    for name, _, _, is_link in entries:
+        stem, dot, kind = name.rpartition(".")
+        is_numbered = name[:BASE_OFFSET_DIGITS].isdecimal() and len(name) > BASE_OFFSET_DIGITS
+        if is_link and dot + kind not in _LEFTOVER_SUFFIXES and (is_numbered or name in _SMALL_FILES):
+            raise LogRefused(_not_followed(f"{directory}/{name}", "file"))
+        if dot + kind == LOG_SUFFIX and len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal() and int(stem) > MAX_INT64:
+            raise LogRefused(
+                f"{directory}/{name}: no segment begins at offset {stem}, the largest offset is {MAX_INT64}; move the "
+                "file away, or give it its name back"
+            )
+
+
+def _not_followed(path: str, kind: str) -> str:
+    return f"{path} is a symbolic link, and those in a log directory are not followed: put the {kind} in its place"
 
 
 def drop_segments_below(fs: Fs, directory: str, found: LogFiles, log_start_offset: int) -> None:
@@ -100,15 +138,24 @@ def drop_segments_below(fs: Fs, directory: str, found: LogFiles, log_start_offse
 
 def snapshot_offsets(fs: Fs, directory: str) -> list[int]:
     """Return the offsets of the producer snapshots in a directory, in no order."""
-    return [
-        int(entry.name[:BASE_OFFSET_DIGITS])
+    return list(_snapshots(fs, directory))
+
+
+def _snapshots(fs: Fs, directory: str) -> dict[int, int]:
+    return {
+        int(entry.name[:BASE_OFFSET_DIGITS]): entry.size_bytes
         for entry in fs.entries(directory)
         if entry.name.endswith(SNAPSHOT_SUFFIX) and entry.name[:BASE_OFFSET_DIGITS].isdecimal()
-    ]
+    }
 
 
 def drop_snapshots(fs: Fs, directory: str, base_offsets: list[int], newest: int, end_offset: int) -> None:
-    """Remove the snapshots of what is gone, and those of clean stops but the newest."""
-    for offset in snapshot_offsets(fs, directory):
+    """Remove the snapshots of what is gone, those of clean stops but the newest, and large ones but the newest few."""
+    large: list[int] = []
+    for offset, size_bytes in sorted(_snapshots(fs, directory).items()):
         if offset > end_offset or (offset < newest and offset not in base_offsets):
             fs.unlink(snapshot_path(directory, offset))
+        elif size_bytes > LARGE_SNAPSHOT_BYTES:
+            large.append(offset)
+    for offset in large[:-LARGE_SNAPSHOTS_KEPT]:
+        fs.unlink(snapshot_path(directory, offset))

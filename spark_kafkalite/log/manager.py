@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 
 from spark_kafkalite.clock import Clock
@@ -41,14 +41,24 @@ from spark_kafkalite.log.checkpoint import (
 )
 from spark_kafkalite.log.checkpoints import CheckpointJob, Checkpoints
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.deletions import DeletionJob, Deletions
+from spark_kafkalite.log.deletions import DeletionJob, Deletions, Retired, RetireJob
 from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
-from spark_kafkalite.log.loading import FoundLog, Loading, name_out_of_use, survey, without_doubles
+from spark_kafkalite.log.holes import marker_text
+from spark_kafkalite.log.loading import (
+    FoundLog,
+    Loading,
+    name_out_of_use,
+    report_vanished,
+    survey,
+    without_doubles,
+)
+from spark_kafkalite.log.log_files import LogRefused
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.swap import Swap, forget_swap
 from spark_kafkalite.log.unopened import LogLimit, Unopened
 from spark_kafkalite.model import TopicPartition, topic_name_problem
@@ -72,7 +82,7 @@ class LogManager:
         clock: Clock,
         *,
         config_of: ConfigOf,
-        producer_id_expiration_ms: int = 86_400_000,
+        producer_limits: ProducerIdLimits | None = None,
         open_files: int = DEFAULT_CAPACITY,
         min_free_bytes: int = 0,
         reserve_bytes: int = 0,
@@ -96,10 +106,12 @@ class LogManager:
         self.was_clean = True
         self._clock = clock
         self._config_of = config_of
-        self.producer_id_expiration_ms = producer_id_expiration_ms
+        self.producer_limits = producer_limits if producer_limits is not None else ProducerIdLimits()
         self._files = OpenFiles(fs, open_files)
         self._topic_id_of = topic_id_of
         self._unopened = Unopened(log_limit)
+        # Logs that the checkpoints name and whose directories are gone: the topic's id and where the log had ended.
+        self._vanished: dict[TopicPartition, tuple[bytes | None, int]] = {}
         self._deletions = Deletions(fs)
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
@@ -126,6 +138,7 @@ class LogManager:
         KafkaStorageError when no directory is left, ConfigError when two directories hold the same partition.
         """
         found: list[FoundLog] = []
+        vanished: dict[TopicPartition, tuple[str, int, int]] = {}
         for directory in self.directories.online:
             try:
                 here = survey(self.fs, directory.path)
@@ -135,10 +148,18 @@ class LogManager:
             found += here.logs
             self.was_clean &= here.clean
             self.checkpoints.high_watermarks.update(here.high_watermarks)
+            vanished.update({key: (directory.path, *offsets) for key, offsets in here.vanished.items()})
             for path in here.deleted:
                 self._deletions.add_directory(self._clock.monotonic_s(), path)
         found.sort(key=lambda each: each.key)
-        found = self._unopened.within_limit(without_doubles(self.fs, found, self._topic_id_of))
+        found = without_doubles(self.fs, found, self._topic_id_of)
+        for key in sorted(vanished.keys() - {each.key for each in found}):
+            # Without the topic nobody misses it.
+            topic_id = self._topic_id_of(key.topic) if self._topic_id_of is not None else None
+            if self._topic_id_of is None or topic_id is not None:
+                report_vanished(vanished[key][0], key, *vanished[key][1:])
+                self._vanished[key] = topic_id, vanished[key][2]
+        found = self._unopened.within_limit(found)
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.clean}
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
@@ -217,19 +238,22 @@ class LogManager:
                 sync=sync,
                 on_bytes=self._loading.on_bytes,
                 disk=disk,
+                stopped_with=found.stopped_with,
+                producer_limits=self.producer_limits,
             )
 
         try:
             # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
             self.logs[found.key] = disk.persist(open_log)
             self._unopened.discard(found.key)
+        except LogRefused as error:
+            self._unopened.add(found, str(error))
         except OSError as error:
             reason = f"cannot open the log {found.path}: {error.strerror or error}"
             if kind_of(error) is FailureKind.BROKEN:
                 disk.take_offline(reason)
             else:
                 self._unopened.add(found, f"{reason}; it is tried again from time to time")
-                logger.error("%s", self._unopened.reason(found.key))
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for path in directories:
@@ -309,8 +333,10 @@ class LogManager:
         disk = self.directories.choose(log.disk.path for log in self.logs.values())
         directory = f"{disk.path}/{topic_partition}"
 
+        was_topic_id, end_offset = self._vanished.get(topic_partition, (None, 0))
+
         def make_log() -> PartitionLog:
-            return PartitionLog.create(
+            log = PartitionLog.create(
                 self._files,
                 directory,
                 topic_partition,
@@ -321,10 +347,20 @@ class LogManager:
                 on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(disk.path),
                 on_truncated=self.log_starts.truncated,
                 disk=disk,
+                producer_limits=self.producer_limits,
             )
+            if end_offset and was_topic_id in (None, topic_id):
+                # Where the log that has vanished ended: an offset is never given twice.
+                log.truncate_fully(end_offset)
+            return log
 
         try:
-            return disk.persist(make_log)
+            log = disk.persist(make_log)
+            self._vanished.pop(topic_partition, None)
+            return log
+        except LogRefused:
+            # There was something of that name, which is not ours to remove.
+            raise
         except OSError as error:
             reason = f"cannot make the log {directory}: {error.strerror or error}"
             if kind_of(error) is FailureKind.BROKEN:
@@ -339,9 +375,31 @@ class LogManager:
 
         UnknownTopicOrPartition (3) when there is none, KafkaStorageError (56) when it cannot be renamed.
         """
-        log, path = self._retire(topic_partition, "delete")
-        if log.disk.offline is None:
-            self._deletions.add_directory(self._clock.monotonic_s() + log.config.file_delete_delay_ms / 1000, path)
+        job = self.start_deletion([topic_partition])
+        job.run()
+        for error in self.finish_deletion(job):
+            raise error
+
+    def start_deletion(
+        self, topic_partitions: Iterable[TopicPartition], unopened: Mapping[TopicPartition, bytes] | None = None
+    ) -> RetireJob:
+        """Take logs out of use. The caller runs the job, in any thread, and then calls ``finish_deletion`` in its own;
+        none of the partitions may get a log meanwhile. UnknownTopicOrPartition (3) when one has none.
+
+        ``unopened`` may have logs that could not be opened, too, each with the id of its topic; those of another topic
+        are set aside.
+        """
+        retired = self._start_retiring(topic_partitions, "delete")
+        return RetireJob(self.fs, retired + self._start_retiring_unopened(unopened or {}))
+
+    def finish_deletion(self, job: RetireJob) -> list[KafkaStorageError]:
+        """Have what the job has renamed removed after ``file.delete.delay.ms``; return what could not be renamed."""
+        problems = self._finish_retiring(job)
+        for key, log, _, _, target in job.renamed:
+            if target.endswith("-delete"):
+                config = self._config_of(key.topic) if isinstance(log, FoundLog) else log.config
+                self._deletions.add_directory(self._clock.monotonic_s() + config.file_delete_delay_ms / 1000, target)
+        return problems
 
     def delete_files(self, log: PartitionLog, paths: Sequence[str]) -> None:
         """Have files that ``LocalLog.retire`` has renamed removed after the topic's ``file.delete.delay.ms``."""
@@ -352,50 +410,58 @@ class LogManager:
 
         For logs that belong to no topic any more, or to an older one of the same name.
         """
-        return self._retire(topic_partition, "stray")[1]
+        job = RetireJob(self.fs, self._start_retiring([topic_partition], "stray"))
+        job.run()
+        for error in self._finish_retiring(job):
+            raise error
+        # Without its disk its files cannot be reached. When they can be, a start finds that no topic owns them.
+        return job.renamed[0].target if job.renamed else job.logs[0].directory
 
-    def delete_unopened(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
-        """Remove the log of a deleted topic that could not be opened; one of another topic is set aside.
+    def _start_retiring(self, topic_partitions: Iterable[TopicPartition], suffix: str) -> list[Retired]:
+        retired = []
+        for topic_partition in topic_partitions:
+            log = self.logs.pop(topic_partition, None)
+            if log is None:
+                raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
+            log.close(clean=False)
+            self.dirty.discard(log)
+            target = name_out_of_use(log.directory, suffix)
+            retired.append(Retired(topic_partition, log, log.disk, log.directory, target))
+        return retired
 
-        KafkaStorageError (56) when it cannot be renamed: the next start finds that no topic owns it.
-        """
-        found = self._unopened.discard(topic_partition)
-        if found is None or self.directories[found.log_dir].offline is not None:
-            return
+    def _start_retiring_unopened(self, topic_ids: Mapping[TopicPartition, bytes]) -> list[Retired]:
+        retired = []
+        for topic_partition, topic_id in topic_ids.items():
+            found = self._unopened.discard(topic_partition)
+            if found is not None:
+                target = name_out_of_use(found.path, "delete" if self._may_be_of(found, topic_id) else "stray")
+                disk = self.directories[found.log_dir]
+                retired.append(Retired(topic_partition, found, disk, found.path, target))
+        return retired
+
+    def _may_be_of(self, found: FoundLog, topic_id: bytes) -> bool:
         try:
-            is_its = read_topic_id(self.fs, f"{found.path}/{PARTITION_METADATA_FILE}") in (None, topic_id)
-        except CheckpointError:
-            is_its = False
-        target = name_out_of_use(found.path, "delete" if is_its else "stray")
-        self._rename(self.directories[found.log_dir], found.path, target)
-        self.checkpoints.forget(topic_partition)
-        if is_its:
-            delay_s = self._config_of(topic_partition.topic).file_delete_delay_ms / 1000
-            self._deletions.add_directory(self._clock.monotonic_s() + delay_s, target)
+            known = read_topic_id(self.fs, f"{found.path}/{PARTITION_METADATA_FILE}")
+            return known in (None, topic_id) and not self.fs.is_link(found.path)
+        except (CheckpointError, OSError):
+            return False
 
-    def _rename(self, disk: LogDirectory, path: str, target: str) -> None:
-        try:
-            disk.persist(lambda: self.fs.rename(path, target))
-            self.fs.sync_directory(disk.path)
-        except OSError as error:
-            raise KafkaStorageError(f"cannot rename {path}: {error.strerror or error}") from error
-
-    def _retire(self, topic_partition: TopicPartition, suffix: str) -> tuple[PartitionLog, str]:
-        log = self.logs.get(topic_partition)
-        if log is None:
-            raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
-        log.close(clean=False)
-        target = name_out_of_use(log.directory, suffix)
-        if log.disk.offline is not None:
-            # Its files cannot be reached. When they can be, a start finds that no topic owns them.
-            target = log.directory
-        else:
-            self._rename(log.disk, log.directory, target)
-        del self.logs[topic_partition]
-        self.dirty.discard(log)
-        self.log_starts.forget(log)
-        self.checkpoints.forget(topic_partition)
-        return log, target
+    def _finish_retiring(self, job: RetireJob) -> list[KafkaStorageError]:
+        problems = []
+        for key, log, _, directory, _ in job.logs:
+            error = job.failed.get(directory)
+            if error is not None:
+                problem = f"cannot rename {directory}: {error.strerror or error}"
+                problems.append(KafkaStorageError(problem))
+                if isinstance(log, FoundLog):
+                    self._unopened.add(log, problem)
+                else:
+                    self.logs.setdefault(key, log)
+            else:
+                if not isinstance(log, FoundLog):
+                    self.log_starts.forget(log)
+                self.checkpoints.forget(key)
+        return problems
 
     def update_configs(self) -> None:
         """Ask for every topic's configuration again, after the broker's or a topic's settings have changed."""
@@ -440,10 +506,12 @@ class LogManager:
         """
         return self._deletions.due(self._clock.monotonic_s())
 
-    def tick(self) -> None:
-        """Forget silent producers. Cheap; about once a minute."""
-        for log in self.logs.values():
-            log.expire_producers(self.producer_id_expiration_ms)
+    def expire_producers(self) -> Generator[None, None, None]:
+        """Forget silent producers, in slices of a loop (``slices``); about once a minute."""
+        for log in list(self.logs.values()):
+            if not log.closed:
+                yield from log.expire_producers()
+            yield
 
     # Stop -----------------------------------------------------------------------------------------------------------
 
@@ -481,12 +549,15 @@ class LogManager:
             self.checkpoint(high_watermarks)
         except KafkaStorageError as error:
             logger.error("the stop is not clean: %s", error)
+            # The next clean start takes the recovery points for the logs' ends.
+            failed.update(disk.path for disk in self.directories)
+        logs_by_directory = self.checkpoints.logs_by_directory()
         for disk in self.directories.online:
             # A log that could not be opened has not been recovered either.
             if disk.path in failed or self._unopened.in_directory(disk.path):
                 continue
-            # The content is Kafka's: a version and a broker epoch, which says nothing here.
-            marker = b'{"version":0,"brokerEpoch":-1}'
+            here = logs_by_directory[disk.path].values()
+            marker = marker_text({str(log.topic_partition): log.segments.sizes() for log in here})
             try:
                 disk.persist(partial(replace_file, self.fs, f"{disk.path}/{CLEAN_SHUTDOWN_FILE}", marker))
             except OSError as error:

@@ -14,8 +14,11 @@ Bytes, flushes and failures are ``local_log``'s; this adds what records mean: of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
@@ -24,7 +27,9 @@ from spark_kafkalite.errors import (
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
+    UnknownProducerId,
 )
+from spark_kafkalite.log.active_segment import EndLost
 from spark_kafkalite.log.checkpoint import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
@@ -36,16 +41,28 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.fs import NotInMemory, replace_file, without_waiting
+from spark_kafkalite.log.holes import SegmentSizes
+from spark_kafkalite.log.holes import report as report_holes
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.producer_state import ProducerBatch, ProducerState, snapshot_path
+from spark_kafkalite.log.producer_snapshot import (
+    LARGE_SNAPSHOT_BYTES,
+    LARGE_SNAPSHOTS_KEPT,
+    snapshot_path,
+    write_snapshot,
+)
+from spark_kafkalite.log.producer_state import ENTRY, ProducerBatch, ProducerIdLimits, ProducerState
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.recovery import LoadedLog, forget_producers, load_log, rebuild_producers
 from spark_kafkalite.log.scan import OnBytes
 from spark_kafkalite.log.segment import DELETED_SUFFIX, LogSlice, Segment
-from spark_kafkalite.model import Offset, TimestampType, TopicPartition
+from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import LOG_APPEND_TIME_BIT, BatchHeader
+from spark_kafkalite.records.layout import BatchHeader
+
+logger = logging.getLogger(__name__)
+
+_WARN_EVERY_S: Final = 60.0
 
 
 class AppendResult(NamedTuple):
@@ -94,12 +111,14 @@ class PartitionLog(LocalLog):
         self.log_start_offset = Offset(loaded.log_start_offset)
         self.epochs = loaded.epochs
         self.producers: ProducerState = loaded.producers
+        self._next_warning_s = 0.0
+        # Offsets of those that this run has written.
+        self._large_snapshots: deque[int] = deque()
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
         # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
         self.swapped_at_start = loaded.swapped
-        self._last_append_time_ms = loaded.last_append_time_ms
 
     @classmethod
     def open(
@@ -120,13 +139,14 @@ class PartitionLog(LocalLog):
         sync: bool = True,
         on_bytes: OnBytes | None = None,
         disk: LogDirectory | None = None,
+        stopped_with: SegmentSizes | None = None,
+        producer_limits: ProducerIdLimits | None = None,
     ) -> PartitionLog:
-        """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails."""
-        try:
-            topic_id = read_topic_id(files.fs, f"{directory}/{PARTITION_METADATA_FILE}")
-        except CheckpointError:
-            # An unsynced file that a power loss emptied: nothing was flushed to this log either.
-            topic_id = None
+        """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails, LogRefused
+        when the files are not what they look like.
+
+        After a clean stop the log goes on where it had ended, the recovery point, even if its last records are gone.
+        """
         loaded = load_log(
             files,
             directory,
@@ -138,8 +158,15 @@ class PartitionLog(LocalLog):
             now_ms=clock.wall_ms(),
             sync=sync,
             on_bytes=on_bytes,
+            stopped_with=stopped_with,
+            producer_limits=producer_limits,
         )
-        return cls(
+        try:
+            topic_id = read_topic_id(files.fs, f"{directory}/{PARTITION_METADATA_FILE}")
+        except CheckpointError:
+            # An unsynced file that a power loss emptied: nothing was flushed to this log either.
+            topic_id = None
+        log = cls(
             files,
             directory,
             topic_partition,
@@ -152,6 +179,26 @@ class PartitionLog(LocalLog):
             on_truncated,
             disk,
         )
+        log._holes = loaded.holes
+        if clean:
+            # What fails is said by ``failure``, and met by the first append.
+            with contextlib.suppress(KafkaStorageError):
+                log._check_end(loaded)
+        report_holes(directory, log._holes)
+        log._holes = ()
+        return log
+
+    def _check_end(self, loaded: LoadedLog) -> None:
+        if loaded.end_is_suspect and self.segments.active.unread_until_offset >= 0:
+            self._make_ready()
+        elif self.log_end_offset < loaded.stopped_at:
+            reason = "the last segment has lost its end" if loaded.found_segments else "all segments are missing"
+            self._go_on_at_end(loaded.stopped_at, reason)
+
+    def _go_on_at_end(self, stopped_at: int, reason: str) -> None:
+        self._go_on_at(stopped_at, reason)
+        self.producers.map_end_offset = stopped_at
+        self.log_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
 
     @classmethod
     def create(
@@ -166,6 +213,7 @@ class PartitionLog(LocalLog):
         on_recovery_point_lowered: Callable[[], None] | None = None,
         on_truncated: Callable[[PartitionLog], None] | None = None,
         disk: LogDirectory | None = None,
+        producer_limits: ProducerIdLimits | None = None,
     ) -> PartitionLog:
         """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
         files.fs.make_directories(directory)
@@ -180,6 +228,7 @@ class PartitionLog(LocalLog):
             on_recovery_point_lowered=on_recovery_point_lowered,
             on_truncated=on_truncated,
             disk=disk,
+            producer_limits=producer_limits,
         )
         log._unsynced.directories += [directory, directory.rpartition("/")[0]]
         if topic_id is not None:
@@ -207,8 +256,8 @@ class PartitionLog(LocalLog):
         """Append one admitted batch, giving it its offsets in place (``batch`` must be writable).
 
         A batch of an idempotent producer that is in the log already is not written again: the result names the
-        original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), RecordListTooLarge (18),
-        KafkaStorageError (56); nothing is written then.
+        original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), UnknownProducerId (59),
+        RecordListTooLarge (18), KafkaStorageError (56); nothing is written then.
         """
         if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
             self._make_ready()
@@ -232,8 +281,8 @@ class PartitionLog(LocalLog):
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         if config.message_timestamp_type == "LogAppendTime":
-            # The wall clock may be set back; the times of one log may not.
-            append_time_ms = max(self._clock.wall_ms(), self._last_append_time_ms)
+            # The clock as it is, as in Kafka: times that may not go back would keep one wrong moment of it for ever.
+            append_time_ms = self._clock.wall_ms()
             kernel.stamp(batch, 0, base_offset, leader_epoch, append_time_ms)
             header = header._replace(max_timestamp=append_time_ms)
         else:
@@ -243,15 +292,31 @@ class PartitionLog(LocalLog):
             self.assign_leader_epoch(leader_epoch, sync=False)
         try:
             self._write(batch, base_offset, last_offset, header.max_timestamp)
-            if append_time_ms >= 0:
-                self._last_append_time_ms = append_time_ms
             if has_producer:
                 seen_ms = append_time_ms if append_time_ms >= 0 else self._clock.wall_ms()
                 self.producers.update(header, base_offset, seen_ms)
+                if self.producers.forgotten:
+                    self._tell_of_forgotten()
         except MemoryError:
             self._take_back(base_offset)
             raise
         return AppendResult(base_offset, last_offset, append_time_ms, False)
+
+    def _tell_of_forgotten(self) -> None:
+        """Warn, at most once a minute, that producers were forgotten for want of room."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_warning_s:
+            return
+        self._next_warning_s = now_s + _WARN_EVERY_S
+        logger.warning(
+            "%s: %d idle producer ids were forgotten, because more than max.producer.ids.per.partition=%d producers "
+            "write to it; one that goes on gets UNKNOWN_PRODUCER_ID and begins anew; let programs keep their "
+            "producers, or raise the setting",
+            self.topic_partition,
+            self.producers.forgotten,
+            self.producers.limits.max_ids,
+        )
+        self.producers.forgotten = 0
 
     def unread_tail(self) -> NotInMemory | None:
         """Return what a thread has to load before the log takes appends, if anything: after a fast start its end is
@@ -274,18 +339,26 @@ class PartitionLog(LocalLog):
         if self.failure is not None or self.closed:
             raise self._unusable()
         try:
-            last = self.segments.active.read_tail()
+            self.segments.active.read_tail()
+        except EndLost as error:
+            stopped_at = self.segments.active.unread_until_offset
+            self.segments.active.unread_until_offset = -1
+            self.log_end_offset = Offset(error.end_offset)
+            self._go_on_at_end(stopped_at, str(error))
         except CorruptMessage as error:
-            self.failure = f"cannot append to {self.topic_partition}: {error}; a restart of the broker recovers the log"
+            self.is_damaged = True
+            self.fail(f"cannot append to {self.topic_partition}: {error}; a restart of the broker recovers the log")
             raise KafkaStorageError(self.failure) from error
         except OSError as error:
             raise self._fail("read the end of", error) from error
-        if last is not None and last.attributes & LOG_APPEND_TIME_BIT:
-            self._last_append_time_ms = last.max_timestamp
 
     def _check_sequence(self, header: BatchHeader) -> ProducerBatch | None:
         try:
             return self.producers.check(header)
+        except UnknownProducerId as error:
+            # Without it the Java client asks again and again.
+            error.log_start_offset = self.log_start_offset
+            raise
         except OutOfOrderSequenceNumber:
             if not self.producers.forgot_batches(header.producer_id):
                 raise
@@ -328,8 +401,6 @@ class PartitionLog(LocalLog):
                 self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset, sync=False)
             piece = view[position : position + header.size_bytes]
             self._write(piece, header.base_offset, header.last_offset, header.max_timestamp)
-            if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-                self._last_append_time_ms = max(self._last_append_time_ms, header.max_timestamp)
             if header.producer_id >= 0:
                 self.producers.update(header, header.base_offset, self._clock.wall_ms())
             position += header.size_bytes
@@ -373,7 +444,7 @@ class PartitionLog(LocalLog):
         super().roll(base_offset)
         try:
             self.producers.map_end_offset = self.segments.active.base_offset
-            snapshot = self.producers.write_snapshot(self._files.fs, self.directory)
+            snapshot = write_snapshot(self.producers, self._files.fs, self.directory)
         except OSError as error:
             if kind_of(error) is FailureKind.BROKEN:
                 raise self._fail("write a producer snapshot of", error) from error
@@ -381,6 +452,20 @@ class PartitionLog(LocalLog):
             snapshot = None
         if snapshot is not None:
             self._unsynced.add_path(snapshot)
+            self._drop_large_snapshots()
+
+    def _drop_large_snapshots(self) -> None:
+        """Remove large snapshots that a recovery can do without: small segments of many producers would have more bytes
+        of snapshots than of records."""
+        large = self._large_snapshots
+        if len(self.producers) * ENTRY.size > LARGE_SNAPSHOT_BYTES:
+            large.append(self.producers.snapshot_offset)
+        scanned_from_offset = self.segments.floor(self.recovery_point).base_offset
+        while len(large) > LARGE_SNAPSHOTS_KEPT and large[1] <= scanned_from_offset:
+            path = snapshot_path(self.directory, large.popleft())
+            with contextlib.suppress(OSError):
+                # One that stays is removed by the next start.
+                self._files.fs.unlink(path)
 
     # Read -----------------------------------------------------------------------------------------------------------
 
@@ -407,6 +492,7 @@ class PartitionLog(LocalLog):
 
     def offset_for_timestamp(self, timestamp_ms: int, until_offset: int) -> TimestampOffset | None:
         """Return the first record at or after ``timestamp_ms`` and below ``until_offset``; None when there is none."""
+        self._ready_for_times()
         until_offset = min(until_offset, self.log_end_offset)
         try:
             return self._reader.at_or_after(timestamp_ms, self.log_start_offset, until_offset)
@@ -415,11 +501,17 @@ class PartitionLog(LocalLog):
 
     def offset_of_max_timestamp(self, until_offset: int) -> TimestampOffset | None:
         """Return the first record with the largest timestamp of all below ``until_offset``; None when there is none."""
+        self._ready_for_times()
         until_offset = min(until_offset, self.log_end_offset)
         try:
             return self._reader.with_max_timestamp(self.log_start_offset, until_offset)
         except OSError as error:
             raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
+
+    def _ready_for_times(self) -> None:
+        """Read what a fast start has left unread, since the times there count too."""
+        if self.segments.active.unread_until_offset >= 0 and self.failure is None and not self.closed:
+            self._make_ready()
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (the largest known epoch at or below ``leader_epoch``, its end offset); (-1, -1) when unknown."""
@@ -443,7 +535,9 @@ class PartitionLog(LocalLog):
         try:
             self._before_truncation(offset)
             end = self.segments.truncate(offset, self._clock.wall_ms())
-            self.producers = rebuild_producers(self._files, self.directory, self.segments, end, self._clock.wall_ms())
+            self.producers = rebuild_producers(
+                self._files, self.directory, self.segments, end, self._clock.wall_ms(), self.producers.limits
+            )
             self._cut_state(end)
             self.epochs.truncate_from_end(end)
             self._on_truncated(self)
@@ -460,7 +554,7 @@ class PartitionLog(LocalLog):
             self._before_truncation(0)
             self.segments.start_anew(start_offset, self._clock.wall_ms())
             self.epochs.clear()
-            self.producers = forget_producers(self._files.fs, self.directory, start_offset)
+            self.producers = forget_producers(self._files.fs, self.directory, start_offset, self.producers.limits)
             self.log_start_offset = Offset(start_offset)
             self._cut_state(start_offset)
             self._on_truncated(self)
@@ -520,9 +614,9 @@ class PartitionLog(LocalLog):
                 retired.append(path + DELETED_SUFFIX)
         return retired
 
-    def expire_producers(self, expiration_ms: int) -> int:
-        """Forget producers that have been silent for ``producer.id.expiration.ms``; return how many."""
-        return self.producers.expire(self._clock.wall_ms() - expiration_ms) if self.producers.producers else 0
+    def expire_producers(self) -> Generator[None, None, int]:
+        """Forget producers that have been silent for ``producer.id.expiration.ms``, in slices; return how many."""
+        return (yield from self.producers.expire(self._clock.wall_ms()))
 
     def close(self, *, clean: bool = True, sync: bool = True) -> None:
         """End the log's use. With ``clean``, records, indexes and producers are written and synced first, so that the
@@ -556,7 +650,7 @@ class PartitionLog(LocalLog):
             self._unsynced.add_path(active.offset_index.path)
             self._unsynced.add_path(active.time_index.path)
         self.producers.map_end_offset = self.log_end_offset
-        snapshot = self.producers.write_snapshot(self._files.fs, self.directory) if self.log_end_offset > 0 else None
+        snapshot = write_snapshot(self.producers, self._files.fs, self.directory) if self.log_end_offset > 0 else None
         if snapshot is not None:
             self._unsynced.add_path(snapshot)
 

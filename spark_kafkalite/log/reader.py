@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.log.damage import DamageLines
 from spark_kafkalite.log.fs import File, NotInMemory, may_wait
 from spark_kafkalite.log.segment import Found, LogSlice, Segment
 from spark_kafkalite.log.segments import Segments
@@ -76,17 +77,20 @@ class DecodeFirst(NotInMemory):
         asked: _Asked,
         file: File,
         found: Found,
+        damage: DamageLines,
     ) -> None:
         Exception.__init__(self, f"the batch at {found.position} of {file.path} is compressed")
         self._results = results
         self._asked = asked
         self._file = file
         self._found = found
+        self._damage = damage
 
     def load(self) -> None:
         header = self._found.header
         try:
             data = self._file.pread(header.size_bytes, self._found.position)
+            self._damage.look(data, header, self._file.path, self._found.position)
             self._results[self._asked] = _record_at_or_after(data, header, self._asked)
         except (KafkaError, OSError) as error:
             # For the look-up, which begins anew, to raise.
@@ -96,10 +100,11 @@ class DecodeFirst(NotInMemory):
 class Reader:
     """Reads the segments of one log."""
 
-    __slots__ = ("_decoded", "_positions", "_segments", "_walks")
+    __slots__ = ("_damage", "_decoded", "_positions", "_segments", "_walks")
 
-    def __init__(self, segments: Segments) -> None:
+    def __init__(self, segments: Segments, damage: DamageLines) -> None:
         self._segments = segments
+        self._damage = damage
         # Base offset of a batch to its position in its segment.
         self._positions: dict[int, int] = {}
         # How far look-ups by time have come: (timestamp, base offset of the segment) to a position in it.
@@ -265,11 +270,13 @@ class Reader:
         header = found.header
         asked = _Asked(header.base_offset, timestamp_ms, start_offset, until_offset)
         if header.codec == NONE or may_wait():
-            return _record_at_or_after(segment.read_batch(found), header, asked)
+            data = segment.read_batch(found)
+            self._damage.look(data, header, segment.log_path, found.position)
+            return _record_at_or_after(data, header, asked)
         if asked not in self._decoded:
             if len(self._decoded) >= _REMEMBERED_WALKS:
                 self._decoded.clear()
-            raise DecodeFirst(self._decoded, asked, segment.file, found)
+            raise DecodeFirst(self._decoded, asked, segment.file, found, self._damage)
         record = self._decoded.pop(asked)
         if isinstance(record, Exception):
             raise record

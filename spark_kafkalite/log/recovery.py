@@ -21,14 +21,16 @@ Source: org.apache.kafka.storage.internals.log.LogLoader. Epoch 0 is an epoch li
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.active_segment import ActiveSegment
-from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError
+from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.epochs import LeaderEpochs
 from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.holes import Hole, SegmentSizes, believed_start, compare, gaps
 from spark_kafkalite.log.log_files import (
     LogFiles,
     drop_segments_below,
@@ -38,12 +40,12 @@ from spark_kafkalite.log.log_files import (
 )
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.producer_state import ProducerState, load_newest_snapshot, snapshot_path
+from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
 from spark_kafkalite.log.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
 from spark_kafkalite.log.segment import Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.log.time_index import TimeIndex
-from spark_kafkalite.records.layout import LOG_APPEND_TIME_BIT
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +59,16 @@ class LoadedLog(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
-    last_append_time_ms: int = -1
     recovered_segments: int = 0
     cut_bytes: int = 0
     cleaned_until_offset: int = 0
+    # What is missing, but at the end after a clean stop.
+    holes: Sequence[Hole] = ()
+    # Where a clean stop has ended the log, as far as that is certain; else 0.
+    stopped_at: int = 0
+    # Whether the directory held any segment, and whether the last one is shorter than a clean stop has left it.
+    found_segments: bool = True
+    end_is_suspect: bool = False
     # Whether ``cleaner-swap`` can be forgotten once the cleaner's checkpoint says ``cleaned_until_offset``.
     swapped: bool = False
 
@@ -77,15 +85,24 @@ def load_log(
     cleaned_until_offset: int = 0,
     sync: bool = True,
     on_bytes: OnBytes | None = None,
+    stopped_with: SegmentSizes | None = None,
+    producer_limits: ProducerIdLimits | None = None,
 ) -> LoadedLog:
     """Open the log in ``directory``, recovering it unless ``clean``.
 
     ``recovery_point``, ``log_start_offset`` and ``cleaned_until_offset`` are the checkpoints' values, 0 when they have
     none. ``on_bytes`` is told of what is scanned. With ``sync`` what was recovered is on the disk when this returns;
-    without, the caller sees to it before the recovery point is used. Raises OSError when the disk fails.
+    without, the caller sees to it before the recovery point is used. ``stopped_with``: the segments that a clean stop
+    has left, None when nobody knows. Raises OSError when the disk fails.
+
+    What is missing in the middle is in ``holes`` of the result. What is missing at the end of a log that was stopped
+    cleanly lies between its log end and ``stopped_at``, or is to be looked for: ``end_is_suspect``.
     """
     found = list_log_files(files.fs, directory)
     cleaned_until_offset = max(cleaned_until_offset, found.swapped_until_offset)
+    found_segments = bool(found.logs)
+    if clean and log_start_offset > recovery_point:
+        log_start_offset = believed_start(files, directory, found.logs, found.snapshots, log_start_offset)
     drop_segments_below(files.fs, directory, found, log_start_offset)
     loader = _Loader(
         files,
@@ -99,12 +116,15 @@ def load_log(
         cleaned_until_offset=cleaned_until_offset,
         sync=sync,
         on_bytes=on_bytes,
+        stopped_with=stopped_with if clean else None,
+        producer_limits=producer_limits,
     )
     loaded = loader.load()
     return loaded._replace(
         # Never more than there is: what a crash took will be written anew, with other records.
         cleaned_until_offset=min(cleaned_until_offset, loaded.segments.active.base_offset),
         swapped=found.swapped_until_offset > 0,
+        found_segments=found_segments,
     )
 
 
@@ -125,6 +145,8 @@ class _Loader:
         cleaned_until_offset: int,
         sync: bool,
         on_bytes: OnBytes | None,
+        stopped_with: SegmentSizes | None,
+        producer_limits: ProducerIdLimits | None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -139,12 +161,27 @@ class _Loader:
         self._cleaned_until_offset = cleaned_until_offset
         self._sync = sync
         self._on_bytes = on_bytes
+        self._stopped_with = stopped_with
+        self._producer_limits = producer_limits
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
         self._epochs_lost = False
         self._new_snapshots: list[str] = []
 
     def load(self) -> LoadedLog:
         """Choose what the files need, and do it."""
+        holes: list[Hole] = []
+        end_is_suspect = False
+        if self._stopped_with:
+            holes, end_is_suspect = compare(self._found.logs, self._stopped_with, self._log_start_offset, self._sealed)
+        loaded = self._load()
+        if not self._stopped_with and not self._config.is_compacted:
+            holes = gaps(loaded.segments, max(self._cleaned_until_offset, self._log_start_offset))
+        # A damaged checkpoint must not make a hole: the newest snapshot, or the file's size, says the same.
+        is_certain = end_is_suspect or self._recovery_point == max(self._found.snapshots, default=-1)
+        stopped_at = self._recovery_point if self._clean and (is_certain or not self._bases) else 0
+        return loaded._replace(holes=holes, end_is_suspect=end_is_suspect, stopped_at=stopped_at)
+
+    def _load(self) -> LoadedLog:
         if not self._bases:
             return self._begin()
         self._load_epochs()
@@ -162,7 +199,7 @@ class _Loader:
         """Make the first segment of a log without any."""
         base = max(self._log_start_offset, 0)
         active = ActiveSegment(self._files, self._directory, base, 0, self._now_ms)
-        producers = forget_producers(self._files.fs, self._directory, base)
+        producers = forget_producers(self._files.fs, self._directory, base, self._producer_limits)
         return LoadedLog(Segments(self._files, self._directory, [], active), self._epochs, producers, base, base, base)
 
     def _load_epochs(self) -> None:
@@ -207,8 +244,7 @@ class _Loader:
         """Open the log as a clean stop has left it. CorruptMessage when the active segment says otherwise."""
         fs, bases, found = self._files.fs, self._bases, self._found
         active = self._active(bases[-1])
-        last = None
-        if bases[-1] < self._recovery_point and self._recovery_point in found.snapshots and active.size_bytes:
+        if bases[-1] < self._recovery_point == max(found.snapshots, default=-1) and active.size_bytes:
             # A clean stop flushes the log and takes a snapshot at its end; only then is the checkpoint written. So the
             # end is known, and indexes need not be read before somebody appends or asks for times.
             end = active.unread_until_offset = self._recovery_point
@@ -216,7 +252,7 @@ class _Loader:
             last = active.load_tail()
             end = last.next_offset if last else active.base_offset
         segments = Segments(self._files, self._directory, [self._sealed(base) for base in bases[:-1]], active)
-        producers = load_newest_snapshot(fs, self._directory, found.snapshots, end)
+        producers = load_newest_snapshot(fs, self._directory, found.snapshots, end, self._producer_limits)
         scan = self._scan(producers, 0)
         if producers.map_end_offset < end:
             scan.replay(segments, producers.map_end_offset)
@@ -226,9 +262,8 @@ class _Loader:
         producers.map_end_offset = end
         if len(found.snapshots) > len(bases):
             drop_snapshots(fs, self._directory, bases, producers.snapshot_offset, end)
-        append_time = last.max_timestamp if last and last.attributes & LOG_APPEND_TIME_BIT else -1
         start = max(self._log_start_offset, bases[0])
-        return LoadedLog(segments, self._epochs, producers, start, end, end, append_time)
+        return LoadedLog(segments, self._epochs, producers, start, end, end)
 
     # After a crash --------------------------------------------------------------------------------------------------
 
@@ -243,6 +278,7 @@ class _Loader:
             self._directory,
             self._found.snapshots,
             first_base if not self._clean else max(first_base, self._recovery_point),
+            self._producer_limits,
         )
         scan = self._scan(producers, self._recovery_point)
         if sealed and (self._epochs_lost or producers.map_end_offset < first_base):
@@ -261,6 +297,16 @@ class _Loader:
         segments = Segments(self._files, self._directory, sealed, recovered[-1])
         if start > end:
             # Records were deleted up to an offset that the crash has taken away; nothing below it may come back.
+            logger.error(
+                "%s: the log start offset in %s is %d, beyond the log end %d: the %d offsets %d to %d are gone",
+                self._directory.rpartition("/")[2],
+                LOG_START_OFFSET_FILE,
+                start,
+                end,
+                start - end,
+                end,
+                start - 1,
+            )
             segments.start_anew(start, self._now_ms)
             recovered = [segments.active]
             end = start
@@ -279,7 +325,6 @@ class _Loader:
             start,
             end,
             end,
-            scan.last_append_time_ms,
             len(recovered),
             scan.cut_bytes,
         )
@@ -300,7 +345,7 @@ class _Loader:
             if recovered:
                 # As a roll does, so that the next crash need not replay from further back.
                 scan.producers.map_end_offset = scan.next_offset
-                snapshot = scan.producers.write_snapshot(self._files.fs, self._directory)
+                snapshot = write_snapshot(scan.producers, self._files.fs, self._directory)
                 if snapshot is not None:
                     self._new_snapshots.append(snapshot)
             reason = scan.recover(segment)
@@ -327,16 +372,26 @@ class _Loader:
         Elsewhere a gap is what a power cut leaves of whole batches at the end of a segment that were not flushed, when
         the name of the next segment was. Without any checkpoint nobody knows which it is, and what there is stays.
         """
-        if base == scan.next_offset or not scan.may_follow(base):
-            return base == scan.next_offset
+        if base == scan.next_offset:
+            return True
+        if scan.next_offset < base <= self._recovery_point:
+            # What is missing was on the disk, so no power cut has taken it; what follows is as sound as ever.
+            return True
+        if not scan.may_follow(base):
+            return False
         return not self._known_until_offset or base <= self._known_until_offset
 
     def _report_end(self, scan: Scan, segment: Segment, reason: str) -> None:
         end = scan.next_offset
-        logger.warning("%s: %s; the log ends at offset %d", segment.log_path, reason, end)
+        name = self._directory.rpartition("/")[2]
+        logger.warning("%s: %s: %s; the log ends at offset %d", name, segment.log_path, reason, end)
         if end < self._recovery_point:
             logger.error(
-                "%s: offsets %d to %d were on the disk and are lost", self._directory, end, self._recovery_point - 1
+                "%s: %d offsets, %d to %d, were on the disk and are lost",
+                name,
+                self._recovery_point - end,
+                end,
+                self._recovery_point - 1,
             )
 
     def _sync_recovered(self, recovered: list[ActiveSegment]) -> None:
@@ -372,20 +427,25 @@ class _Loader:
         )
 
 
-def forget_producers(fs: Fs, directory: str, end_offset: int) -> ProducerState:
+def forget_producers(fs: Fs, directory: str, end_offset: int, limits: ProducerIdLimits | None = None) -> ProducerState:
     """Return the state of no producers, of a log that begins at ``end_offset``; removes all snapshots."""
     for offset in snapshot_offsets(fs, directory):
         fs.unlink(snapshot_path(directory, offset))
-    producers = ProducerState()
+    producers = ProducerState(limits)
     producers.map_end_offset = end_offset
     return producers
 
 
 def rebuild_producers(
-    files: OpenFiles, directory: str, segments: Segments, end_offset: int, now_ms: int
+    files: OpenFiles,
+    directory: str,
+    segments: Segments,
+    end_offset: int,
+    now_ms: int,
+    limits: ProducerIdLimits | None = None,
 ) -> ProducerState:
     """Return the producers as of ``end_offset``, where the log has been truncated; removes snapshots beyond it."""
-    producers = load_newest_snapshot(files.fs, directory, snapshot_offsets(files.fs, directory), end_offset)
+    producers = load_newest_snapshot(files.fs, directory, snapshot_offsets(files.fs, directory), end_offset, limits)
     from_offset = producers.map_end_offset
     for segment in segments.from_offset(from_offset):
         for _, header in segment.headers(0, read_bytes=READ_BYTES):

@@ -19,6 +19,7 @@ from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.active_segment import ActiveSegment
 from spark_kafkalite.log.checkpoint import CLEAN_SHUTDOWN_FILE
 from spark_kafkalite.log.fs import File, Fs, write_whole
+from spark_kafkalite.log.log_files import refuse_foreign
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from spark_kafkalite.records import kernel
@@ -56,8 +57,13 @@ def _path(directory: str, base_offset: int) -> str:
 
 
 def plan_repair(fs: Fs, directory: str) -> Cut | None:
-    """Find the first damage of a log; None when every batch is sound. Changes nothing. OSError when it cannot read."""
-    names = [entry.name for entry in fs.entries(directory) if entry.name.endswith(LOG_SUFFIX)]
+    """Find the first damage of a log; None when every batch is sound. Changes nothing.
+
+    OSError when it cannot read, LogRefused for symbolic links and names that are no offsets.
+    """
+    entries = fs.entries(directory)
+    refuse_foreign(directory, entries)
+    names = [entry.name for entry in entries if entry.name.endswith(LOG_SUFFIX)]
     bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if name[: -len(LOG_SUFFIX)].isdecimal())
     next_offset = 0
     for number, base in enumerate(bases):

@@ -1,7 +1,7 @@
 """Walking over what lies in a segment: which batches of it are sound, and what they say.
 
-A ``Scan`` goes through the segments of one log in order. It carries what the batches say of leader epochs, producers
-and times, and knows where the log ends so far. From ``trusted_until_offset`` on (the recovery point) a batch must start
+A ``Scan`` goes through the segments of one log in order. It carries what the batches say of leader epochs and
+producers, and knows where the log ends so far. From ``trusted_until_offset`` on (the recovery point) a batch must start
 where the one before ended, have magic 2 and a sane length, follow in offset and leader epoch, and pass its CRC. Below
 it only headers are walked.
 
@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.active_segment import ActiveSegment
+from spark_kafkalite.log.damage import without_place
 from spark_kafkalite.log.epochs import LeaderEpochs
 from spark_kafkalite.log.fs import File
 from spark_kafkalite.log.producer_state import ProducerState
@@ -31,7 +32,6 @@ from spark_kafkalite.records.layout import (
     CRC_POSITION,
     CRC_START,
     HEADER_BYTES,
-    LOG_APPEND_TIME_BIT,
     MAX_INT32,
     BatchHeader,
 )
@@ -65,7 +65,6 @@ class Scan:
         self.trusted_until_offset = trusted_until_offset
         self.next_offset = 0
         self.leader_epoch = -1
-        self.last_append_time_ms = -1
         self.cut_bytes = 0
         self._index_interval_bytes = index_interval_bytes
         self._gaps_until_offset = gaps_until_offset
@@ -103,7 +102,7 @@ class Scan:
                     else:
                         _check_crc_in_pieces(file, position, header)
             except CorruptMessage as error:
-                reason = str(error)
+                reason = without_place(error)
             if reason is None:
                 self.take_up(header)
                 segment.take_up(
@@ -142,8 +141,6 @@ class Scan:
         if header.partition_leader_epoch > self.leader_epoch:
             self.leader_epoch = header.partition_leader_epoch
             self.epochs.note(header.partition_leader_epoch, header.base_offset)
-        if header.attributes & LOG_APPEND_TIME_BIT:
-            self.last_append_time_ms = max(self.last_append_time_ms, header.max_timestamp)
         if header.producer_id >= 0 and header.last_offset >= self.producers.map_end_offset:
             self.producers.update(header, header.base_offset, self._now_ms)
         self.producers.map_end_offset = max(self.producers.map_end_offset, header.next_offset)

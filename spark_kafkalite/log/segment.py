@@ -36,7 +36,7 @@ CLEANED_SUFFIX: Final = ".cleaned"
 FILE_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 # One index interval and a header more: what a look-up inside an index gap has to read when batches are small.
-_LOOK_UP_BYTES: Final = 4096 + HEADER_BYTES
+LOOK_UP_BYTES: Final = 4096 + HEADER_BYTES
 _rebuilding = threading.Lock()
 
 
@@ -225,7 +225,7 @@ class Segment:
         self._largest_timestamp_ms = timestamp_ms
 
     def headers(
-        self, position: int, until_position: int | None = None, *, read_bytes: int = _LOOK_UP_BYTES
+        self, position: int, until_position: int | None = None, *, read_bytes: int = LOOK_UP_BYTES
     ) -> Iterator[Found]:
         """Yield the batches from the one that starts at ``position`` on, by reading ``read_bytes`` at a time.
 

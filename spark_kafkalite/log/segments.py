@@ -43,6 +43,10 @@ class Segments:
         """Bytes of all segments."""
         return sum(segment.size_bytes for segment in self._sealed) + self.active.size_bytes
 
+    def sizes(self) -> dict[int, int]:
+        """Return the bytes of each segment by its base offset."""
+        return {segment.base_offset: segment.size_bytes for segment in self}
+
     def floor(self, offset: int) -> Segment:
         """Return the segment whose range holds ``offset``; the first one for offsets before it."""
         number = bisect_right(self._bases, offset) - 1

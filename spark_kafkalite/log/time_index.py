@@ -9,9 +9,10 @@ bytes  field
 4      last offset of the first batch that reached it, relative to the segment's base offset
 =====  =======================================================================================
 
-Both columns ascend; timestamps strictly. Everything before the batch that an entry names is older than the entry or as
-old. An entry is added together with one of the offset index when the largest timestamp has grown, and a last one when
-the segment rolls or is closed, so that a sealed segment's largest timestamp is its last entry.
+Both columns ascend; timestamps strictly, whatever the times of records do: a producer's, or those of a clock that was
+set back. Everything before the batch that an entry names is older than the entry or as old. An entry is added together
+with one of the offset index when the largest timestamp has grown, and a last one when the segment rolls or is closed,
+so that a sealed segment's largest timestamp is its last entry.
 Source: org.apache.kafka.storage.internals.log.TimeIndex.
 """
 

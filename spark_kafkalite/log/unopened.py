@@ -1,4 +1,5 @@
-"""Logs that lie in a log directory and are not open, because a disk had no room or the process no descriptor for them.
+"""Logs that lie in a log directory and are not open, because a disk had no room or the process no descriptor for them,
+or because their files are not what they look like (``log_files.LogRefused``).
 
 Their files stay as they are, checkpoints go on naming them with what the start found (without its log start a log would
 show deleted records again), and opening them is tried again. The broker decides how many logs may be open at once
@@ -40,8 +41,11 @@ class Unopened:
         return (found for found, _ in self._logs.values())
 
     def add(self, found: FoundLog, reason: str) -> None:
-        """Note a log that could not be opened."""
+        """Note a log that could not be opened, and say why in the broker's log unless that has been said."""
+        known = self._logs.get(found.key)
         self._logs[found.key] = found, reason
+        if known is None or known[1] != reason:
+            logger.error("%s is not served: %s", found.key, reason)
 
     def discard(self, key: TopicPartition) -> FoundLog | None:
         """Forget a log that is open by now, or gone; return what was found of it."""
@@ -67,7 +71,7 @@ class Unopened:
         ordered = sorted(found, key=lambda each: each.key.topic not in INTERNAL_TOPICS)
         left = ordered[self._limit.most :]
         for each in left:
-            self.add(each, f"the log {each.path} stays closed: {self._limit.reason}")
+            self._logs[each.key] = each, f"the log {each.path} stays closed: {self._limit.reason}"
         logger.error(
             "%d of %d logs stay closed, the first of them %s: %s",
             len(left), len(found), left[0].path, self._limit.reason,

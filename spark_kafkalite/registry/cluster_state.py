@@ -6,13 +6,14 @@ between snapshots, so that comparing two costs what changed and not what exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from spark_kafkalite.model import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry.znodes import MAX_EPOCH, NO_LEADER
+from spark_kafkalite.slices import Work, run_whole
 
 V = TypeVar("V")
 
@@ -89,6 +90,8 @@ class ClusterState:
     controller_id: BrokerId = NO_LEADER
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     unreadable_topics: frozenset[str] = frozenset()
+    # Made by the first look-up by id: a request may ask for thousands of ids, and a search for each would be quadratic.
+    _names: dict[bytes, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def partition(self, topic_partition: TopicPartition) -> PartitionState | None:
         """Return a partition's state, None when there is no such partition."""
@@ -97,7 +100,10 @@ class ClusterState:
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """Return the name of the topic of this id."""
-        return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)
+        names = self._names
+        if not names:
+            names.update((topic.topic_id, name) for name, topic in self.topics.items())
+        return names.get(topic_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,27 +125,40 @@ class ClusterChange:
     controller_changed: bool
 
 
+# Partitions that a comparison looks at in one piece.
+_COMPARED_AT_ONCE: Final = 1000
+
+
 def diff(old: ClusterState, new: ClusterState) -> ClusterChange:
     """Return what happened between ``old`` and ``new``."""
+    return run_whole(diff_work(old, new, _differing(old.topics, new.topics)))
+
+
+def diff_work(old: ClusterState, new: ClusterState, topics: Iterable[str]) -> Work[ClusterChange]:
+    """As :func:`diff`, in slices, where it is known that no other topics than these have changed."""
     new_topics: list[str] = []
     deleted_topics: list[tuple[str, bytes]] = []
     changed_configs: list[str] = []
     changed_partitions: list[TopicPartition] = []
-    for name in _differing(old.topics, new.topics):
+    for name in sorted(topics):
+        yield None
         before, after = old.topics.get(name), new.topics.get(name)
         if before is not None and (after is None or before.topic_id != after.topic_id):
             deleted_topics.append((name, before.topic_id))
             before = None
         if after is None:
             continue
+        numbers: Iterable[int] = after.partitions
         if before is None:
             new_topics.append(name)
-            changed_partitions.extend(TopicPartition(name, number) for number in after.partitions)
-            continue
-        if before.config != after.config:
-            changed_configs.append(name)
-        numbers = _differing(before.partitions, after.partitions)
-        changed_partitions.extend(TopicPartition(name, number) for number in numbers if number in after.partitions)
+        else:
+            if before.config != after.config:
+                changed_configs.append(name)
+            numbers = [number for number in _differing(before.partitions, after.partitions) if number in numbers]
+        in_order = sorted(numbers)
+        for first in range(0, len(in_order), _COMPARED_AT_ONCE):
+            yield None
+            changed_partitions += [TopicPartition(name, n) for n in in_order[first : first + _COMPARED_AT_ONCE]]
     brokers = _differing(old.brokers, new.brokers)
     return ClusterChange(
         new_brokers=tuple(sorted(broker for broker in brokers if broker not in old.brokers)),
@@ -153,10 +172,10 @@ def diff(old: ClusterState, new: ClusterState) -> ClusterChange:
                 and old.brokers[broker].epoch != new.brokers[broker].epoch
             )
         ),
-        new_topics=tuple(sorted(new_topics)),
-        deleted_topics=tuple(sorted(deleted_topics)),
-        changed_configs=tuple(sorted(changed_configs)),
-        changed_partitions=tuple(sorted(changed_partitions)),
+        new_topics=tuple(new_topics),
+        deleted_topics=tuple(deleted_topics),
+        changed_configs=tuple(changed_configs),
+        changed_partitions=tuple(changed_partitions),
         controller_changed=old.controller_id != new.controller_id,
     )
 

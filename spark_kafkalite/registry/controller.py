@@ -9,6 +9,8 @@ Elections and topic changes run one after the other, each on a snapshot that has
 controller creates and deletes topics, so between that snapshot and the writes no topic can be replaced by another one
 whose node versions happen to be equal.
 
+Changes of topics are made by ``topic_changes``. Of elections many share a multi.
+
 A topic of more partitions than fit into one multi is written in several: a crash between leaves partitions without
 state, which the next controller gives one, or a marker in /admin/delete_topics, whose deletion it finishes.
 Source: kafka.controller.KafkaController and kafka.zk.KafkaZkClient of Apache Kafka 3.9.
@@ -20,17 +22,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     KafkaError,
-    KafkaStorageError,
     NotController,
     RegistryError,
-    RequestTimedOut,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import (
     BrokerId,
@@ -39,33 +38,36 @@ from spark_kafkalite.model import (
     TopicPartition,
 )
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.cluster_state import ClusterState, PartitionState, TopicState, diff
+from spark_kafkalite.registry.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.election import elect, needs_election
 from spark_kafkalite.registry.store import (
-    MAX_MULTI_OPERATIONS,
     BadVersion,
     Check,
     ConnectionLoss,
     Create,
-    Delete,
     NodeExists,
     NoNode,
     Operation,
-    OutOfRoom,
     SessionExpired,
     SetData,
     Store,
     answer,
 )
-from spark_kafkalite.registry.topic_plan import NewTopic, planned_extension, planned_topic
+from spark_kafkalite.registry.topic_changes import TopicChanges
+from spark_kafkalite.registry.topic_plan import Extension, NewTopic
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
+from spark_kafkalite.slices import Slices, Work
 
-__all__ = ["Controller", "NewTopic"]
+__all__ = ["Controller", "Extension", "NewTopic"]
 
 _LOG = logging.getLogger(__name__)
 
 NO_EPOCH: Final = ControllerEpoch(-1)
+# Elections that share a multi.
+_ELECTED_AT_ONCE: Final = 100
+
+_Candidates = Sequence[tuple[TopicPartition, PartitionState]]
 
 
 class Controller:
@@ -79,8 +81,13 @@ class Controller:
         clock: Clock = SYSTEM_CLOCK,
         *,
         unclean_election: Callable[[str], bool] = lambda _: False,
+        slices: Slices | None = None,
     ) -> None:
-        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on."""
+        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on; ``slices``: the long
+        work of the loop that it will live in, its own when nobody shares them."""
+        self._shared_slices = slices
+        self._slices: Slices
+        self._topics: TopicChanges
         self._unclean_election = unclean_election
         self._store = store
         self._watcher = watcher
@@ -111,6 +118,8 @@ class Controller:
 
     async def start(self) -> None:
         """Try to get the role and, with it, bring every partition into order. The watcher must have started."""
+        self._slices = self._shared_slices or Slices(asyncio.get_running_loop())
+        self._topics = TopicChanges(self._store, self._slices, self._write, lambda: self._epoch)
         self._watcher.add_listener(self._on_change)
         await self._claim()
 
@@ -140,7 +149,7 @@ class Controller:
             self._claiming = False
         _LOG.info("broker %d is the controller, epoch %d", self._broker_id, self._epoch)
         async with self._working:
-            await self._finish_deletions()
+            await self._topics.finish_deletions()
         self._check_all = True
         await self._elect_pending()
 
@@ -204,20 +213,25 @@ class Controller:
 
     # Elections --------------------------------------------------------------------------------------------------------
 
-    def _on_change(self, old: ClusterState, new: ClusterState) -> None:
+    def _on_change(self, old: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         if self._closed:
             return
         if not self.is_active:
             if new.controller_id == znodes.NO_LEADER:
                 self._spawn(self._claim())
             return
-        change = diff(old, new)
-        brokers_changed = change.new_brokers or change.gone_brokers or change.bounced_brokers
-        # Settings may have allowed an unclean election.
-        if brokers_changed or change.changed_configs or old.broker_configs != new.broker_configs:
+        if change.new_brokers or change.gone_brokers or change.bounced_brokers:
             self._check_all = True
-        self._to_check.update(change.changed_partitions)
-        if self._candidates(new):
+        # Settings may have allowed an unclean election.
+        if old.broker_configs != new.broker_configs:
+            self._check_all = True
+        for name in change.changed_configs:
+            self._to_check.update(TopicPartition(name, number) for number in new.topics[name].partitions)
+        for topic_partition in change.changed_partitions:
+            partition = new.partition(topic_partition)
+            if partition is not None and needs_election(partition, new.brokers):
+                self._to_check.add(topic_partition)
+        if (self._check_all or self._to_check) and not self._electing:
             self._spawn(self._elect_pending())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -230,15 +244,18 @@ class Controller:
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("the controller's work failed: %s", task.exception(), exc_info=task.exception())
 
-    def _candidates(self, state: ClusterState) -> list[tuple[TopicPartition, PartitionState]]:
+    def _candidates(self, state: ClusterState) -> Work[_Candidates]:
         """Return the partitions, of those to check, that an election can help; the others are checked off."""
         wanted: Iterable[TopicPartition] = self._to_check
         if self._check_all:
             wanted = (
                 TopicPartition(name, number) for name, topic in state.topics.items() for number in topic.partitions
             )
+        # What is added from here on is for the next look.
+        self._check_all, self._to_check = False, set()
         found = []
         for topic_partition in wanted:
+            yield None
             partition = state.partition(topic_partition)
             if partition is None or not needs_election(partition, state.brokers):
                 continue
@@ -247,8 +264,6 @@ class Controller:
             if leaderless and elect(partition, state.brokers, unclean=unclean).leader == znodes.NO_LEADER:
                 continue
             found.append((topic_partition, partition))
-        self._check_all = False
-        self._to_check = {topic_partition for topic_partition, _ in found}
         return found
 
     async def _elect_pending(self) -> None:
@@ -259,46 +274,69 @@ class Controller:
         # What a write was refused for; the same again after catching up means that the node cannot be read.
         refused: dict[TopicPartition, PartitionState] = {}
         try:
-            while self.is_active:
+            while self.is_active and (self._check_all or self._to_check):
                 async with self._working:
                     state = await self._watcher.caught_up()
-                    candidates = [each for each in self._candidates(state) if refused.get(each[0]) is not each[1]]
-                    self._to_check.intersection_update(topic_partition for topic_partition, _ in candidates)
-                    if not candidates:
-                        return
-                    # Submitted together, answered together: one registry round for all partitions of a dead broker.
-                    outcomes = await asyncio.gather(
-                        *(self._elect_one(topic_partition, state) for topic_partition, _ in candidates),
-                        return_exceptions=True,
-                    )
-                for (topic_partition, partition), outcome in zip(candidates, outcomes, strict=True):
-                    if isinstance(outcome, (BadVersion, NodeExists)):
-                        refused[topic_partition] = partition
-                    if isinstance(outcome, (ConnectionLoss, NotController)):
-                        return  # the next session or controller begins with a check of everything
-                    if isinstance(outcome, BaseException) and not isinstance(outcome, (BadVersion, NoNode, NodeExists)):
-                        _LOG.error("electing a leader for %s failed: %s", topic_partition, outcome)
-                        self._to_check.discard(topic_partition)
+                    found = await self._slices.run(self._candidates(state))
+                    candidates = (each for each in found if refused.get(each[0]) is not each[1])
+                    while batch := list(islice(candidates, _ELECTED_AT_ONCE)):
+                        if not await self._elect(batch, state, refused):
+                            return  # the next session or controller begins with a check of everything
         finally:
             self._electing = False
 
-    async def _elect_one(self, topic_partition: TopicPartition, cluster: ClusterState) -> None:
-        name, number = topic_partition
-        topic = cluster.topics[name]
-        partition = topic.partitions[number]
-        elected = elect(partition, cluster.brokers, unclean=self._unclean_election(name))
-        epoch = LeaderEpoch(partition.leader_epoch + 1)
-        data = LeaderAndIsr(elected.leader, epoch, elected.isr, self._epoch).encode()
-        path = znodes.state_path(name, number)
-        if partition.has_state:
-            await self._write([SetData(path, data, partition.version)])
+    async def _elect(
+        self, batch: _Candidates, state: ClusterState, refused: dict[TopicPartition, PartitionState]
+    ) -> bool:
+        """Elect leaders of some partitions; return whether this broker may go on. Notes what was refused."""
+        try:
+            operations = [self._election(*candidate, state) for candidate in batch if candidate[1].has_state]
+            if operations:
+                await self._write(operations)
+        except (ConnectionLoss, NotController):
+            return False
+        except RegistryError:
+            # None of them has happened: each is tried by itself, to find the one that it was for.
+            alone = batch
         else:
+            alone = [candidate for candidate in batch if not candidate[1].has_state]
+        outcomes = await asyncio.gather(
+            *(self._elect_one(*candidate, state) for candidate in alone), return_exceptions=True
+        )
+        for candidate, outcome in zip(alone, outcomes, strict=True):
+            if isinstance(outcome, (ConnectionLoss, NotController)):
+                return False
+            if isinstance(outcome, (BadVersion, NoNode, NodeExists)):
+                # Somebody else has written it meanwhile, or it cannot be read.
+                self._to_check.add(candidate[0])
+                if not isinstance(outcome, NoNode):
+                    refused[candidate[0]] = candidate[1]
+            elif isinstance(outcome, BaseException):
+                _LOG.error("electing a leader for %s failed: %s", candidate[0], outcome)
+        return True
+
+    def _election(self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState) -> SetData:
+        """Return the write that gives a partition with a state its leader."""
+        path = znodes.state_path(*topic_partition)
+        return SetData(path, self._elected(topic_partition, partition, cluster), partition.version)
+
+    def _elected(self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState) -> bytes:
+        leader, isr = elect(partition, cluster.brokers, unclean=self._unclean_election(topic_partition.topic))
+        epoch = LeaderEpoch(partition.leader_epoch + 1)
+        _LOG.info("%s: leader %d, epoch %d, ISR %s", topic_partition, leader, epoch, list(isr))
+        return LeaderAndIsr(leader, epoch, isr, self._epoch).encode()
+
+    async def _elect_one(
+        self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState
+    ) -> None:
+        if partition.has_state:
+            await self._write([self._election(topic_partition, partition, cluster)])
+            return
+        name, number = topic_partition
+        for path in (znodes.partitions_path(name), znodes.partition_path(name, number)):
             with contextlib.suppress(NodeExists):
-                await answer(self._store.create(znodes.partitions_path(name)))
-            with contextlib.suppress(NodeExists):
-                await answer(self._store.create(znodes.partition_path(name, number)))
-            await self._write([Create(path, data)])
-        _LOG.info("%s: leader %d, epoch %d, ISR %s", topic_partition, elected.leader, epoch, list(elected.isr))
+                await answer(self._store.create(path))
+        await self._write([Create(znodes.state_path(name, number), self._elected(topic_partition, partition, cluster))])
 
     # Topics -----------------------------------------------------------------------------------------------------------
 
@@ -309,139 +347,25 @@ class Controller:
 
         Brokers see them a moment later (``ClusterWatcher.wait_for``). Raises NotController (41).
         """
-        results: dict[str, TopicAssignment | KafkaError] = {}
         async with self._working:
-            state = await self._current_state()
-            for topic in topics:
-                try:
-                    assignment = planned_topic(topic, state)
-                    if not validate_only:
-                        await self._create_topic(topic, assignment, state)
-                    results[topic.name] = assignment
-                except NotController:
-                    raise
-                except (KafkaError, RegistryError) as error:
-                    results[topic.name] = _as_kafka_error(error, f"creating topic {topic.name}")
-        return results
+            return await self._topics.create(topics, await self._current_state(), validate_only=validate_only)
 
-    async def _create_topic(self, topic: NewTopic, assignment: TopicAssignment, cluster: ClusterState) -> None:
-        config_path, config = znodes.topic_config_path(topic.name), znodes.encode_config(topic.config)
-        left_over = await answer(self._store.exists(config_path))
-        operations: list[Operation] = [
-            SetData(config_path, config) if left_over else Create(config_path, config),
-            Create(znodes.topic_path(topic.name), assignment.encode()),
-            Create(znodes.partitions_path(topic.name)),
-        ]
-        for number, replicas in assignment.partitions.items():
-            operations += self._partition_operations(topic.name, number, replicas, cluster)
-        try:
-            await self._write_in_pieces(operations)
-        except NodeExists as error:
-            raise TopicAlreadyExists(f"topic {topic.name} exists") from error
+    async def extend_topics(
+        self, extensions: Sequence[Extension], *, validate_only: bool = False
+    ) -> dict[str, TopicAssignment | KafkaError]:
+        """Give topics more partitions, with leaders elected; return each one's assignment, or the error that it met.
 
-    def _partition_operations(
-        self, name: str, number: int, replicas: tuple[BrokerId, ...], cluster: ClusterState
-    ) -> list[Operation]:
-        elected = elect(PartitionState(replicas), cluster.brokers)
-        state = LeaderAndIsr(elected.leader, LeaderEpoch(0), elected.isr, self._epoch)
-        return [
-            Create(znodes.partition_path(name, number)),
-            Create(znodes.state_path(name, number), state.encode()),
-        ]
-
-    async def _write_in_pieces(self, operations: Sequence[Operation]) -> None:
-        piece = MAX_MULTI_OPERATIONS - 1
-        for first in range(0, len(operations), piece):
-            await self._write(operations[first : first + piece])
-
-    async def create_partitions(
-        self, name: str, total: int, assignment: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
-    ) -> TopicAssignment:
-        """Extend a topic to ``total`` partitions; ``assignment`` lists the replicas of the new ones only.
-
-        Raises UnknownTopicOrPartition (3), InvalidPartitions (37), InvalidReplicaAssignment (39), NotController (41).
+        Raises NotController (41).
         """
         async with self._working:
-            state = await self._current_state()
-            topic = _known(state, name)
-            try:
-                data, stat = await answer(self._store.get(znodes.topic_path(name)))
-                old = TopicAssignment.decode(name, data)
-                added = planned_extension(name, old, total, assignment, state)
-                extended = TopicAssignment(topic.topic_id, {**old.partitions, **added})
-                if validate_only:
-                    return extended
-                operations: list[Operation] = [SetData(znodes.topic_path(name), extended.encode(), stat.version)]
-                for number, replicas in added.items():
-                    operations += self._partition_operations(name, number, replicas, state)
-                await self._write_in_pieces(operations)
-            except RegistryError as error:
-                raise _as_kafka_error(error, f"adding partitions to topic {name}") from error
-            return extended
+            return await self._topics.extend(extensions, await self._current_state(), validate_only=validate_only)
 
-    async def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
+    async def delete_topics(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
         """Remove topics from the registry; brokers remove the data when they see it. Raises NotController (41)."""
-        results: dict[str, KafkaError | None] = {}
         async with self._working:
-            state = await self._current_state()
-            for name in names:
-                try:
-                    if name not in state.unreadable_topics:
-                        _known(state, name)
-                    await self._delete_topic(name)
-                    results[name] = None
-                except NotController:
-                    raise
-                except (KafkaError, RegistryError) as error:
-                    results[name] = _as_kafka_error(error, f"deleting topic {name}")
-        return results
-
-    async def _delete_topic(self, name: str) -> None:
-        marker = znodes.deleted_topic_path(name)
-        deletions: list[Operation] = [Delete(path) for path in reversed(await self._subtree(znodes.topic_path(name)))]
-        if await answer(self._store.exists(znodes.topic_config_path(name))):
-            deletions.append(Delete(znodes.topic_config_path(name)))
-        marked = await answer(self._store.exists(marker)) is not None
-        if not marked and len(deletions) >= MAX_MULTI_OPERATIONS:
-            await self._write([Create(marker)])
-            marked = True
-        if marked:
-            deletions.append(Delete(marker))
-        await self._write_in_pieces(deletions)
-
-    async def _subtree(self, path: str) -> list[str]:
-        """Return the paths at and below ``path``, parents first; none when it does not exist."""
-        found: list[str] = []
-        level = [path] if await answer(self._store.exists(path)) else []
-        while level:
-            found += level
-            children = await asyncio.gather(*(answer(self._store.children(parent)) for parent in level))
-            level = [f"{parent}/{name}" for parent, names in zip(level, children, strict=True) for name in names]
-        return found
-
-    async def _finish_deletions(self) -> None:
-        """Finish what a former controller, or a tool that writes the marker, has begun."""
-        for name in await answer(self._store.children(znodes.DELETED_TOPICS)):
-            _LOG.info("finishing the deletion of topic %s", name)
-            await self._delete_topic(name)
+            return await self._topics.delete(names, await self._current_state())
 
     async def _current_state(self) -> ClusterState:
         if not self.is_active:
             raise NotController(f"broker {self._broker_id} is not the controller")
         return await self._watcher.caught_up()
-
-
-def _known(state: ClusterState, name: str) -> TopicState:
-    topic = state.topics.get(name)
-    if topic is None:
-        raise UnknownTopicOrPartition(f"topic {name} does not exist")
-    return topic
-
-
-def _as_kafka_error(error: KafkaError | RegistryError, what: str) -> KafkaError:
-    """Turn a registry's error into one with a wire code."""
-    if isinstance(error, KafkaError):
-        return error
-    if isinstance(error, OutOfRoom):
-        return KafkaStorageError(f"{what}: {error}")
-    return RequestTimedOut(f"{what}: the registry did not answer ({error}); it may or may not have been done")

@@ -23,6 +23,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -50,8 +51,11 @@ from spark_kafkalite.registry.zxid_note import NOTE_NAME, ZxidNote
 _LOG = logging.getLogger(__name__)
 
 LOCK_NAME: Final = "registry.lock"
-# Operations answered by one commit: bounds the wait of the first one.
+# Operations answered by one commit, for how long these are run before it, and the events of them that wait for it: the
+# first bounds memory, the second the wait of the first one, the third both.
 _MAX_GROUP: Final = 2000
+_MAX_GROUP_S: Final = 0.050
+_MAX_GROUP_EVENTS: Final = 10_000
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 
 
@@ -246,9 +250,15 @@ class EmbeddedRegistry:
         while not stop:
             task = self._queue.get()
             group: list[_Task] = []
+            before = self._zxid, self._last_session
+            touched: set[str] = set()
+            events = 0
+            until_s = time.monotonic() + _MAX_GROUP_S
             while task is not None:
                 group.append(task)
-                if len(group) >= _MAX_GROUP:
+                touched |= self._run(task)
+                events += len(task.fired)
+                if len(group) >= _MAX_GROUP or events >= _MAX_GROUP_EVENTS or time.monotonic() >= until_s:
                     break
                 try:
                     task = self._queue.get_nowait()
@@ -256,22 +266,26 @@ class EmbeddedRegistry:
                     break
             else:
                 stop = True
-            self._run_group(group)
+            self._finish_group(group, touched, *before)
             self._answered()
         self._shut_down()
 
-    def _run_group(self, group: list[_Task]) -> None:
-        touched: set[str] = set()
-        zxid_before, last_session_before = self._zxid, self._last_session
-        for task in group:
-            try:
-                if self._failure is not None:
-                    raise self._failure
-                task.result = task.run()
-            except Exception as error:  # whatever it is belongs to the one who asked; the registry goes on
-                task.error = error
-            task_touched, task.fired = self._tree.drain()
-            touched |= task_touched
+    def _run(self, task: _Task) -> set[str]:
+        """Run one operation; return the paths that it has changed."""
+        try:
+            if self._failure is not None:
+                raise self._failure
+            task.result = task.run()
+        except RegistryError as error:
+            # Without its frames, which hold the task that holds the error: see ``collector``.
+            task.error = error.with_traceback(None)
+        except Exception as error:  # whatever it is belongs to the one who asked; the registry goes on
+            task.error = error
+        touched, task.fired = self._tree.drain()
+        return touched
+
+    def _finish_group(self, group: list[_Task], touched: set[str], zxid_before: int, last_session_before: int) -> None:
+        """Commit what these operations have done, then call their watches and answer them."""
         if self._zxid != zxid_before and self._failure is None:
             try:
                 self._commit(touched)
@@ -281,7 +295,8 @@ class EmbeddedRegistry:
                 if len(group) > 1:
                     for task in group:
                         task.result, task.error = None, None
-                        self._run_group([task])
+                        before = self._zxid, self._last_session
+                        self._finish_group([task], self._run(task), *before)
                     return
                 group[0].fired = []
                 what = str(error) or "out of memory"

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.registry import store
 from spark_kafkalite.registry.acl import Acl, AclEntry
-from spark_kafkalite.registry.store import Stat
+from spark_kafkalite.registry.store import Stat, WatchEvent
 
 T = TypeVar("T")
 
@@ -99,6 +99,16 @@ class Reader:
         taken = self._data[self._position : end]
         self._position = end
         return taken
+
+
+_EVENT_XID: Final = -1
+# KeeperState.SyncConnected
+_CONNECTED: Final = 3
+
+
+def event_frame(event: WatchEvent) -> bytes:
+    """Return the frame that tells a client of an event."""
+    return reply(_EVENT_XID, -1, 0, write_int(event.type.value) + write_int(_CONNECTED) + write_string(event.path))
 
 
 def write_int(value: int) -> bytes:

@@ -14,6 +14,7 @@ from itertools import zip_longest
 
 from spark_kafkalite.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
 from spark_kafkalite.model import BrokerId
+from spark_kafkalite.slices import Work, run_whole
 
 Assignment = dict[int, tuple[BrokerId, ...]]
 
@@ -29,6 +30,20 @@ def place(
     start: int = 0,
     first_partition: int = 0,
 ) -> Assignment:
+    """As :func:`place_work`, in one piece."""
+    return run_whole(
+        place_work(partition_count, replication_factor, racks, start=start, first_partition=first_partition)
+    )
+
+
+def place_work(
+    partition_count: int,
+    replication_factor: int,
+    racks: Mapping[int, str | None],
+    *,
+    start: int = 0,
+    first_partition: int = 0,
+) -> Work[Assignment]:
     """Return the replicas of partitions ``first_partition`` up to ``first_partition + partition_count``.
 
     ``racks`` maps each live broker to its rack; ``start`` is the place of the first preferred leader (any number).
@@ -45,10 +60,11 @@ def place(
             f"the replication factor {replication_factor} is larger than the number of live brokers, {len(racks)}"
         )
     ring = _alternate(racks)
-    return {
-        number: _replicas(ring, racks, start + number, replication_factor)
-        for number in range(first_partition, first_partition + partition_count)
-    }
+    placed = {}
+    for number in range(first_partition, first_partition + partition_count):
+        placed[number] = _replicas(ring, racks, start + number, replication_factor)
+        yield None
+    return placed
 
 
 def _replicas(
@@ -82,6 +98,13 @@ def _alternate(racks: Mapping[int, str | None]) -> list[BrokerId]:
 def check_assignment(
     assignment: Mapping[int, Sequence[int]], live: Collection[int], first_partition: int = 0
 ) -> Assignment:
+    """As :func:`check_assignment_work`, in one piece."""
+    return run_whole(check_assignment_work(assignment, live, first_partition))
+
+
+def check_assignment_work(
+    assignment: Mapping[int, Sequence[int]], live: Collection[int], first_partition: int = 0
+) -> Work[Assignment]:
     """Return an assignment that a user gave, checked.
 
     Raises InvalidReplicaAssignment (39): partitions not consecutive from ``first_partition``, a broker twice or not
@@ -94,15 +117,22 @@ def check_assignment(
             f"they must be consecutive, from {first_partition}"
         )
     factor = len(assignment[first_partition])
+    live = set(live)
     for number, replicas in assignment.items():
+        yield None
         if len(replicas) != factor or not replicas:
             raise InvalidReplicaAssignment(
                 f"partition {number} has {len(replicas)} replicas and partition {first_partition} has {factor}; "
                 "all must have the same number, at least 1"
             )
+        if len(replicas) > len(live):
+            # Before they are looked at: a request has room for millions.
+            raise InvalidReplicaAssignment(
+                f"partition {number} has {len(replicas)} replicas; there are {len(live)} live brokers"
+            )
         if len(set(replicas)) != len(replicas):
             raise InvalidReplicaAssignment(f"partition {number} names a broker twice: {list(replicas)}")
-        unknown = sorted(set(replicas) - set(live))
+        unknown = sorted(set(replicas) - live)
         if unknown:
             raise InvalidReplicaAssignment(f"partition {number} names brokers that are not live: {unknown}")
     return {number: tuple(BrokerId(replica) for replica in assignment[number]) for number in expected}

@@ -6,10 +6,15 @@ connection's watches, come back through the server's outbox in the order of the 
 Bounds, so that nobody's behaviour costs more than it should:
 
 - a frame has at most MAX_FRAME_BYTES, the first one (before there is a session) MAX_HELLO_BYTES;
-- MAX_IN_FLIGHT requests, or MAX_IN_FLIGHT_BYTES of them, may be unanswered: then nothing more is read;
+- what arrives waits in a buffer until the server's loop has a slice for it (``advance_work``); with more than
+  MAX_UNTAKEN_BYTES of that nothing more is read;
+- MAX_IN_FLIGHT requests, or MAX_IN_FLIGHT_BYTES of them with REQUEST_OVERHEAD_BYTES each, may be unanswered: then
+  nothing more is read;
 - MAX_HELD_BYTES of answers may wait for a slow reader (or the server's share, if that is used up): later requests are
-  then *postponed*, which means that they are not run before the answers have left, and nothing more is read;
-- events cannot be held back: with more than MAX_UNSENT_BYTES unsent the connection is closed;
+  then *postponed*, which means that they are not run before the answers have left, and nothing more is read; who has
+  taken nothing of them for STALLED_S is closed when the server's share is used up, or others would never get theirs;
+- events cannot be held back: with more than MAX_UNSENT_BYTES unsent the connection is closed, and so is the one whose
+  event is too much for all together (``MAX_EVENT_BYTES`` of the server);
 - there must be a session within HELLO_S; then its deadline rules.
 """
 
@@ -19,6 +24,7 @@ import asyncio
 import struct
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.errors import FrameError
@@ -26,6 +32,7 @@ from spark_kafkalite.registry import jute
 from spark_kafkalite.registry.store import WatchEvent
 from spark_kafkalite.registry.tree_requests import Run
 from spark_kafkalite.registry.tree_sessions import ServedSession
+from spark_kafkalite.slices import Work
 
 if TYPE_CHECKING:
     from spark_kafkalite.registry.tree_server import TreeServer
@@ -35,17 +42,20 @@ MAX_IN_FLIGHT: Final = 1000
 MAX_IN_FLIGHT_BYTES: Final = 4 * 1024 * 1024
 MAX_HELD_BYTES: Final = 4 * 1024 * 1024
 MAX_UNSENT_BYTES: Final = 16 * 1024 * 1024
+# More than the largest frame.
+MAX_UNTAKEN_BYTES: Final = 2 * 1024 * 1024
+# What a request takes besides its frame while it is under way: objects, not bytes of the wire.
+REQUEST_OVERHEAD_BYTES: Final = 512
 HELLO_S: Final = 5.0
+STALLED_S: Final = 5.0
 
 _WORD_BYTES: Final = 4
 _WRITE_BUFFER_BYTES: Final = 256 * 1024
 # A connection that holds less of requests is not worth adding all of them up: 1,000 of these are within the bound.
 _NOTABLE_BYTES: Final = 60 * 1024
-_EVENT_XID: Final = -1
-# KeeperState.SyncConnected
-_CONNECTED: Final = 3
+# Postponed requests that are tried again together: few of them, as most are postponed again.
+_AGAIN_AT_ONCE: Final = 32
 _LENGTH: Final = struct.Struct("!i")
-_EVENT_BODY: Final = struct.Struct("!ii")
 
 
 class Request:
@@ -56,7 +66,7 @@ class Request:
     def __init__(self, xid: int, run: Run, size: int) -> None:
         self.xid = xid
         self.run = run
-        self.size = size
+        self.size = size + REQUEST_OVERHEAD_BYTES
         self.answer_bytes = 0
 
 
@@ -86,9 +96,20 @@ class TreeConnection(asyncio.Protocol):
         self.made_bytes = 0
         self._handed_bytes = 0
         self.sent_bytes = 0
+        # What the transport had left to send when that last changed, and when that was.
+        self._left_bytes = 0
+        self._left_since_s = self.began_s
         # Set in the writer thread, taken back here when nothing of this connection is there any more.
         self.postponing = False
         self.postponed: deque[Request] = deque()
+        # Of these, those that were tried again and have been postponed once more; their place is before the others.
+        self._returned: deque[Request] = deque()
+        # Whether the server knows that frames may have to be taken.
+        self.in_turn = False
+        # Events made (writer thread) and handed to the transport; whether they became too many.
+        self.event_bytes = 0
+        self.told_bytes = 0
+        self.overrun = False
 
     def __repr__(self) -> str:
         session = f"session {self.session.session_id}" if self.session else "no session"
@@ -107,10 +128,17 @@ class TreeConnection(asyncio.Protocol):
         """Whether there should be a session, or an end, by now."""
         return (self._ending or (self.session is None and not self.opening)) and now_s > self.began_s + HELLO_S
 
+    def stalled(self, now_s: float) -> bool:
+        """Whether the client has taken nothing of what waits for it for long. To be asked regularly."""
+        left_bytes = 0 if self.closed else self.transport.get_write_buffer_size()
+        if left_bytes != self._left_bytes or not left_bytes:
+            self._left_bytes, self._left_since_s = left_bytes, now_s
+        return now_s > self._left_since_s + STALLED_S
+
     @property
     def waits_for_registry(self) -> bool:
         """Whether it is the registry's turn: whoever waits for that is not silent."""
-        return self.in_flight > len(self.postponed)
+        return self.in_flight > len(self.postponed) + len(self._returned)
 
     # asyncio ----------------------------------------------------------------------------------------------------------
 
@@ -126,7 +154,8 @@ class TreeConnection(asyncio.Protocol):
         if self.closed or self._ending:
             return
         self._buffer += data
-        self.advance()
+        self._server.advance_soon(self)
+        self._read_or_not()
         if self.buffered_bytes > _NOTABLE_BYTES:
             self._server.check_buffers()
 
@@ -146,12 +175,13 @@ class TreeConnection(asyncio.Protocol):
         self._writable = True
         self.sent_bytes = self._handed_bytes
         self.retry_postponed()
-        self.advance()
+        self._server.advance_soon(self)
 
     # In ---------------------------------------------------------------------------------------------------------------
 
-    def advance(self) -> None:
+    def advance_work(self) -> Work[None]:
         """Take the frames that have arrived, as far as the bounds allow."""
+        self.in_turn = False
         position = 0
         try:
             while not (self.closed or self._ending) and self._may_take():
@@ -160,7 +190,8 @@ class TreeConnection(asyncio.Protocol):
                     break
                 start = position + _WORD_BYTES
                 position = start + frame_bytes
-                self._server.take(self, jute.Reader(bytes(self._buffer[start:position])), frame_bytes)
+                self._server.take(self, bytes(self._buffer[start:position]))
+                yield None
         except FrameError as error:
             self.close(str(error))
             return
@@ -189,6 +220,7 @@ class TreeConnection(asyncio.Protocol):
             not self.opening
             and self._writable
             and not self.postponed
+            and not self._returned
             and self.in_flight < MAX_IN_FLIGHT
             and self._in_flight_bytes < MAX_IN_FLIGHT_BYTES
         )
@@ -196,7 +228,7 @@ class TreeConnection(asyncio.Protocol):
     def _read_or_not(self) -> None:
         if self.closed or self._ending or self.transport.is_closing():
             return
-        reading = self._may_take()
+        reading = self._may_take() and len(self._buffer) <= MAX_UNTAKEN_BYTES
         if reading != self._reading:
             self._reading = reading
             if reading:
@@ -209,32 +241,32 @@ class TreeConnection(asyncio.Protocol):
         self.in_flight += 1
         self._in_flight_bytes += request.size
 
-    def postpone(self, request: Request) -> None:
-        self.postponed.append(request)
+    def postpone(self, requests: Sequence[Request]) -> None:
+        """Keep requests that were not run, in their order."""
+        self._returned += requests
         self.retry_postponed()
 
     def retry_postponed(self) -> None:
         """Run what was postponed, once its place is free and nothing that was asked for later can overtake it."""
         if (
-            self.postponed
+            (self.postponed or self._returned)
             and not self.closed
             and self._writable
-            and self.in_flight == len(self.postponed)
+            and not self.waits_for_registry
             and self.held_bytes < MAX_HELD_BYTES // 2
             and self._server.has_room_for_answers
         ):
             self.postponing = False
-            again, self.postponed = self.postponed, deque()
-            for request in again:
-                self._server.submit(self, request)
+            self.postponed.extendleft(reversed(self._returned))
+            self._returned.clear()
+            for _ in range(min(_AGAIN_AT_ONCE, len(self.postponed))):
+                self._server.submit(self, self.postponed.popleft())
 
     # Out --------------------------------------------------------------------------------------------------------------
 
     def tell(self, event: WatchEvent) -> None:
         """Send a watch event, in the order of the transactions. In the writer thread."""
-        path = jute.write_string(event.path)
-        body = _EVENT_BODY.pack(event.type.value, _CONNECTED) + path
-        self._server.put(self, jute.reply(_EVENT_XID, -1, 0, body), None)
+        self._server.put_event(self, event)
 
     def deliver(self, frames: list[bytes], done: list[Request]) -> None:
         """Send what came out of the registry, which completes these requests."""
@@ -245,7 +277,7 @@ class TreeConnection(asyncio.Protocol):
             self.sent_bytes = self._handed_bytes
             return
         if frames:
-            self.transport.write(b"".join(frames))
+            self.transport.writelines(frames)
         if self._writable:
             self.sent_bytes = self._handed_bytes
         elif self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
@@ -255,7 +287,7 @@ class TreeConnection(asyncio.Protocol):
             self.sent_bytes = max(self.sent_bytes, self._handed_bytes - self.transport.get_write_buffer_size())
         self.retry_postponed()
         if self._buffer or not self._reading:
-            self.advance()
+            self._server.advance_soon(self)
 
     def send(self, data: bytes) -> None:
         """Send something that has no request under way."""

@@ -73,6 +73,10 @@ class NoWatcher(RegistryError):
     """The session has no such watch."""
 
 
+class AnswerTooLarge(RegistryError):
+    """Nobody could take the answer in one piece."""
+
+
 class ReconfigDisabled(RegistryError):
     """There is no ensemble to change."""
 
@@ -220,6 +224,15 @@ def _multi(reader: Reader) -> Run:
 # Reads --------------------------------------------------------------------------------------------------------------
 
 
+# ZooKeeper's clients take 1 MiB (jute.maxbuffer); others take more, but no client should need this much at once.
+MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
+
+
+def _check_answer(size: int, what: str) -> None:
+    if size > MAX_ANSWER_BYTES:
+        raise AnswerTooLarge(f"{what} are {size} bytes or more; {MAX_ANSWER_BYTES} are the most in one answer")
+
+
 def _exists(reader: Reader) -> Run:
     path, watch = reader.string(), reader.boolean()
 
@@ -248,7 +261,9 @@ def _get_children(with_stat: bool) -> Callable[[Reader], Run]:
 
         def run(asked: Requester) -> Answer:
             tree = asked.registry.tree
-            names = write_strings(tree.children(path, asked.session_id, asked.watcher if watch else None))
+            children = tree.children(path, asked.session_id, asked.watcher if watch else None)
+            _check_answer(sum(map(len, children)) + 4 * len(children), f"the names of the children of {path}")
+            names = write_strings(children)
             return Answer(names + write_stat(tree.nodes[path].stat()) if with_stat else names)
 
         return run
@@ -270,9 +285,12 @@ def _multi_read(reader: Reader) -> Run:
 
     def run(asked: Requester) -> Answer:
         parts = []
+        size = 0
         for kind, step in steps:
+            _check_answer(size, f"what {len(steps)} reads in one multi give")
             try:
                 parts.append(write_multi_header(kind, False, 0) + step(asked).body)
+                size += len(parts[-1])
             except NodeError as error:
                 code = error_code(error)
                 parts.append(write_multi_header(_RESULT_ERROR, False, code) + write_int(code))

@@ -1,8 +1,9 @@
 """Serves the embedded tree to other processes in ZooKeeper's client protocol: kazoo, ZooKeeper's shell, registry
 consumers and tools use it like a ZooKeeper of one server.
 
-A server has a thread and an event loop of its own: decoding what strangers send must not hold up a broker's loop.
-Requests go to the registry's writer thread (``registry.embedded``), in the order in which a connection sent them. An
+A server has a thread and an event loop of its own. Its loop only cuts frames and sends answers, in slices, so that no
+number of them keeps anybody waiting; bodies are read, and requests run, in the registry's writer thread
+(``registry.embedded``), in the order in which a connection sent them. An
 answer or event therefore leaves after the commit of what it shows, and in the order of the transactions; the zxid in an
 answer is that of the tree when the request was run.
 
@@ -36,12 +37,15 @@ from spark_kafkalite.registry import jute, store
 from spark_kafkalite.registry import tree_requests as requests
 from spark_kafkalite.registry.acl import NoAuth, digest_identity
 from spark_kafkalite.registry.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.store import WatchEvent
 from spark_kafkalite.registry.tree_connection import (
     MAX_HELD_BYTES,
+    MAX_UNSENT_BYTES,
     Request,
     TreeConnection,
 )
 from spark_kafkalite.registry.tree_sessions import ServedSession, Sessions, negotiated_ms
+from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,11 +54,17 @@ MAX_SESSIONS: Final = 10_000
 # All connections together: requests that have not been run, and answers that have not left.
 MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+# All connections together: events that have not been handed to a socket.
+MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 MAX_WATCHES_OF_SESSION: Final = 50_000
 MAX_WATCHES: Final = 200_000
 
 _BACKLOG: Final = 512
 _TICK_S: Final = 0.1
+# Sessions that end in one tick; the others end in the next ones.
+_EXPIRED_AT_ONCE: Final = 200
+# What comes out of the registry and is looked at in one piece.
+_SENT_AT_ONCE: Final = 64
 _RETRY_EXPIRY_S: Final = 1.0
 _START_TIMEOUT_S: Final = 30.0
 _PING_XID: Final = -2
@@ -96,14 +106,30 @@ class TreeServer:
         self._connections: set[TreeConnection] = set()
         self._sessions = Sessions(_TICK_S, time.monotonic())
         # From the writer thread: connection, bytes to send, the request that they answer (None: an event).
-        self._outbox: deque[tuple[TreeConnection, bytes, Request | None]] = deque()
+        # bytes None: the request was not run, or, when there is none either, the connection ends here.
+        self._outbox: deque[tuple[TreeConnection, bytes | None, Request | None]] = deque()
         self._flush_wanted = False
+        self._flushing = False
+        # Connections whose buffers hold something to take.
+        self._in_turn: deque[TreeConnection] = deque()
+        self._taking = False
+        self._slices: Slices
+        # The last event told and its frame: one event goes to thousands. Writer thread only.
+        self._last_event: tuple[WatchEvent | None, bytes] = (None, b"")
+        # Events: made by the writer thread, and handed to sockets.
+        self._event_bytes = 0
+        self._told_bytes = 0
         # Answers: made by the writer thread; those that have left, or whose connection has, at the last look.
         self._made_bytes = 0
         self._sent_of_gone = 0
         self._sent_bytes = 0
         self._received = 0
         self._sent = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that serves, once started."""
+        return self._loop
 
     # Life -------------------------------------------------------------------------------------------------------------
 
@@ -128,6 +154,7 @@ class TreeServer:
 
     async def _serve(self, host: str, port: int, started: Future[int]) -> None:
         self._loop = asyncio.get_running_loop()
+        self._slices = Slices(self._loop)
         self._stopping = asyncio.Event()
         self.registry.after_answers.append(self._send_soon)
         try:
@@ -157,15 +184,19 @@ class TreeServer:
         while True:
             await asyncio.sleep(_TICK_S)
             now_s = time.monotonic()
-            for session in self._sessions.tick(now_s):
+            for session in self._sessions.tick(now_s)[:_EXPIRED_AT_ONCE]:
                 connection: TreeConnection | None = session.connection
                 if connection is not None and connection.waits_for_registry:
                     session.touch(now_s)
                 else:
                     self._expire(session)
+            self._count_sent()
+            has_room = self.has_room_for_answers
             for connection in list(self._connections):
                 if connection.overdue(now_s):
                     connection.close("it opened no session, or did not end, in time")
+                elif connection.stalled(now_s) and not has_room:
+                    connection.close("it does not read its answers, and there is no room left for those of others")
                 else:
                     connection.retry_postponed()
 
@@ -209,9 +240,33 @@ class TreeServer:
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
-    def take(self, connection: TreeConnection, reader: jute.Reader, size: int) -> None:
+    def advance_soon(self, connection: TreeConnection) -> None:
+        """Have a connection take its frames when it is its turn."""
+        if not connection.in_turn:
+            connection.in_turn = True
+            self._in_turn.append(connection)
+            if not self._taking:
+                self._taking = True
+                # Not at once: thousands of connections may have something to take in the same pass of the loop.
+                self._loop.call_soon(self._slices.start, self._take_all(), self._all_taken)
+
+    def _take_all(self) -> Work[None]:
+        while self._in_turn:
+            yield from self._in_turn.popleft().advance_work()
+            yield None
+
+    def _all_taken(self, _: None, error: BaseException | None) -> None:
+        self._taking = False
+        if error is not None:
+            _LOG.error("a registry connection's frames could not be taken", exc_info=error)
+        if self._in_turn:
+            self._taking = True
+            self._loop.call_soon(self._slices.start, self._take_all(), self._all_taken)
+
+    def take(self, connection: TreeConnection, frame: bytes) -> None:
         """Take one frame. Raises FrameError when it makes no sense."""
         self._received += 1
+        reader, size = jute.Reader(frame), len(frame)
         session = connection.session
         if session is None:
             self._hello(connection, reader)
@@ -227,12 +282,7 @@ class TreeServer:
         elif self._identity is not None and not connection.authorized:
             self._refuse(connection, xid, NoAuth("this registry answers after digest authentication", "/"))
         else:
-            try:
-                run = requests.parse(kind, reader)
-            except (RegistryError, FrameError) as error:
-                # In its turn behind the answers to what came before.
-                run = _raising(error)
-            self.submit(connection, Request(xid, run, size), begin=True)
+            self.submit(connection, Request(xid, _reading(kind, frame), size), begin=True)
 
     def submit(self, connection: TreeConnection, request: Request, *, begin: bool = False) -> None:
         """Have a request run by the registry."""
@@ -277,7 +327,8 @@ class TreeServer:
             # What it gave has not happened.
             ran = None
         elif ran is None:
-            store.call_in_loop(self._loop, self._postpone, connection, request)
+            # Behind what was answered before it.
+            self._outbox.append((connection, None, request))
             return
         if ran is not None and ran.answer is not None:
             connection.last_zxid = ran.zxid
@@ -300,10 +351,28 @@ class TreeServer:
         """Have a frame sent behind all that were put before, together with what else comes out of the same commit."""
         self._outbox.append((connection, frame, request))
 
+    def put_event(self, connection: TreeConnection, event: WatchEvent) -> None:
+        """Have a connection told of an event, unless that is too much; then it is closed, and will look for itself."""
+        if connection.overrun:
+            return
+        last, frame = self._last_event
+        if event is not last:
+            frame = jute.event_frame(event)
+            self._last_event = (event, frame)
+        size = len(frame)
+        waiting = connection.event_bytes - connection.told_bytes + size
+        if waiting > MAX_UNSENT_BYTES or self._event_bytes - self._told_bytes + size > MAX_EVENT_BYTES:
+            connection.overrun = True
+            store.call_in_loop(self._loop, connection.close, "its events are more than are kept")
+            return
+        connection.event_bytes += size
+        self._event_bytes += size
+        self._outbox.append((connection, frame, None))
+
     def _end_soon(self, connection: TreeConnection) -> None:
         """End a connection behind what was put for it."""
+        self._outbox.append((connection, None, None))
         self._send_soon()
-        store.call_in_loop(self._loop, connection.end)
 
     def _send_soon(self) -> None:
         if self._outbox and not self._flush_wanted:
@@ -312,24 +381,50 @@ class TreeServer:
 
     # In the loop ------------------------------------------------------------------------------------------------------
 
-    def _postpone(self, connection: TreeConnection, request: Request) -> None:
-        # What was answered before it is in the outbox by now.
-        self._flush()
-        connection.postpone(request)
-
     def _flush(self) -> None:
         self._flush_wanted = False
-        frames: dict[TreeConnection, list[bytes]] = {}
-        done: dict[TreeConnection, list[Request]] = {}
+        if not self._flushing:
+            self._flushing = True
+            self._slices.start(self._flush_all(), self._flushed)
+
+    def _flush_all(self) -> Work[None]:
         while self._outbox:
-            connection, frame, request = self._outbox.popleft()
-            frames.setdefault(connection, []).append(frame)
-            if request is not None:
-                done.setdefault(connection, []).append(request)
-        for connection, of_one in frames.items():
-            self._sent += len(of_one)
-            connection.deliver(of_one, done.get(connection, []))
+            frames: dict[TreeConnection, list[bytes]] = {}
+            done: dict[TreeConnection, list[Request]] = {}
+            postponed: dict[TreeConnection, list[Request]] = {}
+            ended: list[TreeConnection] = []
+            for _ in range(min(_SENT_AT_ONCE, len(self._outbox))):
+                connection, frame, request = self._outbox.popleft()
+                if frame is None:
+                    if request is not None:
+                        postponed.setdefault(connection, []).append(request)
+                    else:
+                        ended.append(connection)
+                    continue
+                frames.setdefault(connection, []).append(frame)
+                if request is not None:
+                    done.setdefault(connection, []).append(request)
+                else:
+                    connection.told_bytes += len(frame)
+                    self._told_bytes += len(frame)
+            for connection, of_one in frames.items():
+                self._sent += len(of_one)
+                connection.deliver(of_one, done.get(connection, []))
+                yield None
+            for connection, requests_of_one in postponed.items():
+                # A connection takes nothing more before these are run: no answer can be behind them.
+                connection.postpone(requests_of_one)
+                yield None
+            for connection in ended:
+                connection.end()
         self._count_sent()
+
+    def _flushed(self, _: None, error: BaseException | None) -> None:
+        self._flushing = False
+        if error is not None:
+            _LOG.error("answers of the registry could not be sent", exc_info=error)
+        if self._outbox:
+            self._send_soon()
 
     def _count_sent(self) -> None:
         self._sent_bytes = self._made_bytes - sum(connection.held_bytes for connection in self._connections)
@@ -372,7 +467,7 @@ class TreeServer:
         session = self._sessions.add(done.result(), timeout_ms, time.monotonic())
         if not connection.closed:
             self._welcome(connection, session, knows_read_only)
-            connection.advance()
+            self.advance_soon(connection)
 
     def _welcome(self, connection: TreeConnection, session: ServedSession | None, knows_read_only: bool) -> None:
         timeout_ms, session_id, password = 0, 0, bytes(_PASSWORD_BYTES)
@@ -472,6 +567,17 @@ class TreeServer:
             f"Outstanding: {sum(connection.in_flight for connection in self._connections)}\n"
             f"Zxid: {self.registry.last_zxid:#x}\nMode: standalone\nNode count: {len(self.registry.tree.nodes)}\n"
         )
+
+
+def _reading(kind: int, frame: bytes) -> requests.Run:
+    """Read a request's body when it is run: that may take as long as running it."""
+
+    def run(asked: requests.Requester) -> requests.Answer:
+        reader = jute.Reader(frame)
+        reader.int64()
+        return requests.parse(kind, reader)(asked)
+
+    return run
 
 
 def _raising(error: Exception) -> requests.Run:

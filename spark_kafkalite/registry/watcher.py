@@ -5,17 +5,22 @@ when it is newer than what is known (rule R2: a node's mzxid only moves forward)
 the topic id that its parent had (R10): a topic made again under its name is read afresh.
 
 Changes are published as one immutable snapshot when the reads that belong together have all arrived, or at the latest
-20 ms after the first of them. Listeners run in the loop and get (old, new); ``cluster_state.diff`` says what differs.
-After a reconnection, and every minute as a safety net, everything is read again.
+20 ms after the first of them, or when they are many: so no listener has thousands of changes to follow at once.
+Listeners run in the loop and get (old, new, what differs). After a reconnection, and every minute as a safety net,
+everything is read again.
+
+Answers and events come through one queue (``inbox``), and everything here but the public methods runs from it, in
+slices: one call after the other, so that between the slices of one no other changes what is known.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,7 +28,14 @@ from typing import Any, Final
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerEpoch, BrokerId, topic_name_problem
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState
+from spark_kafkalite.registry.cluster_state import (
+    BrokerInfo,
+    ClusterChange,
+    ClusterState,
+    TopicState,
+    diff_work,
+)
+from spark_kafkalite.registry.inbox import Inbox
 from spark_kafkalite.registry.store import (
     NoNode,
     SessionState,
@@ -31,43 +43,39 @@ from spark_kafkalite.registry.store import (
     Store,
     Watcher,
     WatchEvent,
-    answer,
-    call_in_loop,
 )
+from spark_kafkalite.registry.watched_topic import WatchedTopic
+from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
 
-ChangeListener = Callable[[ClusterState, ClusterState], None]
+ChangeListener = Callable[[ClusterState, ClusterState, ClusterChange], None]
 
 PUBLISH_WITHIN_S: Final = 0.02
 REREAD_EVERY_S: Final = 60.0
+# Changes of topics and partitions that one snapshot brings, so that what listeners do about it stays within a slice.
+PUBLISH_AT_MOST: Final = 500
+# Reads that the store has been asked for and has not answered; the others wait here, where they take less memory.
+_MAX_READS: Final = 1000
+# What is done for so many partitions takes no more than a part of a millisecond.
+_PARTITIONS_AT_ONCE: Final = 50
 
 
-@dataclass(slots=True)
-class _Topic:
-    """A topic while it is read. ``published`` is made again when ``changed``; ``generation`` is the node's czxid."""
-
-    generation: int
-    assignment: znodes.TopicAssignment
-    assignment_zxid: int
-    config: dict[str, str] | None = None
-    config_zxid: int = -1
-    # None: the node cannot be read.
-    states: dict[int, tuple[znodes.LeaderAndIsr | None, Stat]] = field(default_factory=dict)
-    partitions: dict[int, PartitionState] = field(default_factory=dict)
-    changed_partitions: set[int] = field(default_factory=set)
-    published: TopicState | None = None
+# A read to be asked for, what its result is for, and the first arguments of that.
+_Read = tuple[Callable[[], "Future[Any]"], Callable[..., "Work[None] | None"], tuple[Any, ...]]
 
 
 class ClusterWatcher:
     """Watches brokers, topics, settings, partition states and the controller. Lives in one event loop."""
 
-    def __init__(self, store: Store, on_change: ChangeListener | None = None) -> None:
+    def __init__(self, store: Store, on_change: ChangeListener | None = None, *, slices: Slices | None = None) -> None:
+        """``slices``: the long work of the loop that it will live in; its own when nobody shares them."""
         self._store = store
+        self._slices = slices
         self._listeners: list[ChangeListener] = [] if on_change is None else [on_change]
         self._state = ClusterState()
         self._brokers: dict[int, BrokerInfo] = {}
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, WatchedTopic] = {}
         # Topics that exist, and nothing more is known: of each the mzxid of what cannot be read.
         self._unreadable_topics: dict[str, int] = {}
         self._bad_names: set[str] = set()
@@ -77,14 +85,23 @@ class ClusterWatcher:
         # Of each entity: the node's mzxid and what it holds.
         self._broker_configs: dict[str, tuple[int, Mapping[str, str]]] = {}
         self._dirty_topics: set[str] = set()
+        # What the snapshot's topics are a view of.
+        self._published_topics: dict[str, TopicState] = {}
         self._dirty = False
+        # Changes of topics and partitions since the last publication.
+        self._changes = 0
+        # Reads whose results have not been applied, among them those that have not been asked for yet.
         self._pending = 0
+        self._asked = 0
+        self._to_ask: deque[_Read] = deque()
         self._loaded = False
         self._closed = False
         self._publish_timer: asyncio.TimerHandle | None = None
         self._reread_timer: asyncio.TimerHandle | None = None
         self._changed: set[asyncio.Future[None]] = set()
+        self._publish_by_s = 0.0
         self._loop: asyncio.AbstractEventLoop
+        self._inbox: Inbox
 
     @property
     def state(self) -> ClusterState:
@@ -92,22 +109,24 @@ class ClusterWatcher:
         return self._state
 
     def add_listener(self, listener: ChangeListener) -> None:
-        """Have ``listener(old, new)`` called after each publication, in the order of adding."""
+        """Have ``listener(old, new, change)`` called after each publication, in the order of adding."""
         self._listeners.append(listener)
 
     async def start(self, cluster_id: str) -> ClusterState:
         """Read everything once, publish it and keep watching. The base nodes must exist."""
         self._loop = asyncio.get_running_loop()
+        self._inbox = Inbox(self._loop, self._slices or Slices(self._loop), self._publish_if_due)
         self._state = replace(self._state, cluster_id=cluster_id)
-        self._store.add_session_listener(lambda state: call_in_loop(self._loop, self._on_session, state))
+        self._store.add_session_listener(lambda state: self._inbox.put(self._on_session, state))
         self._dirty = True
-        self._read_all()
+        self._inbox.put(self._read_all)
         await self.wait_for(lambda _: self._loaded)
         return self._state
 
     def close(self) -> None:
         """Stop publishing. Watches that are still out there fire into nothing."""
         self._closed = True
+        self._inbox.close()
         for timer in (self._publish_timer, self._reread_timer):
             if timer is not None:
                 timer.cancel()
@@ -131,28 +150,39 @@ class ClusterWatcher:
 
     async def caught_up(self, timeout_s: float | None = None) -> ClusterState:
         """Wait until everything that was written to the registry before this call is published, and return that."""
-        await answer(self._store.sync())
-        # The events of those writes came before that answer, so their reads are already counted as pending.
+        synced: asyncio.Future[None] = self._loop.create_future()
+
+        def answered(done: Future[None]) -> None:
+            if not synced.done():
+                error = done.exception()
+                if error is None:
+                    synced.set_result(None)
+                else:
+                    synced.set_exception(error)
+
+        # Through the queue: the events of those writes come before that answer, so their reads are pending by then.
+        self._store.sync().add_done_callback(lambda done: self._inbox.put(answered, done))
+        await synced
         return await self.wait_for(lambda _: self._pending == 0 and not self._dirty, timeout_s)
 
     # Reading --------------------------------------------------------------------------------------------------------
 
-    def _read_all(self) -> None:
+    def _read_all(self) -> Work[None]:
         self._read_broker_list()
         self._read_broker_config_list()
         self._read_topic_list()
         self._read_controller()
         for name in list(self._topics):
             self._read_topic(name)
+            yield None
         for broker_id in list(self._brokers):
             self._read_broker(broker_id)
         if self._reread_timer is not None:
             self._reread_timer.cancel()
-        self._reread_timer = self._loop.call_later(REREAD_EVERY_S, self._read_all)
+        self._reread_timer = self._loop.call_later(REREAD_EVERY_S, self._inbox.put, self._read_all)
 
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED and not self._closed:
-            self._read_all()
+    def _on_session(self, state: SessionState) -> Work[None] | None:
+        return self._read_all() if state is SessionState.CONNECTED and not self._closed else None
 
     def _watch(self, read_again: Callable[..., None], *arguments: Any) -> Watcher:
         """Return the one watcher of this node: a store keeps equal watchers once, so repeated reads add none."""
@@ -161,28 +191,33 @@ class ClusterWatcher:
         if watcher is None:
 
             def on_event(_: WatchEvent) -> None:
-                call_in_loop(self._loop, self._read_after_event, read_again, arguments)
+                self._inbox.put(read_again, *arguments)
 
             watcher = self._watchers[key] = on_event
         return watcher
 
-    def _read_after_event(self, read_again: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if not self._closed:
-            read_again(*arguments)
-
-    def _read(self, future: Future[Any], apply: Callable[..., None], *arguments: Any) -> None:
+    def _read(self, ask: Callable[[], Future[Any]], apply: Callable[..., Work[None] | None], *arguments: Any) -> None:
         """Have ``apply(*arguments, result)`` called in the loop; the result is None when the node does not exist."""
         self._pending += 1
-        future.add_done_callback(lambda done: call_in_loop(self._loop, self._arrived, done, apply, arguments))
+        self._to_ask.append((ask, apply, arguments))
+        self._ask()
 
-    def _arrived(self, done: Future[Any], apply: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self._pending -= 1
-        if self._closed:
-            return
+    def _ask(self) -> None:
+        while self._to_ask and self._asked < _MAX_READS:
+            ask, apply, arguments = self._to_ask.popleft()
+            self._asked += 1
+            ask().add_done_callback(partial(self._inbox.put, self._arrived, apply, arguments))
+
+    def _arrived(
+        self, apply: Callable[..., Work[None] | None], arguments: tuple[Any, ...], done: Future[Any]
+    ) -> Work[None]:
+        self._asked -= 1
         error = done.exception()
         if error is None or isinstance(error, NoNode):
             try:
-                apply(*arguments, None if error else done.result())
+                work = apply(*arguments, None if error else done.result())
+                if work is not None:
+                    yield from work
             except RegistryError as malformed:
                 # What was known before stands; a broker must not stop because another program wrote a bad node.
                 _LOG.error("ignoring a registry node: %s", malformed)
@@ -192,65 +227,83 @@ class ClusterWatcher:
         else:
             # The session is suspended or over: everything is read again when it is back.
             _LOG.warning("a registry read failed: %s", error)
+        self._pending -= 1
+        self._ask()
         if self._pending == 0 and self._vanished:
             # By now the deletion of their topic has been seen, if that was why they went: no watch is left behind.
             vanished, self._vanished = self._vanished, []
             for read_again in vanished:
                 read_again()
-        if self._pending == 0:
-            self._publish()
-        elif self._dirty and self._loaded and self._publish_timer is None:
-            self._publish_timer = self._loop.call_later(PUBLISH_WITHIN_S, self._publish)
+                yield None
 
-    def _publish(self) -> None:
-        if self._publish_timer is not None:
-            self._publish_timer.cancel()
-            self._publish_timer = None
-        self._loaded = self._loaded or self._pending == 0
+    # Publishing -----------------------------------------------------------------------------------------------------
+
+    def _publish_if_due(self) -> Work[None]:
+        """Publish when nothing is awaited any more, or something has waited long, or much has changed."""
+        if self._pending and not self._loaded:
+            return
         if self._dirty:
-            self._dirty = False
-            old, self._state = self._state, self._snapshot()
-            for listener in list(self._listeners):
-                try:
-                    listener(old, self._state)
-                except Exception:
-                    _LOG.exception("a listener failed on a cluster change")
+            if self._pending and self._changes < PUBLISH_AT_MOST:
+                now_s = self._loop.time()
+                if self._publish_timer is None:
+                    # Also if nothing else arrives.
+                    self._publish_by_s = now_s + PUBLISH_WITHIN_S
+                    self._publish_timer = self._loop.call_at(self._publish_by_s, self._inbox.put, _nothing)
+                if now_s < self._publish_by_s:
+                    return
+            yield from self._publish()
+        self._loaded = self._loaded or self._pending == 0
         for waiter in self._changed:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _snapshot(self) -> ClusterState:
+    def _publish(self) -> Work[None]:
+        if self._publish_timer is not None:
+            self._publish_timer.cancel()
+            self._publish_timer = None
+        names, self._dirty_topics = self._dirty_topics, set()
+        self._dirty, self._changes = False, 0
         topics = self._state.topics
-        if self._dirty_topics:
-            changed = dict(topics)
-            for name in self._dirty_topics:
+        if names:
+            # A copy of the dict itself: that of a view of it would take ten times as long.
+            changed = self._published_topics.copy()
+            for name in names:
                 topic = self._topics.get(name)
-                published = None if topic is None else _publishable(topic)
+                published = None if topic is None else topic.publish()
                 if published is None:
                     changed.pop(name, None)
                 else:
                     changed[name] = published
-            self._dirty_topics.clear()
+                yield None
+            self._published_topics = changed
             topics = MappingProxyType(changed)
-        return ClusterState(
-            self._state.cluster_id,
+        old = self._state
+        new = ClusterState(
+            old.cluster_id,
             MappingProxyType(dict(self._brokers)),
             topics,
             BrokerId(self._controller_id),
             MappingProxyType({entity: config for entity, (_, config) in self._broker_configs.items()}),
             frozenset(self._unreadable_topics),
         )
+        change = yield from diff_work(old, new, names)
+        self._state = new
+        for listener in list(self._listeners):
+            try:
+                listener(old, new, change)
+            except Exception:
+                _LOG.exception("a listener failed on a cluster change")
 
     def _changed_topic(self, name: str) -> None:
         self._dirty = True
+        self._changes += 1
         self._dirty_topics.add(name)
 
     # Brokers and the controller -------------------------------------------------------------------------------------
 
     def _read_broker_list(self) -> None:
-        self._read(
-            self._store.children(znodes.BROKER_IDS, self._watch(self._read_broker_list)), self._apply_broker_list
-        )
+        watch = self._watch(self._read_broker_list)
+        self._read(lambda: self._store.children(znodes.BROKER_IDS, watch), self._apply_broker_list)
 
     def _apply_broker_list(self, names: list[str] | None) -> None:
         listed = {found for name in names or () if (found := znodes.broker_id_of(name)) is not None}
@@ -263,7 +316,8 @@ class ClusterWatcher:
 
     def _read_broker(self, broker_id: int) -> None:
         path = znodes.broker_path(broker_id)
-        self._read(self._store.get(path, self._watch(self._read_broker, broker_id)), self._apply_broker, broker_id)
+        watch = self._watch(self._read_broker, broker_id)
+        self._read(lambda: self._store.get(path, watch), self._apply_broker, broker_id)
 
     def _apply_broker(self, broker_id: int, result: tuple[bytes, Stat] | None) -> None:
         if result is None:
@@ -282,9 +336,9 @@ class ClusterWatcher:
 
     def _read_controller(self) -> None:
         # exists, not get: while there is no controller the watch must wait for the next one.
-        watched = self._store.exists(znodes.CONTROLLER, self._watch(self._read_controller))
-        self._read(watched, lambda _: None)
-        self._read(self._store.get(znodes.CONTROLLER), self._apply_controller)
+        watch = self._watch(self._read_controller)
+        self._read(lambda: self._store.exists(znodes.CONTROLLER, watch), _nothing)
+        self._read(lambda: self._store.get(znodes.CONTROLLER), self._apply_controller)
 
     def _apply_controller(self, result: tuple[bytes, Stat] | None) -> None:
         controller_id = znodes.NO_LEADER if result is None else znodes.decode_controller(result[0])
@@ -296,7 +350,7 @@ class ClusterWatcher:
 
     def _read_broker_config_list(self) -> None:
         watch = self._watch(self._read_broker_config_list)
-        self._read(self._store.children(znodes.BROKER_CONFIGS, watch), self._apply_broker_config_list)
+        self._read(lambda: self._store.children(znodes.BROKER_CONFIGS, watch), self._apply_broker_config_list)
 
     def _apply_broker_config_list(self, entities: list[str] | None) -> None:
         for entity in {*self._broker_configs, *(entities or ())}:
@@ -304,7 +358,8 @@ class ClusterWatcher:
 
     def _read_broker_config(self, entity: str) -> None:
         watch = self._watch(self._read_broker_config, entity)
-        self._read(self._store.get(znodes.broker_config_path(entity), watch), self._apply_broker_config, entity)
+        path = znodes.broker_config_path(entity)
+        self._read(lambda: self._store.get(path, watch), self._apply_broker_config, entity)
 
     def _apply_broker_config(self, entity: str, result: tuple[bytes, Stat] | None) -> None:
         known = self._broker_configs.get(entity)
@@ -322,14 +377,17 @@ class ClusterWatcher:
     # Topics -----------------------------------------------------------------------------------------------------------
 
     def _read_topic_list(self) -> None:
-        self._read(self._store.children(znodes.TOPICS, self._watch(self._read_topic_list)), self._apply_topic_list)
+        watch = self._watch(self._read_topic_list)
+        self._read(lambda: self._store.children(znodes.TOPICS, watch), self._apply_topic_list)
 
-    def _apply_topic_list(self, names: list[str] | None) -> None:
+    def _apply_topic_list(self, names: list[str] | None) -> Work[None]:
         listed = {name for name in names or () if self._is_topic_name(name)}
         for name in [known for known in {*self._topics, *self._unreadable_topics} if known not in listed]:
             self._forget_topic(name)
+            yield None
         for name in listed - self._topics.keys():
             self._read_topic(name)
+            yield None
 
     def _is_topic_name(self, name: str) -> bool:
         problem = topic_name_problem(name)
@@ -346,17 +404,17 @@ class ClusterWatcher:
             self._changed_topic(name)
             self._forget_watchers(name, topic)
 
-    def _forget_watchers(self, name: str, topic: _Topic) -> None:
+    def _forget_watchers(self, name: str, topic: WatchedTopic) -> None:
         self._watchers.pop((self._read_topic.__name__, name), None)
         self._watchers.pop((self._read_config.__name__, name), None)
         for number in topic.assignment.partitions:
             self._watchers.pop((self._read_state.__name__, name, number, topic.generation), None)
 
     def _read_topic(self, name: str) -> None:
-        path = znodes.topic_path(name)
-        self._read(self._store.get(path, self._watch(self._read_topic, name)), self._apply_topic, name)
+        path, watch = znodes.topic_path(name), self._watch(self._read_topic, name)
+        self._read(lambda: self._store.get(path, watch), self._apply_topic, name)
 
-    def _apply_topic(self, name: str, result: tuple[bytes, Stat] | None) -> None:
+    def _apply_topic(self, name: str, result: tuple[bytes, Stat] | None) -> Work[None]:
         if result is None:
             self._forget_topic(name)
             return
@@ -365,7 +423,7 @@ class ClusterWatcher:
         if topic is not None and topic.assignment_zxid > stat.mzxid:
             return
         try:
-            assignment = znodes.TopicAssignment.decode(name, data)
+            assignment = yield from znodes.TopicAssignment.decode_work(name, data)
         except znodes.MalformedNode as malformed:
             if topic is not None and topic.generation == stat.czxid:
                 raise
@@ -384,14 +442,16 @@ class ClusterWatcher:
         if topic is None or topic.generation != stat.czxid:
             if topic is not None:
                 self._forget_watchers(name, topic)
-            topic = self._topics[name] = _Topic(stat.czxid, assignment, stat.mzxid)
+            topic = self._topics[name] = WatchedTopic(stat.czxid, assignment, stat.mzxid)
         elif topic.assignment_zxid != stat.mzxid:
             topic.assignment, topic.assignment_zxid = assignment, stat.mzxid
         topic.changed_partitions.update(assignment.partitions)
         self._changed_topic(name)
         self._read_config(name)
-        for number in assignment.partitions:
+        for index, number in enumerate(assignment.partitions):
             self._read_state(name, number, topic.generation)
+            if index % _PARTITIONS_AT_ONCE == 0:
+                yield None
 
     def _read_config(self, name: str) -> None:
         topic = self._topics.get(name)
@@ -437,14 +497,22 @@ class ClusterWatcher:
     ) -> None:
         """Read a node that may not exist, leaving a watch either way.
 
-        Only ``exists`` leaves a watch on a node to come; one that was there a moment ago needs one call, not two.
+        Only ``exists`` leaves a watch on a node to come; most are there, and one call does for them. One that was there
+        and is not any more is read again later (``_vanished``), when it is known whether its topic is there.
         """
         watch = self._watch(read_again, *arguments)
-        if present:
-            self._read(self._store.get(path, watch), apply, *arguments)
-        else:
-            self._read(self._store.exists(path, watch), lambda _: None)
-            self._read(self._store.get(path), apply, *arguments)
+
+        def got(result: tuple[bytes, Stat] | None) -> None:
+            if result is None and not present:
+                self._read(lambda: self._store.exists(path, watch), found)
+            apply(*arguments, result)
+
+        def found(stat: Stat | None) -> None:
+            if stat is not None:
+                # It came between the two reads.
+                read_again(*arguments)
+
+        self._read(lambda: self._store.get(path, watch), got)
 
     def _apply_state(self, name: str, number: int, generation: int, result: tuple[bytes, Stat] | None) -> None:
         topic = self._topics.get(name)
@@ -480,33 +548,4 @@ class ClusterWatcher:
         self._changed_topic(name)
 
 
-def _publishable(topic: _Topic) -> TopicState | None:
-    """Return the topic for the snapshot, None while its config has not been read."""
-    if topic.config is None:
-        return None
-    if topic.changed_partitions or topic.published is None or len(topic.partitions) != len(topic.assignment.partitions):
-        partitions = {}
-        for number, replicas in topic.assignment.partitions.items():
-            known = topic.partitions.get(number)
-            if known is None or number in topic.changed_partitions:
-                known = _partition_state(replicas, topic.states.get(number))
-            partitions[number] = known
-        topic.partitions = partitions
-        topic.changed_partitions.clear()
-    topic.published = TopicState(
-        topic.assignment.topic_id, MappingProxyType(topic.partitions), MappingProxyType(topic.config)
-    )
-    return topic.published
-
-
-def _partition_state(
-    replicas: tuple[BrokerId, ...], found: tuple[znodes.LeaderAndIsr | None, Stat] | None
-) -> PartitionState:
-    if found is None:
-        return PartitionState(replicas)
-    state, stat = found
-    if state is None:
-        return PartitionState(replicas, version=stat.version, modified_zxid=stat.mzxid, unreadable=True)
-    return PartitionState(
-        replicas, state.leader, state.leader_epoch, state.isr, state.controller_epoch, stat.version, stat.mzxid
-    )
+def _nothing(*_: object) -> None: ...

@@ -41,6 +41,7 @@ from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+from spark_kafkalite.slices import Work, run_whole
 
 CLUSTER_ID: Final = "/cluster/id"
 BROKER_IDS: Final = "/brokers/ids"
@@ -73,6 +74,8 @@ MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 # One below the type's last number: the next election, and the next controller, need one more.
 MAX_EPOCH: Final = MAX_INT32 - 1
+# Partitions of an assignment that are encoded or decoded in one piece.
+_PARTITIONS_AT_ONCE: Final = 200
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 # What int() takes beyond this (blanks, underscores, digits of other scripts) no program of Kafka's has written.
 _NUMBER_TEXT = re.compile(r"-?[0-9]{1,20}")
@@ -217,25 +220,35 @@ class TopicAssignment:
     partitions: Mapping[int, tuple[BrokerId, ...]]
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "version": 3,
-                "partitions": {str(number): list(replicas) for number, replicas in sorted(self.partitions.items())},
-                "adding_replicas": {},
-                "removing_replicas": {},
-                "topic_id": uuid_text(self.topic_id),
-            }
-        )
+        return run_whole(self.encode_work())
+
+    def encode_work(self) -> Work[bytes]:
+        """As :meth:`encode`, in slices: a node holds up to some eighty thousand partitions."""
+        partitions = sorted(self.partitions.items())
+        parts = []
+        for first in range(0, len(partitions), _PARTITIONS_AT_ONCE):
+            part = {str(number): list(replicas) for number, replicas in partitions[first : first + _PARTITIONS_AT_ONCE]}
+            parts.append(encode_object(part)[1:-1])
+            yield None
+        rest = encode_object({"adding_replicas": {}, "removing_replicas": {}, "topic_id": uuid_text(self.topic_id)})
+        return b'{"version":3,"partitions":{' + b",".join(parts) + b"}," + rest[1:]
 
     @classmethod
     def decode(cls, topic: str, data: bytes) -> TopicAssignment:
+        return run_whole(cls.decode_work(topic, data))
+
+    @classmethod
+    def decode_work(cls, topic: str, data: bytes) -> Work[TopicAssignment]:
+        """As :meth:`decode`, in slices. Raises MalformedNode."""
         path = topic_path(topic)
         fields = decode_object(path, data)
         with reading(path, data):
             topic_id = uuid_bytes(text(fields["topic_id"])) if fields.get("topic_id") else NO_TOPIC_ID
-            partitions = {
-                number(name, 0, MAX_INT32): _broker_ids(replicas) for name, replicas in fields["partitions"].items()
-            }
+            partitions = {}
+            for index, (name, replicas) in enumerate(fields["partitions"].items()):
+                partitions[number(name, 0, MAX_INT32)] = _broker_ids(replicas)
+                if index % _PARTITIONS_AT_ONCE == 0:
+                    yield None
             if not partitions or not all(partitions.values()):
                 raise ValueError("a topic without partitions, or a partition without replicas")
             return cls(topic_id, dict(sorted(partitions.items())))
@@ -370,7 +383,7 @@ def decode_object(path: str, data: bytes) -> dict[str, Any]:
 def reading(path: str, data: bytes) -> Iterator[None]:
     """Turn whatever a malformed payload raises into MalformedNode."""
     try:
-        yield
+        yield None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
         raise MalformedNode(f"registry node {path} holds {data[:80]!r}, which cannot be read: {why}") from error

@@ -339,20 +339,21 @@ class ZooKeeperStore:
         return future
 
 
-class _NotTheSameAgain(logging.Filter):
-    """Holds back a message that was logged a moment ago."""
+class _NotTheSameAgain(logging.LoggerAdapter[logging.Logger]):
+    """One client's log: names its servers, and holds back a message that was logged a moment ago."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, connect: str) -> None:
+        super().__init__(_KAZOO_LOG, {})
+        self._connect = connect
         self._logged_s: dict[str, float] = {}
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        text, now_s = record.getMessage(), time.monotonic()
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        if not self.isEnabledFor(level):
+            return
+        text, now_s = str(msg) % args if args else str(msg), time.monotonic()
         self._logged_s = {each: at_s for each, at_s in self._logged_s.items() if now_s - at_s < _SAME_MESSAGE_S}
-        return self._logged_s.setdefault(text, now_s) == now_s
-
-
-_KAZOO_LOG.addFilter(_NotTheSameAgain())
+        if self._logged_s.setdefault(text, now_s) == now_s:
+            self.logger.log(level, "%s: %s", self._connect, text, **options)
 
 
 def open_zookeeper(
@@ -376,7 +377,7 @@ def open_zookeeper(
         auth_data=[auth] if auth else None,
         # One attempt after the other, for ever: expiry, not a count, ends a session.
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-        logger=_KAZOO_LOG,
+        logger=_NotTheSameAgain(connect),
     )
     opened = ZooKeeperStore(client, handler, session_timeout_ms)
     opened.connect(connect_timeout_s, make_chroot=make_chroot)

@@ -8,7 +8,7 @@ so that ``maxRecordsPerPartition`` also applies to a read from earliest to lates
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,13 +16,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.conditions import (
+    LOSS_PARTITIONS_DELETED,
     RESOLVED_START_AFTER_END,
     START_AND_END_MISMATCH,
     UNRESOLVED_START_AFTER_END,
     SparkConditionError,
+    listed,
 )
 from spark_kafkalite.spark.offset_options import OffsetSpec
-from spark_kafkalite.spark.offset_ranges import OffsetRange, Offsets, packed, ranges_between, split
+from spark_kafkalite.spark.offset_ranges import DataLoss, OffsetRange, Offsets, packed, ranges_between, split
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 
@@ -53,6 +55,8 @@ class KafkaliteBatchReader(DataSourceReader):
             start = lookup.resolved(self._starting, assigned.partitions, starting=True)
         end = lookup.resolved(self._ending, assigned.partitions, starting=False)
         end = lookup.within_log(self._ending, end)
+        end = {tp: offset for tp, offset in end.items() if tp in start}
+        report_gone(self._options, assigned.partitions, end)
         check_resolved(start, end)
         tasks = planned_tasks(self._options, ranges_between(start, end))
         # With no task at all Spark would call read() with a partition of its own making.
@@ -63,6 +67,15 @@ class KafkaliteBatchReader(DataSourceReader):
         from spark_kafkalite.spark.partition_reader import read_task
 
         return read_task(self._plan, partition)
+
+
+def report_gone(options: ReaderOptions, listed_before: Iterable[TopicPartition], found: Offsets) -> None:
+    """Raise, or warn, where partitions went away between the look at the topics and that at their offsets."""
+    if gone := [tp for tp in listed_before if tp not in found]:
+        loss = DataLoss(LOSS_PARTITIONS_DELETED, f"{listed(gone)} went away just now; was a topic deleted?")
+        if options.fail_on_data_loss:
+            raise loss.error()
+        _LOG.warning("%s", loss.warning())
 
 
 def planned_tasks(options: ReaderOptions, ranges: list[OffsetRange]) -> list[list[OffsetRange]]:

@@ -5,6 +5,10 @@ goes on for ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (t
 while it does. Only :meth:`ClusterOffsets.check` is impatient: it runs in ``.load()``, where a user waits for a wrong
 address.
 
+Topics and partitions that the brokers know nothing of are no error here but left out of the answers, once they have
+been unknown for ten seconds, because a broker that has just started knows nothing at first. What it means is decided
+by :func:`.offset_ranges.losses`. Only a topic that an option names when a read begins must be there.
+
 Nothing of this is pickled; the driver's processes make one when they need one.
 """
 
@@ -15,6 +19,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from spark_kafkalite.client.cluster import EARLIEST as EARLIEST_TIMESTAMP
@@ -22,11 +27,12 @@ from spark_kafkalite.client.cluster import LATEST as LATEST_TIMESTAMP
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.metadata import TopicInfo
 from spark_kafkalite.client.retry import Deadline, is_retriable
-from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.errors import KafkaliteError, LeaderNotAvailable, UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.conditions import (
     CONNECTION_FAILED,
     INVALID_OPTION,
+    LOSS_START_RESET,
     OFFSETS_DO_NOT_MATCH_ASSIGNED,
     TIMESTAMPS_DO_NOT_MATCH_ASSIGNED,
     TOPIC_NOT_FOUND,
@@ -36,7 +42,7 @@ from spark_kafkalite.spark.conditions import (
 )
 from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.offset_options import EARLIEST, LATEST, OffsetSpec
-from spark_kafkalite.spark.offset_ranges import Offsets
+from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, Offsets
 from spark_kafkalite.spark.options import ReaderOptions
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
@@ -46,8 +52,6 @@ _T = TypeVar("_T")
 CHECK_TIMEOUT_MS: Final = 10_000
 # One attempt of a patient call; the next one starts with fresh connections and a line in the log.
 _ATTEMPT_MS: Final = 10_000
-# A topic that was there may be unknown to a broker that has just started.
-_UNKNOWN_TOPIC_GRACE_S: Final = 10.0
 # How long an end beyond the log is asked for again, and how often: followers of a live cluster take milliseconds.
 _END_GRACE_S: Final = 1.0
 _END_PAUSE_S: Final = 0.2
@@ -69,28 +73,72 @@ class ClusterOffsets:
         self._config = reading_config(options.client)
         self._cluster: ClusterClient = cluster_for(self._config.client, options.client)
         self._warned_assign = False
+        self._warned_absent: set[str] = set()
+        # Topics and partitions that the brokers know nothing of, and when that was seen first.
+        self._unknown_since_s: dict[str | TopicPartition, float] = {}
 
     # Partitions -----------------------------------------------------------------------------------------------------
 
-    def check(self) -> Assigned:
-        """Return the partitions now, or raise soon: the check that ``.load()`` makes."""
+    def check(self, *, all_there: bool = True) -> Assigned:
+        """Return the partitions now, or raise soon: the check that ``.load()`` makes.
+
+        Whether a stream goes on from a checkpoint is not known here, so with ``failOnDataLoss=false`` some of the
+        topics may be gone; where one must be there, the read's begin says so. ``all_there`` False: so may any be.
+        """
         timeout_ms = min(CHECK_TIMEOUT_MS, self._config_timeout_ms())
         deadline = Deadline.after_ms(timeout_ms)
         while True:
             try:
-                return self._assigned(deadline)
+                assigned, absent = self._assigned(deadline)
             except KafkaliteError as error:
                 # A topic just made may have no leader for a moment.
-                if isinstance(error, UnknownTopicOrPartition) or not is_retriable(error) or deadline.left_s() < 0.2:
+                if not is_retriable(error) or deadline.left_s() < 0.2:
                     raise self._explained(error) from None
                 time.sleep(0.1)
+                continue
+            if all_there and absent and (self._options.fail_on_data_loss or not assigned.partitions):
+                raise self._not_found(absent)
+            return assigned
 
-    def assigned(self, known: Iterable[str] = ()) -> Assigned:
-        """Return the partitions now, waiting for brokers that are away. ``known``: topics that were there before."""
-        return self.patiently("which partitions there are", self._assigned, frozenset(known))
+    def assigned(self, known: Iterable[str] | None = None) -> Assigned:
+        """Return the partitions now, waiting for brokers that are away.
 
-    def _assigned(self, deadline: Deadline) -> Assigned:
+        ``known`` are the topics that were there before, and may be gone now. None when a read begins: then
+        SparkConditionError is raised for a topic that an option names and that does not exist.
+        """
+        while True:
+            assigned, absent = self.patiently("which partitions there are", self._assigned)
+            if known is None:
+                if absent:
+                    raise self._not_found(absent)
+                return assigned
+            for topic in assigned.topic_ids:
+                self._unknown_since_s.pop(topic, None)
+            missing = [topic for topic in set(known) - assigned.topic_ids.keys() if self._is_subscribed(topic)]
+            if not [topic for topic in missing if not self._is_gone(topic)]:
+                for topic in absent - self._warned_absent - set(known):
+                    _LOG.warning("topic %s does not exist, and is read when it does", topic)
+                self._warned_absent = absent
+                return assigned
+            time.sleep(self._options.retry_interval_ms / 1000)
+
+    def _is_subscribed(self, topic: str) -> bool:
         subscription = self._options.subscription
+        if subscription.kind == "subscribePattern":
+            return re.search(subscription.pattern, topic) is not None
+        return topic in subscription.topics or any(tp.topic == topic for tp in subscription.partitions)
+
+    def _is_gone(self, unknown: str | TopicPartition) -> bool:
+        """Whether a topic or partition that the brokers know nothing of has been unknown for long enough."""
+        now_s = time.monotonic()
+        if unknown not in self._unknown_since_s:
+            _LOG.warning("the brokers know nothing of %s; waiting %.0f s for it", unknown, UNKNOWN_GRACE_S)
+        return now_s - self._unknown_since_s.setdefault(unknown, now_s) >= UNKNOWN_GRACE_S
+
+    def _assigned(self, deadline: Deadline) -> tuple[Assigned, set[str]]:
+        """Return the partitions now, and the topics that the options name and that are not there."""
+        subscription = self._options.subscription
+        absent: set[str] = set()
         if subscription.kind == "subscribePattern":
             # An unanchored search, as the JVM connector's admin path does it; internal topics are never listed.
             matches = re.compile(subscription.pattern).search
@@ -100,13 +148,13 @@ class ClusterOffsets:
                 if not info.is_internal and not info.error_code and matches(info.name)
             ]
         elif subscription.kind == "subscribe":
-            found = self._named(subscription.topics, deadline)
+            found, absent = self._named(subscription.topics, deadline)
             topics = [info for info in found if not info.is_internal]
             for info in found:
                 if info.is_internal:
                     _LOG.warning("topic %s is internal to the cluster and is not read", info.name)
         else:
-            topics = self._named(dict.fromkeys(tp.topic for tp in subscription.partitions), deadline)
+            topics, absent = self._named(dict.fromkeys(tp.topic for tp in subscription.partitions), deadline)
         partitions = {TopicPartition(info.name, each.partition) for info in topics for each in info.partitions}
         if subscription.kind == "assign":
             missing = [str(tp) for tp in subscription.partitions if tp not in partitions]
@@ -114,20 +162,36 @@ class ClusterOffsets:
                 self._warned_assign = True
                 _LOG.warning("assign names partitions that do not exist and are not read: %s", listed(missing))
             partitions &= set(subscription.partitions)
-        return Assigned(tuple(sorted(partitions)), {info.name: info.topic_id for info in topics})
+        return Assigned(tuple(sorted(partitions)), {info.name: info.topic_id for info in topics}), absent
 
-    def _named(self, names: Iterable[str], deadline: Deadline) -> list[TopicInfo]:
+    def _named(self, names: Iterable[str], deadline: Deadline) -> tuple[list[TopicInfo], set[str]]:
+        """Return the topics of these names, and the names of those that the brokers know nothing of."""
         names = list(names)
         # Asked anew each time: a cached answer would not show new partitions.
         snapshot = self._cluster.refresh(names, deadline)
-        infos = []
+        infos, absent = [], set()
         for name in names:
             info = snapshot.topics.get(name)
             if info is None or info.error_code or not info.partitions:
-                # Raises what the broker says of it, or waits for a topic that is being made.
-                info = self._cluster.topic(name, deadline)
+                try:
+                    # Raises what the broker says of it, or waits for a topic that is being made.
+                    info = self._cluster.topic(name, deadline)
+                except UnknownTopicOrPartition:
+                    absent.add(name)
+                    continue
             infos.append(info)
-        return infos
+        return infos, absent
+
+    def _not_found(self, absent: Iterable[str]) -> SparkConditionError:
+        subscription = self._options.subscription
+        value = str(subscription).partition("=")[2]
+        named = listed([f"topic {name!r}" for name in sorted(absent)])
+        return option_error(
+            TOPIC_NOT_FOUND,
+            subscription.kind,
+            value,
+            f"{named}: it does not exist; mend the name, or create it; if it was there and was deleted, leave it out",
+        )
 
     # Offsets --------------------------------------------------------------------------------------------------------
 
@@ -167,19 +231,44 @@ class ClusterOffsets:
     def _at(self, timestamps: Mapping[TopicPartition, int], what: str) -> dict[TopicPartition, int | None]:
         if not timestamps:
             return {}
+        left = dict(timestamps)
+        while True:
+            found = self.patiently(what, partial(self._ask, left))
+            if found is not None:
+                for tp in found:
+                    self._unknown_since_s.pop(tp, None)
+                return found
+            # One that is gone must not keep the offsets of the others back.
+            topics, unknown = self._cluster.snapshot.topics, {}
+            for tp in left:
+                if self._cluster.snapshot.partition(tp) is None:
+                    info = topics.get(tp.topic)
+                    unknown[tp] = tp if info is not None and not info.error_code else tp.topic
+            gone = {name for name in set(unknown.values()) if self._is_gone(name)}
+            left = {tp: timestamp for tp, timestamp in left.items() if unknown.get(tp) not in gone}
+            if not gone:
+                time.sleep(self._options.retry_interval_ms / 1000)
+
+    def _ask(
+        self, timestamps: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> dict[TopicPartition, int | None] | None:
+        """Return the offsets of these times; None when the brokers know nothing of some of the partitions."""
         isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
-
-        def ask(deadline: Deadline) -> dict[TopicPartition, int | None]:
+        try:
             answers = self._cluster.offsets_for(timestamps, deadline, isolation=isolation)
-            return {tp: None if answer is None else answer.offset for tp, answer in answers.items()}
-
-        return self.patiently(what, ask, frozenset(tp.topic for tp in timestamps))
+        except UnknownTopicOrPartition as error:
+            snapshot = self._cluster.refresh({tp.topic for tp in timestamps}, deadline)
+            if all(snapshot.partition(tp) is not None for tp in timestamps):
+                raise LeaderNotAvailable(f"{error}; the brokers do list it") from error
+            return None
+        return {tp: None if answer is None else answer.offset for tp, answer in answers.items()}
 
     def resolved(self, spec: OffsetSpec, partitions: Iterable[TopicPartition], *, starting: bool) -> Offsets:
         """Return the offsets that a starting or ending option means for these partitions.
 
-        Raises SparkConditionError when the option does not name exactly these partitions, and when a starting time lies
-        after every record and the strategy is ``error``. An ending time after every record is the end.
+        Raises SparkConditionError when the option does not name exactly these partitions, when a starting offset is not
+        in the log (but see :meth:`starting_in_log`), and when a starting time lies after every record and the strategy
+        is ``error``. An ending time after every record is the end.
         """
         partitions = tuple(partitions)
         if spec.sentinel is not None:
@@ -187,6 +276,8 @@ class ClusterOffsets:
         if spec.offsets is not None:
             _check_names(spec, spec.offsets, partitions, OFFSETS_DO_NOT_MATCH_ASSIGNED)
             found = {tp: offset for tp, offset in spec.offsets.items() if offset >= 0}
+            if starting:
+                found = self.starting_in_log(found, spec.option, spec.text)
             found.update(self.earliest(tp for tp, offset in spec.offsets.items() if offset == EARLIEST))
             found.update(self.latest(tp for tp, offset in spec.offsets.items() if offset == LATEST))
             return found
@@ -197,37 +288,76 @@ class ClusterOffsets:
             timestamps = dict.fromkeys(partitions, spec.timestamp_ms or 0)
         return self._by_time(spec, timestamps, starting)
 
+    def starting_in_log(self, asked: Mapping[TopicPartition, int], option: str, text: str) -> Offsets:
+        """Return offsets to start from, moved to the nearest end of the log where ``failOnDataLoss=false`` allows that.
+
+        Raises SparkConditionError, as the JVM connector does, for one that the log does not hold, its end included. A
+        stream would read nothing, and its checkpoint keep what no option mends.
+        """
+        first, end = self._logs(asked)
+        moved = {tp: min(max(offset, first[tp]), end[tp]) for tp, offset in asked.items() if tp in first and tp in end}
+        outside = [tp for tp, offset in sorted(moved.items()) if offset != asked[tp]]
+        if not outside:
+            return moved
+        named = listed([f"{tp} starts at {asked[tp]}, but its log holds [{first[tp]}, {end[tp]})" for tp in outside])
+        if self._options.fail_on_data_loss:
+            raise option_error(
+                LOSS_START_RESET,
+                option,
+                text,
+                f"failOnDataLoss=true: {named}; give an offset within, -2 (earliest) or -1 (latest), or set "
+                "failOnDataLoss=false to start at the nearest end",
+            )
+        _LOG.warning(
+            "[%s] %s=%s, failOnDataLoss=false: %s; starting at the nearest end", LOSS_START_RESET, option, text, named
+        )
+        return moved
+
+    def _logs(self, asked: Mapping[TopicPartition, int]) -> tuple[Offsets, Offsets]:
+        """Return the first offsets and the ends, of logs that the offsets may lie outside of.
+
+        Ends are looked at again for a short time when one is below what was asked for: a leader's end that consumers
+        see follows an acknowledged record with acks=1 only when its followers have it.
+        """
+        deadline_s = time.monotonic() + _END_GRACE_S
+        while True:
+            end = self._ends(asked, LATEST_TIMESTAMP, "the last offsets")
+            if all(end[tp] >= asked[tp] for tp in end) or time.monotonic() > deadline_s:
+                return self.earliest(end), end
+            time.sleep(_END_PAUSE_S)
+
     def within_log(self, spec: OffsetSpec, end: Offsets) -> Offsets:
         """Return the ends of a batch, cut to what the logs hold where ``failOnDataLoss=false`` allows that.
 
         A task would wait for records that nobody may ever send. Raises SparkConditionError for an end that was given as
-        a number and is not reached by the log: at once but for a short time, since a leader's end that consumers see
-        follows an acknowledged record with acks=1 only when its followers have it.
+        a number and is not reached by the log, or lies before it.
         """
         asked = {tp: offset for tp, offset in (spec.offsets or {}).items() if offset >= 0}
-        deadline_s = time.monotonic() + _END_GRACE_S
-        while True:
-            found = self._ends(asked, LATEST_TIMESTAMP, "the last offsets")
-            beyond = sorted(tp for tp, offset in asked.items() if offset > found.get(tp, 0))
-            if not beyond or time.monotonic() > deadline_s:
-                break
-            time.sleep(_END_PAUSE_S)
-        if not beyond:
+        if not asked:
             return end
-        named = listed([f"{tp} ends at {found.get(tp, 0)}, below {asked[tp]}" for tp in beyond])
+        first, last = self._logs(asked)
+        beyond = sorted(tp for tp in last if asked[tp] > last[tp])
+        before = sorted(tp for tp in first if asked[tp] < first[tp])
+        if not beyond and not before:
+            return end
+        named = listed(
+            [f"{tp} ends at {last[tp]}, below {asked[tp]}" for tp in beyond]
+            + [f"{tp} begins at {first[tp]}, above {asked[tp]}" for tp in before]
+        )
         if self._options.fail_on_data_loss:
+            mend = "lower the offset" if not before else "give an offset within the log"
             raise option_error(
                 INVALID_OPTION,
                 spec.option,
                 spec.text,
-                f"{named}; lower the offset, use -1 (latest), or set failOnDataLoss=false to read what there is",
+                f"{named}; {mend}, use -1 (latest), or set failOnDataLoss=false to read what there is",
             )
-        _LOG.warning("%s is beyond the log and is read as far as that goes: %s", spec.option, named)
-        return {**end, **{tp: found.get(tp, 0) for tp in beyond}}
+        _LOG.warning("%s is outside of the log, of which the part within is read: %s", spec.option, named)
+        return {**end, **{tp: last[tp] for tp in beyond}, **{tp: first[tp] for tp in before}}
 
     def _by_time(self, spec: OffsetSpec, timestamps: Mapping[TopicPartition, int], starting: bool) -> Offsets:
         found = self._at(timestamps, f"the offsets of {spec.option}")
-        beyond = sorted(tp for tp in timestamps if found.get(tp) is None)
+        beyond = sorted(tp for tp, offset in found.items() if offset is None)
         if beyond and starting and not self._options.latest_when_no_timestamp:
             named = ", ".join(f"{tp} (time {timestamps[tp]})" for tp in beyond)
             raise option_error(
@@ -250,13 +380,11 @@ class ClusterOffsets:
         self,
         what: str,
         ask: Callable[[Deadline], _T],
-        known: frozenset[str] = frozenset(),
         explain: Callable[[KafkaliteError], SparkConditionError] | None = None,
     ) -> _T:
         """Return what ``ask`` returns, trying until the total time is up; what does not pass is raised at once.
 
-        ``known``: topics that were there before. ``explain`` turns the error into the user's; without it the brokers or
-        the topics are blamed.
+        ``explain`` turns the error into the user's; without it the brokers are blamed.
         """
         started = time.monotonic()
         total_s = self._config_timeout_ms() * self._options.retries / 1000
@@ -271,27 +399,19 @@ class ClusterOffsets:
             except KafkaliteError as error:
                 waited_s = time.monotonic() - started
                 pause_s = self._options.retry_interval_ms / 1000
-                limit_s = total_s
-                if isinstance(error, UnknownTopicOrPartition):
-                    # The brokers do answer; only a topic that was there before deserves some time to reappear.
-                    limit_s = _UNKNOWN_TOPIC_GRACE_S if known else 0.0
-                if not is_retriable(error) or waited_s + pause_s >= limit_s:
+                if not is_retriable(error) or waited_s + pause_s >= total_s:
                     raise (explain or self._explained)(error) from None
                 _LOG.warning(
                     "cannot look up %s (attempt %d, %.0f of at most %.0f s): %s",
                     what,
                     attempt,
                     waited_s,
-                    limit_s,
+                    total_s,
                     error,
                 )
                 time.sleep(pause_s)
 
     def _explained(self, error: KafkaliteError) -> SparkConditionError:
-        if isinstance(error, UnknownTopicOrPartition):
-            subscription = self._options.subscription
-            value = str(subscription).partition("=")[2]
-            return option_error(TOPIC_NOT_FOUND, subscription.kind, value, f"{error}; create it, or mend the name")
         servers = self._options.client.get("bootstrap.servers", "")
         return option_error(
             CONNECTION_FAILED,

@@ -227,7 +227,7 @@ def _commit(source: _Source) -> None:
     if registry is None or source.done is None:
         return
     try:
-        now: Mapping[str, bytes] = ClusterOffsets(source.options).check().topic_ids
+        now: Mapping[str, bytes] = ClusterOffsets(source.options).check(all_there=False).topic_ids
         # The id that the source committed under is that of the records which were read.
         ids = {**now, **registry.remembered(source.done).topic_ids}
         registry.follow(source.done, {topic: each for topic in ids if (each := known_id(ids, topic))}, last=True)

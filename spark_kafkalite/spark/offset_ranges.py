@@ -30,6 +30,9 @@ Offsets = dict[TopicPartition, int]
 
 INITIAL_KEY: Final = "$initial"
 _LONG_MAX: Final = 2**63 - 1
+# For how long a topic that was there must be unknown to the brokers before it counts as deleted: one that has just
+# started knows nothing at first.
+UNKNOWN_GRACE_S: Final = 10.0
 
 # A task of a Python source costs 60-70 ms before its first record, so ranges below this size share a task ...
 PACK_TARGET_OFFSETS: Final = 32_768

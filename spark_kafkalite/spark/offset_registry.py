@@ -297,6 +297,7 @@ def committed_start(options: ReaderOptions, lookup: ClusterOffsets, assigned: As
             f"{' and '.join(map(str, stores))} has no offset of {listed([str(tp) for tp in missing])}; commit one, or "
             "set committedFallback=earliest or committedFallback=latest for such partitions",
         )
+    found = lookup.starting_in_log(found, "startingOffsets", "committed")
     found.update(lookup.earliest(missing) if commit.fallback == "earliest" else lookup.latest(missing))
     return found
 

@@ -64,7 +64,13 @@ READER_OPTIONS: Final = SettingGroup(
             "What a starting time later than every record of a partition means.",
             choices=("error", "latest"),
         ),
-        Setting("failOnDataLoss", "boolean", True, "Fail when records that should be read are gone, or warn and skip."),
+        Setting(
+            "failOnDataLoss",
+            "boolean",
+            True,
+            "Fail when records that should be read are gone, their topic was deleted, or a start lies outside of the "
+            "log; false warns, skips them, and starts at the nearest end.",
+        ),
         Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
         Setting("minOffsetsPerTrigger", "long", None, "Streams: wait for this many offsets.", minimum=1),
         Setting("maxTriggerDelay", "string", "15m", "Streams: wait no longer than this for minOffsetsPerTrigger."),

@@ -7,7 +7,8 @@ Spark repeats it.
 
 Offsets of the range that are not in the log any more are data loss: an error that names the range, or, with
 ``failOnDataLoss=false``, a warning with the number of offsets skipped, and what is left of the range. Offsets that were
-compacted away, markers of transactions and aborted records are no loss: the fetcher passes them.
+compacted away, markers of transactions and aborted records are no loss: the fetcher passes them. A topic that the
+brokers have known nothing of for ten seconds was deleted, which is a loss of all that is left of the range.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from spark_kafkalite.client.arrow import RecordBatchMaker
 from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
-from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.spark.arrow import RecordBatchMaker
+from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
 from spark_kafkalite.spark.connections import cluster_for, reading_config
-from spark_kafkalite.spark.offset_ranges import DataLoss, OffsetRange
+from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, DataLoss, OffsetRange
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 from spark_kafkalite.spark.worker_memory import keep_freed_memory
 
@@ -76,16 +77,20 @@ def _read_range(
             read_ahead=_READ_AHEAD,
             timeout_ms=plan.read_timeout_ms,
             check_crcs=config.check_crcs,
+            unknown_timeout_ms=int(UNKNOWN_GRACE_S * 1000),
         ) as fetcher:
             pieces = _until_lost(fetcher, lost)
             try:
                 for columns in columns_from(pieces, with_headers=with_headers, max_rows=MAX_ROWS, max_bytes=MAX_BYTES):
                     yield maker.batch(columns)
             except KafkaliteError as error:
-                raise SparkConditionError(
-                    READ_FAILED,
-                    f"{whole}: {error}; Spark repeats the task, look at the brokers when that does not help",
-                ) from error
+                advice = "look at the brokers when that does not help"
+                if isinstance(error, (CorruptMessage, InvalidRecord)):
+                    advice = (
+                        "when that does not help, take the bytes unchecked with kafka.check.crcs=false, or read up to "
+                        "the batch, and from behind it on with startingOffsets"
+                    )
+                raise SparkConditionError(READ_FAILED, f"{whole}: {error}; Spark repeats the task: {advice}") from error
         if not lost:
             return
         position = _after_loss(plan, whole, lost[0])
@@ -97,6 +102,8 @@ def _until_lost(fetcher: RangeFetcher, lost: list[RangeNotInLog]) -> Iterator[Fe
         yield from fetcher
     except RangeNotInLog as error:
         lost.append(error)
+    except UnknownTopicOrPartition:
+        lost.append(RangeNotInLog(fetcher.topic_partition, fetcher.position, -1, -1))
 
 
 def _after_loss(plan: ReadPlan, whole: OffsetRange, error: RangeNotInLog) -> int:
@@ -108,10 +115,12 @@ def _after_loss(plan: ReadPlan, whole: OffsetRange, error: RangeNotInLog) -> int
     else:
         # At least the lost offset itself, which may be the log's start again by now: then it is simply read.
         resume = max(error.log_start_offset, error.offset)
+    held = f"which holds [{error.log_start_offset}, {error.log_end_offset})"
+    if error.log_start_offset < 0:
+        held = "which the brokers know nothing of; was the topic deleted?"
     loss = DataLoss(
         LOSS_COULD_NOT_READ,
-        f"{whole}: offset {error.offset} is not in the log, which holds [{error.log_start_offset}, "
-        f"{error.log_end_offset}); {resume - error.offset} offsets are skipped",
+        f"{whole}: offset {error.offset} is not in the log, {held}; {resume - error.offset} offsets are skipped",
     )
     if plan.fail_on_data_loss:
         raise loss.error()

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.batch_reader import planned_tasks
+from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
 from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED
 from spark_kafkalite.spark.offset_ranges import (
@@ -109,9 +109,11 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if self._starting.committed:
                 from spark_kafkalite.spark.offset_registry import committed_start
 
-                self._initial = committed_start(self._options, self._lookup, assigned)
+                initial = committed_start(self._options, self._lookup, assigned)
             else:
-                self._initial = self._lookup.resolved(self._starting, assigned.partitions, starting=True)
+                initial = self._lookup.resolved(self._starting, assigned.partitions, starting=True)
+            report_gone(self._options, assigned.partitions, initial)
+            self._initial = initial
             _LOG.info("starting at %s", to_json(self._initial))
         return to_json(self._initial)
 
@@ -165,6 +167,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _latest_for(self, start_offsets: Offsets, is_first: bool) -> Offsets:
         if self._frozen is None:
             return self._latest_now(start_offsets)
+        self._look_at_frozen(self._frozen, {} if is_first else start_offsets)
         if is_first:
             # The start was resolved after the end was frozen: records and partitions that came in between belong to the
             # next run, and the end must not lie before the start, nor lack a partition of it.
@@ -172,6 +175,18 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 tp: max(self._frozen.get(tp, 0), start_offsets.get(tp, 0)) for tp in {**self._frozen, **start_offsets}
             }
         return self._frozen
+
+    def _look_at_frozen(self, frozen: Offsets, start_offsets: Offsets) -> None:
+        """Take out of the end of an AvailableNow run what was deleted since.
+
+        And take in what it lacks of the start, which nobody knew when the run began: it may be there all the same.
+        """
+        known = {tp.topic for tp in {**start_offsets, **frozen}}
+        there = set(self._lookup.assigned(known).partitions)
+        for tp in [tp for tp in frozen if tp not in there]:
+            del frozen[tp]
+        if missed := [tp for tp in start_offsets if tp in there and tp not in frozen]:
+            frozen.update(self._lookup.latest(missed, start_offsets))
 
     def _latest_now(self, start_offsets: Mapping[TopicPartition, int]) -> Offsets:
         assigned = self._lookup.assigned({tp.topic for tp in start_offsets})

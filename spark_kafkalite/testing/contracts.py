@@ -90,7 +90,8 @@ class FsContract:
     def test_entries_name_files_with_sizes_and_directories(self, fs: Fs, root: str) -> None:
         write_whole(fs.open(f"{root}/a", create=True), b"abc")
         fs.make_directories(f"{root}/d/e")
-        assert sorted(fs.entries(root)) == [("a", False, 3), ("d", True, 0)]
+        assert sorted(fs.entries(root)) == [("a", False, 3, False), ("d", True, 0, False)]
+        assert not fs.is_link(f"{root}/a") and not fs.is_link(f"{root}/d") and not fs.is_link(f"{root}/no")
         assert [entry.name for entry in fs.entries(f"{root}/d")] == ["e"]
         with pytest.raises(FileNotFoundError):
             fs.entries(f"{root}/no")

@@ -277,6 +277,10 @@ class MemoryFs:
             raise _os_error(errno.EISDIR, path)
         return MemoryFile(self, path, node)
 
+    def is_link(self, path: str) -> bool:
+        """Return False: there are none in memory."""
+        return False
+
     def exists(self, path: str) -> bool:
         try:
             self._node(path)

@@ -25,6 +25,7 @@ from spark_kafkalite.log.compaction import plan_compaction
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.producer_snapshot import encode
 from spark_kafkalite.log.segment import DELETED_SUFFIX
 from spark_kafkalite.log.swap import Swap
 from spark_kafkalite.model import TopicPartition
@@ -171,7 +172,7 @@ def reopened(fs: MemoryFs, clock: ManualClock, policy: str = "compact") -> tuple
 def test_a_crash_leaves_the_old_log_or_the_cleaned_one(seed: int, mode: CrashMode) -> None:
     fs, manager, clock = prepared(seed)
     log = manager.logs[KEY]
-    before, end_offset, producers = records_of(log), log.log_end_offset, log.producers.encode()
+    before, end_offset, producers = records_of(log), log.log_end_offset, encode(log.producers)
     first_operation = fs.operations + 1
     assert compact(manager, fs, log, clock).groups
     last_operation = fs.operations
@@ -202,7 +203,7 @@ def test_a_crash_leaves_the_old_log_or_the_cleaned_one(seed: int, mode: CrashMod
         assert found in (before, after), where
         seen.add(found == after)
         check_sound(log, found)
-        assert log.producers.encode()[6:10] == producers[6:10], where
+        assert encode(log.producers)[6:10] == producers[6:10], where
         assert not [name for name in left.files() if name.endswith((".cleaned", "cleaner-swap", DELETED_SUFFIX))], where
         # It goes on: what is there can be cleaned, which changes nothing that has been cleaned already.
         log.update_config(config_of())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.log import producer_snapshot
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.fs import OsFs
 from spark_kafkalite.log.manager import LogManager
@@ -95,8 +96,8 @@ def test_rebuilt_files_are_the_captured_bytes(directory: Path) -> None:
 def test_captured_snapshot_is_what_we_would_write(directory: Path) -> None:
     data = (directory / str(KEY) / "00000000000000000060.snapshot").read_bytes()
     state = ProducerState()
-    state.load(data, 60, "captured")
-    assert state.encode() == data
+    producer_snapshot.load(state, data, 60, "captured")
+    assert producer_snapshot.encode(state) == data
     assert [entry.batches[-1].last_sequence for entry in state.producers.values()] == [11] * 5
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -9,10 +10,14 @@ from collections.abc import Iterator
 import confluent_kafka
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 
 from spark_kafkalite import Admin, Consumer, Producer, Record
 from spark_kafkalite.errors import ClosedError, ConfigError, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_kafkalite.model import TimestampType, TopicPartition
+from spark_kafkalite.records import layout
+from spark_kafkalite.testing.batches import make_batch
+from tests.interop.raw_client import RawClient
 
 START_MS = 1_700_000_000_000
 
@@ -136,6 +141,27 @@ def test_columns_are_those_of_the_spark_source(consumer: Consumer, filled: str) 
     assert rows[42]["headers"] == [{"key": "n", "value": b"42"}]
     assert round(rows[42]["timestamp"].timestamp() * 1000) == START_MS
     assert consumer.poll_columns(20) is None
+
+
+def test_a_timestamp_that_brokers_admit_and_microseconds_cannot_hold(
+    consumer: Consumer, bootstrap: str, topic: str
+) -> None:
+    before_arrow_ms = -(2**62)
+    batch = make_batch([b"old"])
+    # Base and maximal timestamp stand side by side; our producer refuses such times.
+    struct.pack_into(">qq", batch, layout.MAX_TIMESTAMP_POSITION - 8, before_arrow_ms, before_arrow_ms)
+    struct.pack_into(">I", batch, layout.CRC_POSITION, crc32c(bytes(batch[layout.CRC_START :])))
+    # Waits for the partition's leader, which the raw client does not.
+    assert consumer.end_offsets([(topic, 0)]) == {TopicPartition(topic, 0): 0}
+    with RawClient(bootstrap) as client:
+        assert client.produce(topic, batch).error_code == 0
+    consumer.assign([(topic, 0)])
+    columns = consumer.poll_columns(10_000)
+    assert columns is not None and columns.column("value").to_pylist() == [b"old"]
+    assert columns.column("timestamp").view(pa.int64()).to_pylist() == [-((2**63 - 1) // 1000 * 1000)]
+    assert consumer.position((topic, 0)) == 1
+    consumer.seek((topic, 0), 0)
+    assert [record.timestamp for record in consumer.poll(10_000)] == [before_arrow_ms]
 
 
 def test_records_and_columns_share_a_position(consumer: Consumer, filled: str) -> None:

@@ -20,6 +20,7 @@ from spark_kafkalite.errors import (
     InvalidTimestamp,
     MessageTooLarge,
     SerializationError,
+    UndeliveredRecords,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
@@ -278,6 +279,11 @@ def test_bad_arguments_say_what_is_wrong(bootstrap: str, topic: str) -> None:
             producer.send(topic, b"x", partition=4)
         with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 3"):
             producer.send_batch(topic, [{"value": b"x", "partition": 4}])
+        for too_large in ([{"value": b"x", "partition": 2**31}], pa.table({"value": [b"x"], "partition": [2**31]})):
+            with pytest.raises(UnknownTopicOrPartition, match="2147483648: it must be"):
+                producer.send_batch(topic, too_large)
+        with pytest.raises(TypeError, match="give timestamp_ms="):
+            producer.send(topic, b"x", timestamp=5)  # type: ignore[arg-type]
         with pytest.raises(SerializationError, match="a topic must not be named"):
             producer.send("..", b"x")
         with pytest.raises(SerializationError, match="no column 'value'"):
@@ -289,6 +295,60 @@ def test_bad_arguments_say_what_is_wrong(bootstrap: str, topic: str) -> None:
         with pytest.raises(SerializationError, match="use send"):
             producer.send_batch(topic, b"x")
         assert producer.send_batch(topic, []).result(1) == []
+
+
+def refusing(topic: str, admin: Admin) -> str:
+    """A topic of two partitions that refuses records of 1970."""
+    admin.create_topic(f"{topic}-refusing", 2, 1, {"message.timestamp.before.max.ms": "1000"})
+    return f"{topic}-refusing"
+
+
+def test_failures_that_nobody_looks_at_are_logged_and_end_the_block(
+    bootstrap: str, topic: str, admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    strict = refusing(topic, admin)
+    told: list[Exception | None] = []
+    with pytest.raises(UndeliveredRecords) as ended, Producer(bootstrap_servers=bootstrap, linger_ms=500) as producer:
+        for partition, count in ((0, 3), (1, 4)):
+            for _ in range(count):
+                producer.send(strict, b"x", partition=partition, timestamp_ms=1)
+        producer.send(strict, b"y", partition=0, timestamp_ms=1, on_delivery=lambda _, error: told.append(error))
+        looked_at = producer.send(strict, b"y", partition=1, timestamp_ms=1)
+        for _ in range(2):
+            with pytest.raises(InvalidTimestamp):
+                looked_at.result(30)
+        producer.flush(30)
+        assert isinstance(told[0], InvalidTimestamp)
+        # One of each partition in a call whose handle is asked, in one whose handle is not, and in one with a callback.
+        records = [{"value": b"z", "partition": number, "timestamp": 1} for number in (0, 1)]
+        with pytest.raises(InvalidTimestamp):
+            producer.send_batch(strict, records).result(30)
+        producer.send_batch(strict, records)
+        producer.send_batch(strict, records, on_delivery=lambda handle: told.extend(handle.errors()))
+    assert ended.value.record_count == 3 + 4 + 1 + 1
+    assert "9 records were not delivered" in str(ended.value)
+    assert f"4 of {strict}-0, 5 of {strict}-1" in str(ended.value) and "INVALID_TIMESTAMP" in str(ended.value)
+    assert isinstance(ended.value.__cause__, InvalidTimestamp) and len(told) == 3
+    lines = [record.getMessage() for record in caplog.records if " failed: " in record.getMessage()]
+    # A batch of each partition, and of each partition for each of the three calls.
+    assert len(lines) == 8
+    assert f"producer: 4 records for {strict}-0 failed: " in lines[0] + lines[1]
+    assert all("INVALID_TIMESTAMP" in line for line in lines)
+
+
+def test_failures_do_not_hide_the_error_of_the_block(
+    bootstrap: str, topic: str, admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    strict = refusing(topic, admin)
+    with pytest.raises(ZeroDivisionError), Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send(strict, b"x", timestamp_ms=1)
+        raise ZeroDivisionError
+    assert "1 records were not delivered" in caplog.text
+    caplog.clear()
+    producer = Producer(bootstrap_servers=bootstrap)
+    producer.send(strict, b"x", timestamp_ms=1)
+    producer.close()
+    assert "1 records were not delivered" in caplog.text
 
 
 def test_partitions_added_later_are_used(bootstrap: str, topic: str, admin: Admin) -> None:

@@ -297,7 +297,7 @@ def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_others_go_on(tmp_pat
         wait_until_cleaned(broker, "sound", 3001)
         wait_until(lambda: "damaged-0 cannot be cleaned" in log_text(broker), "the damage said")
         assert re.search(
-            r"damaged-0 cannot be cleaned: .*00000000000000000000.log: position 0: .*CRC", log_text(broker)
+            r"damaged-0 cannot be cleaned: .*00000000000000000000.log: position 0, offset 0: .*CRC", log_text(broker)
         )
         assert path.read_bytes() == data
         assert not files_ending(broker, "damaged", ".cleaned")

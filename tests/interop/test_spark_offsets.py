@@ -382,6 +382,21 @@ def test_partitions_without_a_commit_fail_or_fall_back(bootstrap, topic, group):
     assert latest.available_now() == {TopicPartition(topic, 0): (4, 9)}
 
 
+@pytest.mark.parametrize(("offset", "nearest"), [(1, 3), (10, 9)])
+def test_a_commit_outside_of_the_log_is_no_start(bootstrap, topic, admin, group, warnings, offset, nearest):
+    fill(bootstrap, topic, 9)
+    admin.delete_records({TopicPartition(topic, 0): 3})
+    commit(group, topic, offset, 0, 0, 0)
+    options = {"groupId": group.group_id, "startingOffsets": "committed", "commitOffsets": "none"}
+    assert refusal(Query(bootstrap, topic, **options)).startswith(
+        "[KAFKA_DATA_LOSS.START_OFFSET_RESET] startingOffsets=committed: failOnDataLoss=true: "
+        f"{topic}-0 starts at {offset}, but its log holds [3, 9); "
+    )
+    found = Query(bootstrap, topic, failOnDataLoss="false", **options).available_now()
+    assert found == ({TopicPartition(topic, 0): (nearest, 9)} if nearest < 9 else {})
+    assert "starting at the nearest end" in warnings.text
+
+
 def test_a_commit_of_a_topic_that_was_made_again_is_no_start(bootstrap, admin, group, make_again_with_offsets):
     topic = f"again-{next(_numbers)}"
     admin.create_topic(topic, 1)

@@ -78,7 +78,7 @@ def test_a_bad_address(spark):
         ({"startingOffsets": '{"TOPIC":{"0":0,"1":0}}', "endingOffsets": '{"TOPIC":{"0":0}}'}, "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "),  # noqa: E501
         ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}', "endingOffsets": '{"TOPIC":{"0":4,"1":0}}'}, "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),  # noqa: E501
         ({"endingOffsets": '{"TOPIC":{"0":9,"1":-1}}'}, '[KAFKALITE_INVALID_OPTION] endingOffsets={"TOPIC":{"0":9,"1":-1}}: TOPIC-0 ends at 1, below 9; lower the offset'),  # noqa: E501
-        ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}'}, "[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),
+        ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}'}, '[KAFKA_DATA_LOSS.START_OFFSET_RESET] startingOffsets={"TOPIC":{"0":5,"1":0}}: failOnDataLoss=true: TOPIC-0 starts at 5, but its log holds [0, 1)'),  # noqa: E501
     ],
 )  # fmt: skip
 def test_errors_of_a_batch(topics, given, expected):

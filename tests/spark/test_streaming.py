@@ -1,11 +1,12 @@
 import time
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
 
 from spark_kafkalite.functions import write_update
 
-from .topics import logged_offsets
+from .topics import eventually, last_line, logged_offsets
 
 pytestmark = pytest.mark.spark
 
@@ -147,6 +148,49 @@ def test_a_data_loss_ends_the_query_or_is_skipped(topics, checkpoint):
     # The new topic is read from its beginning, where the JVM connector would skip to its end.
     lossy = topics.stream(topic, failOnDataLoss="false", **{"fetchOffset.retryIntervalMs": 10})
     assert topics.run(lossy, checkpoint) == ["new0", "new1"]
+
+
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
+def test_a_start_outside_of_the_log_fails_before_the_first_batch(topics, checkpoint, trigger):
+    topic = topics.new()
+    topics.fill(topic, range(4))
+
+    def from_offset(offset):
+        return topics.stream(topic, startingOffsets=f'{{"{topic}":{{"0":{offset}}}}}')
+
+    query, values = topics.collect(from_offset(50), checkpoint, trigger)
+    with pytest.raises(Exception, match=r"\[KAFKA_DATA_LOSS.START_OFFSET_RESET\] startingOffsets=") as caught:
+        query.awaitTermination(60)
+    assert f"{topic}-0 starts at 50, but its log holds [0, 4)" in last_line(caught.value)
+    assert not values and not [path for path in Path(checkpoint).glob("*/*") if path.name.isdigit() and path.is_file()]
+    # So the option can be mended on the same checkpoint.
+    assert topics.run(from_offset(2), checkpoint) == ["2", "3"]
+
+
+def test_a_topic_of_a_pattern_that_is_deleted(topics, checkpoint):
+    goes, stays = topics.new(name="some-goes"), topics.new(name="some-stays")
+    given = {
+        "subscribePattern": f"^({goes}|{stays})$",
+        "startingOffsets": "earliest",
+    }
+    for topic in (goes, stays):
+        topics.fill(topic, ["before"])
+    strict, lost = topics.collect(topics.stream(**given), f"{checkpoint}-strict", {"processingTime": "0 seconds"})
+    lossy, found = topics.collect(
+        topics.stream(**given, failOnDataLoss="false"), f"{checkpoint}-lossy", {"processingTime": "0 seconds"}
+    )
+    eventually(lambda: len(lost) == len(found) == 2)
+    topics.admin.delete_topics([goes])
+    topics.fill(stays, ["after"])
+    with pytest.raises(Exception, match=rf"\[KAFKA_DATA_LOSS.PARTITIONS_DELETED\] .* {goes}-0 are gone") as caught:
+        strict.awaitTermination(60)
+    assert "create it" not in str(caught.value)
+    eventually(lambda: "after" in found)
+    topics.fill(stays, ["still"])
+    eventually(lambda: "still" in found)
+    assert lossy.isActive
+    lossy.stop()
+    assert found == ["before", "before", "after", "still"]
 
 
 def test_topic_to_topic_in_append_and_complete_mode(topics, checkpoint, tmp_path):

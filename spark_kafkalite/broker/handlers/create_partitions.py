@@ -12,12 +12,14 @@ not find their offsets again.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError
 from spark_kafkalite.model import INTERNAL_TOPICS
+from spark_kafkalite.registry.controller import Extension
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -30,31 +32,56 @@ from spark_kafkalite.wire.messages.create_partitions import (
 async def handle(
     context: BrokerContext, request: Request, message: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Extend topics, one after the other; each has its own outcome."""
-    counts = Counter(topic.name for topic in message.topics)
-    results = []
-    for name, topic in {topic.name: topic for topic in message.topics}.items():
+    """Extend topics; each has its own outcome."""
+    names, wanted, outcomes = await context.slices.run(_checked(context, message))
+    outcomes |= await context.topics.extend(
+        wanted, timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
+    )
+    return await context.slices.run(_answer(names, outcomes))
+
+
+def _checked(
+    context: BrokerContext, message: CreatePartitionsRequest
+) -> Work[tuple[Iterable[str], list[Extension], dict[str, KafkaError | None]]]:
+    """Return the names, each once; the topics to extend; and what is wrong with the others."""
+    counts: dict[str, int] = {}
+    for topic in message.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+        yield None
+    outcomes: dict[str, KafkaError | None] = {}
+    wanted: list[Extension] = []
+    for topic in message.topics:
+        yield None
+        name = topic.name
         try:
             if counts[name] > 1:
                 raise InvalidRequest(f"the request names topic {name} {counts[name]} times")
-            await _extend(context, message, topic)
-            results.append(CreatePartitionsTopicResult(name=name))
+            context.topics.check_controller()
+            if name in INTERNAL_TOPICS:
+                raise InvalidTopic(f"{name} is the brokers' own; what is in it would not be found again")
+            wanted.append((yield from _extension(context, topic)))
         except KafkaError as error:
-            results.append(CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=str(error)))
-    return CreatePartitionsResponse(results=results)
+            outcomes[name] = error
+    return counts, wanted, outcomes
 
 
-async def _extend(context: BrokerContext, message: CreatePartitionsRequest, topic: CreatePartitionsTopic) -> None:
-    context.topics.check_controller()
-    if topic.name in INTERNAL_TOPICS:
-        raise InvalidTopic(f"{topic.name} is the brokers' own; what is in it would not be found again")
-    assignment = None
-    if topic.assignments is not None:
-        assignment = [list(part.broker_ids) for part in topic.assignments]
-    await context.topics.add_partitions(
-        topic.name,
-        topic.count,
-        assignment,
-        timeout_s=max(message.timeout_ms, 0) / 1000,
-        validate_only=message.validate_only,
-    )
+def _answer(names: Iterable[str], outcomes: Mapping[str, KafkaError | None]) -> Work[CreatePartitionsResponse]:
+    answer = CreatePartitionsResponse()
+    for name in names:
+        error = outcomes[name]
+        code, text = (0, None) if error is None else (error.code, str(error))
+        answer.results.append(CreatePartitionsTopicResult(name=name, error_code=code, error_message=text))
+        yield None
+    return answer
+
+
+def _extension(context: BrokerContext, topic: CreatePartitionsTopic) -> Work[Extension]:
+    """Return what a topic is to become."""
+    if topic.assignments is None:
+        return Extension(topic.name, topic.count)
+    context.topics.check_size(len(topic.assignments))
+    assignment = []
+    for part in topic.assignments:
+        assignment.append(part.broker_ids)
+        yield None
+    return Extension(topic.name, topic.count, assignment)

@@ -6,12 +6,13 @@ v5  flexible; the answer shows partitions, replicas and settings
 v6  may answer with a throttle error
 v7  topic ids in the answer
 
-Each topic has its own outcome. ``validate_only`` checks without creating.
+Each topic has its own outcome; only more partitions than ``max.partitions.per.request`` in all refuse every one of
+them. ``validate_only`` checks without creating.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
@@ -23,9 +24,11 @@ from spark_kafkalite.errors import (
     InvalidRequest,
     KafkaError,
 )
+from spark_kafkalite.log.config import TOPIC_SETTINGS
 from spark_kafkalite.log.config_sources import describe_topic
 from spark_kafkalite.registry.controller import NewTopic
 from spark_kafkalite.registry.znodes import TopicAssignment
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -34,6 +37,8 @@ from spark_kafkalite.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 
+_Outcomes = dict[str, TopicAssignment | KafkaError]
+
 _DEFAULT = -1
 _FIRST_VERSION_WITH_DEFAULTS = 4
 
@@ -41,28 +46,76 @@ _FIRST_VERSION_WITH_DEFAULTS = 4
 @handles(19, 2, 7)
 async def handle(context: BrokerContext, request: Request, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
-    counts = Counter(topic.name for topic in message.topics)
-    outcomes: dict[str, TopicAssignment | KafkaError] = {}
-    wanted: dict[str, NewTopic] = {}
-    for topic in message.topics:
-        if counts[topic.name] > 1:
-            outcomes[topic.name] = InvalidRequest(f"the request names topic {topic.name} {counts[topic.name]} times")
-            continue
-        try:
-            context.topics.check_controller()
-            wanted[topic.name] = _new_topic(context, request, topic)
-        except KafkaError as error:
-            outcomes[topic.name] = error
+    names, wanted, outcomes = await context.slices.run(_checked(context, request, message))
     outcomes |= await context.topics.create(
         list(wanted.values()), timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
     )
-    return CreateTopicsResponse(topics=[_result(context, name, outcomes[name], wanted.get(name)) for name in counts])
+    return await context.slices.run(_answer(context, names, wanted, outcomes))
+
+
+def _checked(
+    context: BrokerContext, request: Request, message: CreateTopicsRequest
+) -> Work[tuple[Iterable[str], dict[str, NewTopic], _Outcomes]]:
+    """Return the names, each once; the topics to create; and what is wrong with the others."""
+    counts: dict[str, int] = {}
+    total = 0
+    for topic in message.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+        yield None
+    outcomes: _Outcomes = {}
+    asked: list[CreatableTopic] = []
+    for topic in message.topics:
+        yield None
+        if counts[topic.name] > 1:
+            outcomes[topic.name] = InvalidRequest(f"the request names topic {topic.name} {counts[topic.name]} times")
+        else:
+            asked.append(topic)
+            total += _partitions_asked(context, topic)
+    wanted: dict[str, NewTopic] = {}
+    try:
+        context.topics.check_controller()
+        # First: an assignment may be of millions of partitions.
+        context.topics.check_size(total)
+    except KafkaError as error:
+        outcomes.update((topic.name, error) for topic in asked)
+        asked = []
+    for topic in asked:
+        yield None
+        try:
+            wanted[topic.name] = _new_topic(context, request, topic)
+        except KafkaError as error:
+            outcomes[topic.name] = error
+    return counts, wanted, outcomes
+
+
+def _answer(
+    context: BrokerContext, names: Iterable[str], wanted: Mapping[str, NewTopic], outcomes: _Outcomes
+) -> Work[CreateTopicsResponse]:
+    described = _Described(context)
+    answer = CreateTopicsResponse()
+    for name in names:
+        answer.topics.append(_result(described, name, outcomes[name], wanted.get(name)))
+        yield None
+    return answer
+
+
+def _partitions_asked(context: BrokerContext, topic: CreatableTopic) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.num_partitions == _DEFAULT:
+        return int(context.config["num.partitions"])
+    return max(topic.num_partitions, 0)
 
 
 def _new_topic(context: BrokerContext, request: Request, topic: CreatableTopic) -> NewTopic:
     """Check what the request says about one topic. Raises the errors that Kafka gives for it."""
     overrides: dict[str, str] = {}
     for setting in topic.configs:
+        if setting.name not in TOPIC_SETTINGS:
+            # Before the others are looked at: a request has room for millions.
+            raise InvalidConfig(
+                f"topic {topic.name}: unknown topic setting {setting.name!r}{TOPIC_SETTINGS.hint(setting.name)}"
+            )
         if setting.value is None:
             raise InvalidConfig(f"topic {topic.name}: the setting {setting.name} has no value")
         if setting.name in overrides:
@@ -73,7 +126,7 @@ def _new_topic(context: BrokerContext, request: Request, topic: CreatableTopic) 
             raise InvalidRequest(
                 f"topic {topic.name}: with an assignment of replicas, partitions and replication factor must be -1"
             )
-        assignment = {part.partition_index: list(part.broker_ids) for part in topic.assignments}
+        assignment = {part.partition_index: part.broker_ids for part in topic.assignments}
         if len(assignment) != len(topic.assignments):
             raise InvalidReplicaAssignment(f"topic {topic.name}: the assignment names a partition twice")
         return NewTopic(topic.name, assignment=assignment, config=overrides)
@@ -90,20 +143,33 @@ def _new_topic(context: BrokerContext, request: Request, topic: CreatableTopic) 
     return NewTopic(topic.name, partitions, replicas, config=overrides)
 
 
+class _Described:
+    """The settings of topics as the answer shows them, made once for all topics in a row that have the same."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._config = context.config
+        self._overrides: Mapping[str, str] | None = None
+        self._shown: list[CreatableTopicConfigs] = []
+
+    def of(self, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        if overrides != self._overrides:
+            self._overrides = overrides
+            self._shown = [
+                CreatableTopicConfigs(name=one.setting.name, value=one.value, config_source=one.source)
+                for one in describe_topic(overrides, self._config.layers, self._config.topic_defaults)
+            ]
+        return self._shown
+
+
 def _result(
-    context: BrokerContext, name: str, outcome: TopicAssignment | KafkaError, topic: NewTopic | None
+    described: _Described, name: str, outcome: TopicAssignment | KafkaError, topic: NewTopic | None
 ) -> CreatableTopicResult:
     if isinstance(outcome, KafkaError):
         return CreatableTopicResult(name=name, error_code=outcome.code, error_message=str(outcome))
-    overrides = {} if topic is None else topic.config
-    described = describe_topic(overrides, context.config.layers, context.config.topic_defaults)
-    replicas = next(iter(outcome.partitions.values()), ())
     return CreatableTopicResult(
         name=name,
         topic_id=outcome.topic_id,
         num_partitions=len(outcome.partitions),
-        replication_factor=len(replicas),
-        configs=[
-            CreatableTopicConfigs(name=one.setting.name, value=one.value, config_source=one.source) for one in described
-        ],
+        replication_factor=len(next(iter(outcome.partitions.values()), ())),
+        configs=described.of({} if topic is None else topic.config),
     )

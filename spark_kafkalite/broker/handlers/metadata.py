@@ -75,14 +75,7 @@ async def handle(context: BrokerContext, request: Request, message: MetadataRequ
 async def _create_missing(context: BrokerContext, request: Request, message: MetadataRequest) -> None:
     if request.api_version >= _FIRST_VERSION_WITH_CHOICE and not message.allow_auto_topic_creation:
         return
-    known = context.cluster.topics
-    missing = [
-        topic.name
-        for topic in message.topics or ()
-        if topic.name is not None and topic.name not in known and topic_name_problem(topic.name) is None
-    ]
-    if missing:
-        await context.topics.create_automatically(missing)
+    await context.topics.create_automatically(topic.name for topic in message.topics or () if topic.name is not None)
 
 
 def _all_described(context: BrokerContext, cluster: ClusterState) -> Work[list[MetadataResponseTopic]]:

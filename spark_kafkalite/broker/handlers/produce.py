@@ -189,7 +189,13 @@ def _failure(number: int, error: KafkaError) -> ProducedPartition:
     # Clients fail the named record for what is wrong with it, and the others only for being in its batch (KIP-467).
     index = getattr(error, "record_index", None)
     record_errors = () if index is None else ((index, str(error)),)
-    return ProducedPartition(number, error.code, record_errors=record_errors, error_message=str(error) or None)
+    return ProducedPartition(
+        number,
+        error.code,
+        log_start_offset=getattr(error, "log_start_offset", -1),
+        record_errors=record_errors,
+        error_message=str(error) or None,
+    )
 
 
 class DelayedProduce(DelayedOperation):

@@ -24,6 +24,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *   produce TOPIC CODEC ACKS IDEMPOTENT RECORDS_FILE
  *   oversize TOPIC VALUE_BYTES
  *   consume TOPIC COUNT
+ *   crowd TOPIC COUNT OTHERS: COUNT records named first-N, one record of each of so many other producers, COUNT
+ *     records named second-N of the first producer
  *
  * A record is a line of fields with tabs between: key, value, timestamp, then name and value of each header. Bytes are
  * in base64 with '=' in front, null is '-', so that nothing is empty. What is consumed has its offset and the type of
@@ -86,6 +88,41 @@ public final class InteropClient {
         }
     }
 
+    private static KafkaProducer<byte[], byte[]> producer(String bootstrap) {
+        Properties settings = settings(bootstrap);
+        settings.put("linger.ms", "0");
+        settings.put("batch.size", "100");
+        settings.put("delivery.timeout.ms", "30000");
+        settings.put("request.timeout.ms", "20000");
+        return new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
+    }
+
+    private static void send(
+            KafkaProducer<byte[], byte[]> producer, String topic, String name, int count, PrintStream out)
+            throws Exception {
+        List<Future<RecordMetadata>> results = new ArrayList<>();
+        for (int number = 0; number < count; number++) {
+            byte[] value = (name + "-" + number).getBytes(StandardCharsets.UTF_8);
+            results.add(producer.send(new ProducerRecord<>(topic, 0, null, value)));
+        }
+        for (Future<RecordMetadata> result : results) {
+            out.println(result.get().offset());
+        }
+    }
+
+    private static void crowd(String bootstrap, String[] command, PrintStream out) throws Exception {
+        int count = Integer.parseInt(command[2]);
+        try (KafkaProducer<byte[], byte[]> idle = producer(bootstrap)) {
+            send(idle, command[1], "first", count, out);
+            for (int number = 0; number < Integer.parseInt(command[3]); number++) {
+                try (KafkaProducer<byte[], byte[]> other = producer(bootstrap)) {
+                    send(other, command[1], "other", 1, out);
+                }
+            }
+            send(idle, command[1], "second", count, out);
+        }
+    }
+
     private static void consume(String bootstrap, String[] command, PrintStream out) {
         Properties settings = settings(bootstrap);
         settings.put("auto.offset.reset", "none");
@@ -120,6 +157,7 @@ public final class InteropClient {
             String[] command = line.split(" ");
             switch (command[0]) {
                 case "produce" -> produce(arguments[0], command, out);
+                case "crowd" -> crowd(arguments[0], command, out);
                 case "oversize" -> oversize(arguments[0], command, out);
                 case "consume" -> consume(arguments[0], command, out);
                 default -> throw new IllegalArgumentException(line);

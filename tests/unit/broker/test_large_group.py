@@ -8,9 +8,9 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from spark_kafkalite.broker.collector import Collector
 from spark_kafkalite.broker.handlers import join_group, sync_group
 from spark_kafkalite.clock import SYSTEM_CLOCK
+from spark_kafkalite.collector import Collector
 from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.members import GroupLimits
 from spark_kafkalite.groups.shard import Shards

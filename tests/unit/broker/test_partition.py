@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.append_queue import AppendOutcome
+from spark_kafkalite.broker.append_queue import AppendOutcome, AppendQueue
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
@@ -483,3 +484,34 @@ class TestQueue:
             harness.io.run_one()
             sizes.append(partition.log.size_bytes - before)
         assert sizes[0] > sizes[1] > 0
+
+
+def test_a_closed_partition_is_freed_without_the_collector(harness: Harness) -> None:
+    def alive() -> int:
+        return sum(isinstance(each, (Partition, PartitionLog)) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        partition = harness.partition()
+        harness.append(partition)
+        harness.run_loop()
+        assert alive() == before + 2
+        partition.close()
+        partition.log.close(clean=False)
+        del partition
+        harness.run_loop()
+        assert alive() == before
+    finally:
+        gc.enable()
+
+
+def test_what_is_queued_after_the_end_is_refused_at_once(harness: Harness) -> None:
+    queue = AppendQueue(harness.partition(), harness.io, harness.memory)  # type: ignore[arg-type]
+    end = NotLeaderOrFollower("gone")
+    queue.close(end)
+    outcomes: list[object] = []
+    queue.add(harness.batch(), 9, None, outcomes.append)
+    assert outcomes == [end]
+    assert not queue

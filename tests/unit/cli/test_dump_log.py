@@ -289,3 +289,47 @@ def test_what_compaction_leaves_is_good(log: Path, capsys: pytest.CaptureFixture
 
 def test_yes_is_for_repair(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dump-log", "--yes", str(log)]) == 2
+
+
+def test_symbolic_links_are_told_of_and_not_followed(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outside = log.parent / "outside"
+    outside.write_bytes(b"somebody's")
+    for name in ("00000000000000000009.log", "00000000000000000009.index", "00000000000000000004.snapshot"):
+        (log / name).symlink_to(outside)
+    (log / "partition.metadata").symlink_to(outside)
+    (log.parent / "events-8").symlink_to(log)
+    code, out = dump(capsys, "--check", log.parent)
+    assert code == 1
+    linked = {
+        line.split(":")[0] for line in out.splitlines() if "a symbolic link, which a broker does not follow" in line
+    }
+    names = ("00000000000000000009.log", "00000000000000000009.index", "00000000000000000004.snapshot")
+    assert linked == {
+        f"DAMAGED {path}"
+        for path in (log.parent / "events-8", log / "partition.metadata", *(log / name for name in names))
+    }
+    assert f"OK {log}/00000000000000000000.log: 3 batches, 4 records" in out
+    # A directory that somebody names may be a link, as log.dirs may.
+    code, out = dump(capsys, "--check", log.parent / "events-8")
+    assert f"OK {log.parent}/events-8/00000000000000000000.log: 3 batches, 4 records" in out
+
+
+def test_repair_follows_no_link(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = log / "00000000000000000000.log"
+    target = log.parent / "outside"
+    target.write_bytes(segment.read_bytes() + b"torn")
+    segment.unlink()
+    segment.symlink_to(target)
+    before = target.read_bytes()
+    assert run(["dump-log", "--repair", "--yes", str(log)]) == 1
+    assert "is a symbolic link" in capsys.readouterr().err
+    assert target.read_bytes() == before
+
+
+def test_segment_name_beyond_int64(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"{2**63:020d}.log"
+    (log / name).write_bytes(b"")
+    code, out = dump(capsys, "--check", log)
+    assert code == 1 and f"DAMAGED {log}/{name}: no offset is so large as its name says" in out
+    assert run(["dump-log", "--repair", "--yes", str(log)]) == 1
+    assert name in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_kafkalite.client.arrow import columns_of, record_batch
+from spark_kafkalite.client.arrow import RecordBatchMaker, columns_of
 from spark_kafkalite.client.read_schema import READ_SCHEMA, READ_SCHEMA_WITH_HEADERS
 from spark_kafkalite.errors import SerializationError
 from spark_kafkalite.records.kernel import ColumnBuilder, Columns, OpenBatch, read_header
@@ -25,7 +25,7 @@ def decoded(with_headers: bool = True) -> Columns:
 
 
 def test_rows_have_the_schema_of_sparks_source() -> None:
-    batch = record_batch(decoded(), "t", 4, with_headers=True)
+    batch = RecordBatchMaker(READ_SCHEMA_WITH_HEADERS, "t", 4).batch(decoded())
     batch.validate(full=True)
     assert batch.schema == READ_SCHEMA_WITH_HEADERS
     rows = batch.to_pylist()
@@ -39,9 +39,9 @@ def test_rows_have_the_schema_of_sparks_source() -> None:
 
 
 def test_headers_are_left_out_when_not_wanted() -> None:
-    batch = record_batch(decoded(False), "t", 0, with_headers=False)
+    batch = RecordBatchMaker(READ_SCHEMA, "t", 0).batch(decoded(False))
     assert batch.schema == READ_SCHEMA
-    without = record_batch(decoded(False), "t", 0, with_headers=True)
+    without = RecordBatchMaker(READ_SCHEMA_WITH_HEADERS, "t", 0).batch(decoded(False))
     assert without.column("headers").null_count == 3
 
 
@@ -101,6 +101,14 @@ def test_integers_are_milliseconds() -> None:
         ({"value": pa.array([1])}, "column 'value' has type int64"),
         ({"value": [b"x"], "key": pa.array([1.5])}, "column 'key' has type double"),
         ({"value": [b"x"], "timestamp": ["now"]}, "column 'timestamp' has type string"),
+        (
+            {"value": [b"x"], "timestamp": pa.array([2**63], pa.uint64())},
+            "column 'timestamp' of type uint64 holds what",
+        ),
+        (
+            {"value": [b"x"], "timestamp": pa.array([2**62], pa.timestamp("s"))},
+            "column 'timestamp' of type timestamp[s]",
+        ),
         ({"value": [b"x"], "headers": [["a"]]}, "column 'headers' has type list<item: string>"),
     ],
 )

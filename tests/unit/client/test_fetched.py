@@ -96,7 +96,15 @@ def test_a_range_that_ends_in_a_gap_is_finished() -> None:
 def test_a_cut_last_batch_is_left_for_the_next_fetch() -> None:
     piece = fetched(log((0, 3), (3, 6))[:-5])
     assert piece.end_offset == 3
-    assert fetched(log((0, 3))[:-1]).is_exhausted
+
+
+def test_bytes_that_bring_nobody_further_are_an_error() -> None:
+    with pytest.raises(
+        CorruptMessage, match=r"t-0: the batch at offset 0 cannot be read: the \d+ bytes .* no whole batch"
+    ):
+        fetched(log((0, 3))[:-1])
+    with pytest.raises(CorruptMessage, match=r"t-0: the batch at offset 7 cannot be read: .* they end at offset 7;"):
+        fetched(log((0, 3), (4, 7)), 7)
 
 
 def test_a_wrong_crc_names_partition_and_offset() -> None:
@@ -104,7 +112,7 @@ def test_a_wrong_crc_names_partition_and_offset() -> None:
     data[-1] ^= 1
     piece = fetched(bytes(data))
     builder = ColumnBuilder(False)
-    with pytest.raises(CorruptMessage, match=r"t-0: the batch at offset 3 cannot be read: .*CRC"):
+    with pytest.raises(CorruptMessage, match=r"t-0: the batch at offset 3 cannot be read: .*CRC.* seek to offset 6 "):
         piece.decode_into(builder)
     # What came before is there, and the cursor stands before the bad batch.
     assert offsets(builder.finish()) == [0, 1, 2]
@@ -124,8 +132,29 @@ def test_crcs_are_checked_only_when_asked() -> None:
 def test_garbage_is_an_error_of_the_partition() -> None:
     data = bytearray(log((0, 3)))
     data[16] = 9
-    with pytest.raises(CorruptMessage, match=r"t-0 from offset 0: .*magic 9"):
+    with pytest.raises(CorruptMessage, match=r"t-0: the batch at offset 0 cannot be read: .*magic 9.* seek behind it"):
         fetched(bytes(data))
+
+
+def test_batches_before_one_that_is_no_batch_are_read_and_it_is_fetched_again() -> None:
+    data = bytearray(log((0, 3), (3, 6), (6, 9)))
+    third = data.index(log((6, 9)))
+    data[third + 16] = 9
+    piece = fetched(bytes(data))
+    builder = ColumnBuilder(False)
+    piece.decode_into(builder)
+    assert offsets(builder.finish()) == list(range(6))
+    assert piece.end_offset == piece.next_offset == 6
+    with pytest.raises(CorruptMessage, match="t-0: the batch at offset 6 cannot be read"):
+        fetched(bytes(data[third:]), 6)
+
+
+def test_what_a_damaged_batch_says_of_its_end_is_not_believed() -> None:
+    data = bytearray(log((0, 3), (3, 6)))
+    # The last offset delta.
+    data[26] ^= 1
+    with pytest.raises(CorruptMessage, match="seek to offset 3 "):
+        fetched(bytes(data)).decode_into(ColumnBuilder(False))
 
 
 def test_small_batches_are_joined_and_large_ones_cut() -> None:

@@ -15,6 +15,8 @@ from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
+_DAY_MS = 86_400_000
+
 
 @pytest.fixture
 def clock() -> ManualClock:
@@ -58,7 +60,7 @@ def test_what_is_not_flushed_or_not_committed_is_not_cleaned(log: PartitionLog, 
     log.flush()
     assert cleanable_until(log, clock) == 12
     assert cleanable_until(log, clock, committed=8) == 6
-    log.producers.producers[7].transaction_first_offset = 4
+    log.producers._open_transactions[7] = 4
     assert cleanable_until(log, clock) == 3
 
 
@@ -101,6 +103,19 @@ def test_a_quiet_active_segment_is_rolled_by_its_age_and_by_its_records(log: Par
     log.roll()
     clock.advance(ms=5000)
     assert not roll_is_due(log, clock.wall_ms())
+
+
+def test_times_in_the_future_put_no_roll_off(log: PartitionLog, clock: ManualClock) -> None:
+    log.roll()
+    batch = make_batch(1, timestamp_ms=clock.wall_ms() + _DAY_MS)
+    log.append_as_leader(batch, header_of(batch), 0)
+    log.update_config(config_of(segment_ms="900", max_compaction_lag_ms="500"))
+    clock.advance(ms=600)
+    assert roll_is_due(log, clock.wall_ms())
+    log.update_config(config_of(segment_ms="900"))
+    # The segment was begun by a clock that was ahead.
+    clock.jump_wall(-_DAY_MS)
+    assert roll_is_due(log, clock.wall_ms())
 
 
 @pytest.mark.parametrize("sources", [[3, 9], [3, 6, 9, 12], [6, 9]])

@@ -277,7 +277,7 @@ def test_damaged_source_stops_with_file_and_position_and_leaves_nothing(
     log.sources[-1] = log.sources[-1]._replace(size_bytes=len(good) + len(bad))
     before = fs.files()
     job = log.job(segment_bytes=1, until_offset=4, max_decompressed_bytes=4999 if damage == "bomb" else 6000)
-    with pytest.raises(UncleanableLog, match=f"{log.path(base)}: position {len(good)}: "):
+    with pytest.raises(UncleanableLog, match=rf"{log.path(base)}: position {len(good)}(, offset \d+)?: "):
         clean(fs, job, lambda count: None)
     assert fs.files() == before
 

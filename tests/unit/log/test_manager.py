@@ -12,7 +12,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.retention import TimestampSource
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch
+from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFile, MemoryFs
 
@@ -407,20 +407,22 @@ def test_fast_start_reads_the_tail_at_the_first_append(start: Starter, fs: Memor
     assert log.segments.active.first_timestamp_ms > 0
 
 
-def test_log_that_was_cut_while_the_broker_was_stopped_takes_no_appends(start: Starter, fs: MemoryFs) -> None:
+def test_log_that_is_longer_than_the_broker_left_it_takes_no_appends(start: Starter, fs: MemoryFs) -> None:
+    """Alone: the other logs of its directory go on, and the next start recovers it."""
     manager = start()
-    log = manager.create(T0, ID)
-    append(log)
-    size = log.size_bytes
-    append(log)
+    append(manager.create(T0, ID))
+    append(manager.create(TopicPartition("u", 0), ID))
     manager.shutdown()
-    fs.open("/data/t-0/00000000000000000000.log").truncate(size)
+    file = fs.open("/data/t-0/00000000000000000000.log")
+    file.pwrite(make_stored_batch(1, 0), file.size())
     manager = start()
-    with pytest.raises(KafkaStorageError, match="ends at offset 1, and ended at 2"):
+    with pytest.raises(KafkaStorageError, match="ends at offset 2, and ended at 1"):
         append(manager.logs[T0])
+    assert manager.logs[T0].is_damaged
+    append(manager.logs[TopicPartition("u", 0)])
     manager.shutdown()
     assert not fs.exists("/data/.kafka_cleanshutdown"), "the next start must recover it"
-    assert start().logs[T0].log_end_offset == 1
+    assert start().logs[T0].log_end_offset == 2
 
 
 def test_epoch_of_an_idle_leader_is_not_written(start: Starter, fs: MemoryFs) -> None:

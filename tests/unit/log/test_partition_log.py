@@ -14,16 +14,20 @@ from spark_kafkalite.errors import (
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
+    UnknownProducerId,
 )
 from spark_kafkalite.log import reader
 from spark_kafkalite.log.fs import without_waiting
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
+from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
 LogOpener = Callable[..., PartitionLog]
+
+_YEAR_MS = 365 * 86_400_000
 
 
 def append(log: PartitionLog, count: int = 1, *, epoch: int = 0, **batch: object) -> AppendResult:
@@ -66,20 +70,60 @@ def test_stored_batch_is_the_sent_one_but_for_offset_and_epoch(open_log: LogOpen
     kernel.check_crc(stored, 0, len(stored))
 
 
-def test_log_append_time_never_goes_back(open_log: LogOpener, clock: ManualClock) -> None:
+def test_log_append_time_is_the_clock_as_it_is(open_log: LogOpener, clock: ManualClock) -> None:
     log = open_log(message_timestamp_type="LogAppendTime")
-    first = append(log)
-    assert first.log_append_time_ms == clock.wall_ms()
-    clock.jump_wall(-3_600_000)
-    assert append(log).log_append_time_ms == first.log_append_time_ms
-    piece = log.read(1, 1 << 20, 2)
+    right_ms = clock.wall_ms()
+    assert append(log).log_append_time_ms == right_ms
+    clock.jump_wall(_YEAR_MS)
+    assert append(log).log_append_time_ms == right_ms + _YEAR_MS
+    clock.jump_wall(-_YEAR_MS)
+    assert append(log).log_append_time_ms == right_ms
+    piece = log.read(2, 1 << 20, 3)
     assert piece is not None
     stored = piece.read()
-    assert header_of(stored).max_timestamp == first.log_append_time_ms
+    assert header_of(stored).max_timestamp == right_ms
     assert header_of(stored).attributes & 0x08
     kernel.check_crc(stored, 0, len(stored))
     log.close()
-    assert append(open_log(message_timestamp_type="LogAppendTime")).log_append_time_ms == first.log_append_time_ms
+    for clean in (True, False):
+        again = open_log(message_timestamp_type="LogAppendTime", clean=clean)
+        assert append(again).log_append_time_ms == right_ms
+        again.close()
+
+
+def test_one_moment_of_a_wrong_clock_is_one_record_s(open_log: LogOpener, clock: ManualClock) -> None:
+    """Look-ups by time and rolls by time, with a record from the future in the middle."""
+    settings = {"message_timestamp_type": "LogAppendTime", "segment_ms": 10_000, "index_interval_bytes": 1}
+    log = open_log(**settings)
+    times: list[int] = []
+    for step in range(8):
+        clock.jump_wall(1000)
+        wrong_ms = _YEAR_MS if step == 3 else 0
+        clock.jump_wall(wrong_ms)
+        times.append(append(log).log_append_time_ms)
+        clock.jump_wall(-wrong_ms)
+    # The record from the future has begun a segment, in which nothing is older: it is the first at or after any time.
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+    log.close()
+    for clean in (True, False):
+        log = open_log(clean=clean, **settings)
+        for wanted_ms in (times[0], times[1] + 1, times[2], times[5], times[3], times[3] + 1):
+            found = log.offset_for_timestamp(wanted_ms, log.log_end_offset)
+            expected = next(((offset, time) for offset, time in enumerate(times) if time >= wanted_ms), None)
+            assert (found and (found.offset, found.timestamp_ms)) == expected
+        largest = log.offset_of_max_timestamp(log.log_end_offset)
+        assert largest is not None
+        assert (largest.offset, largest.timestamp_ms) == (3, times[3])
+        log.close()
+
+
+def test_segment_made_by_a_clock_that_was_ahead_rolls_by_time(open_log: LogOpener, clock: ManualClock) -> None:
+    clock.jump_wall(_YEAR_MS)
+    log = open_log(segment_ms=10_000)
+    append(log, 1, timestamp_ms=-1)
+    clock.jump_wall(-_YEAR_MS)
+    append(log, 1, timestamp_ms=-1)
+    assert [segment.base_offset for segment in log.segments] == [0, 1]
 
 
 def test_batch_larger_than_a_segment_is_refused(open_log: LogOpener) -> None:
@@ -740,8 +784,78 @@ def test_silent_producers_expire_by_the_wall_clock(open_log: LogOpener, clock: M
     log = open_log()
     append(log, timestamp_ms=1000, producer_id=9, producer_epoch=0, base_sequence=5)
     clock.advance(ms=1001)
-    assert log.expire_producers(1001) == 0
-    assert log.expire_producers(1000) == 1
+    log.producers.limits.expiration_ms = 1001
+    list(log.expire_producers())
+    assert len(log.producers) == 1
+    log.producers.limits.expiration_ms = 1000
+    list(log.expire_producers())
+    assert len(log.producers) == 0
+
+
+def test_forgotten_producer_is_refused_and_begins_anew(
+    open_log: LogOpener, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log()
+    log.producers.limits.max_ids = 10
+    for producer_id in range(30):
+        append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "t-0: 1 idle producer ids were forgotten" in caplog.text
+    clock.advance(ms=60_000)
+    append(log, producer_id=99, producer_epoch=0, base_sequence=0)
+    assert "t-0: 20 idle producer ids were forgotten" in caplog.text
+    log.advance_log_start(3)
+    for clean in (True, True, False):
+        with pytest.raises(UnknownProducerId) as caught:
+            append(log, producer_id=0, producer_epoch=0, base_sequence=1)
+        assert caught.value.log_start_offset == 3, "the Java client gives up without it"
+        assert log.log_end_offset == 31
+        end = log.log_end_offset
+        log.close(clean=clean)
+        log = open_log(clean=clean, recovery_point=31 if clean else 0, start=3)
+        log.producers.limits.max_ids = 10
+        assert log.log_end_offset == end
+    append(log, producer_id=0, producer_epoch=1, base_sequence=0)
+    append(log, producer_id=0, producer_epoch=1, base_sequence=1)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_large_snapshots_do_not_pile_up(fs: MemoryFs, open_log: LogOpener, clean: bool) -> None:
+    log = open_log(segment_bytes=20_000)
+    for producer_id in range(4000):
+        append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        if producer_id % 100 == 0:
+            log.flush()
+    assert len(log.segments) > 10
+    log.flush()
+    log.roll()
+
+    def snapshot_bytes() -> list[int]:
+        sizes = [entry.size_bytes for entry in fs.entries(log.directory) if entry.name.endswith(".snapshot")]
+        return [size for size in sizes if size > 64 * 1024]
+
+    assert 3 <= len(snapshot_bytes()) <= 5
+    log.close(clean=clean)
+    again = open_log(clean=clean, recovery_point=int(log.recovery_point), segment_bytes=20_000)
+    assert len(again.producers) == 4000
+    assert len(snapshot_bytes()) <= 4
+    for producer_id in (0, 2000, 3999):
+        append(again, producer_id=producer_id, producer_epoch=0, base_sequence=1)
+
+
+def test_recovery_without_snapshots_forgets_too(fs: MemoryFs, open_log: LogOpener) -> None:
+    """It reads every batch, so it knows whom it has forgotten as the running log did."""
+    log = open_log()
+    for producer_id in range(30):
+        append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    limits = ProducerIdLimits(max_ids=10)
+    again = PartitionLog.open(
+        log._files, log.directory, log.topic_partition, log.config, ManualClock(), clean=False, producer_limits=limits
+    )
+    assert len(again.producers) <= 10
+    with pytest.raises(UnknownProducerId):
+        append(again, producer_id=0, producer_epoch=0, base_sequence=1)
+    assert append(again, producer_id=29, producer_epoch=0, base_sequence=1).base_offset == 30
 
 
 def test_changed_settings_hold_from_the_next_append(open_log: LogOpener) -> None:

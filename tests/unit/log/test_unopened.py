@@ -37,6 +37,12 @@ def append(log: PartitionLog, count: int) -> None:
         log.append_as_leader(data, header_of(data), 0)
 
 
+def delete_unopened(manager: LogManager, key: TopicPartition, topic_id: bytes) -> None:
+    job = manager.start_deletion((), {key: topic_id})
+    job.run()
+    assert not manager.finish_deletion(job)
+
+
 @pytest.fixture
 def fs() -> MemoryFs:
     """A log directory with three logs of five records each; the first two of "t" are deleted. The stop was clean."""
@@ -87,10 +93,10 @@ def test_no_new_log_is_made_beyond_the_limit(fs: MemoryFs) -> None:
 
 def test_a_closed_log_goes_with_its_topic_and_that_of_another_topic_is_kept(fs: MemoryFs) -> None:
     manager = start(fs, 2)
-    manager.delete_unopened(SECOND, ID)
+    delete_unopened(manager, SECOND, ID)
     assert not fs.exists("/data/t-0") and not manager.knows(SECOND)
     assert next(entry.name for entry in fs.entries("/data") if entry.name.startswith("t-0.")).endswith("-delete")
     manager.shutdown()
     again = start(fs, 1)
-    again.delete_unopened(FIRST, bytes(16))
+    delete_unopened(again, FIRST, bytes(16))
     assert any(entry.name.startswith("A-0.") and entry.name.endswith("-stray") for entry in fs.entries("/data"))

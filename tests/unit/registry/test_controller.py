@@ -20,7 +20,7 @@ from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session, znodes
 from spark_kafkalite.registry.cluster_state import ClusterState, PartitionState
 from spark_kafkalite.registry.config_nodes import alter_config
-from spark_kafkalite.registry.controller import Controller, NewTopic
+from spark_kafkalite.registry.controller import Controller, Extension, NewTopic
 from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.store import answer
@@ -57,7 +57,7 @@ async def join(registry: EmbeddedRegistry, broker_id: int) -> Member:
     cluster_id = await session.cluster_id(store)
     await session.register_broker(store, BrokerRegistration(BrokerId(broker_id), "h", 9000 + broker_id))
     seen: list[tuple[ClusterState, ClusterState]] = []
-    watcher = ClusterWatcher(store, lambda old, new: seen.append((old, new)))
+    watcher = ClusterWatcher(store, lambda old, new, _: seen.append((old, new)))
     await watcher.start(cluster_id)
     controller = Controller(
         store,
@@ -259,17 +259,17 @@ def test_partitions_are_added(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 2) as (_, (first, _)):
             await first.controller.create_topics([NewTopic("t", 2)])
-            extended = await first.controller.create_partitions("t", 5)
+            extended = (await first.controller.extend_topics([Extension("t", 5)]))["t"]
+            assert isinstance(extended, znodes.TopicAssignment)
             state = await first.until(lambda state: len(state.topics["t"].partitions) == 5)
             assert {number: p.replicas for number, p in state.topics["t"].partitions.items()} == extended.partitions
             assert all(p.leader in (1, 2) for p in state.topics["t"].partitions.values())
-            await first.controller.create_partitions("t", 6, [[2]])
+            await first.controller.extend_topics([Extension("t", 6, [[2]])])
             await first.until(lambda state: len(state.topics["t"].partitions) == 6)
             assert first.partition("t", 5).replicas == (2,)
-            with pytest.raises(InvalidPartitions):
-                await first.controller.create_partitions("t", 6)
-            with pytest.raises(UnknownTopicOrPartition):
-                await first.controller.create_partitions("other", 6)
+            refused = await first.controller.extend_topics([Extension("t", 6), Extension("other", 6)])
+            assert isinstance(refused["t"], InvalidPartitions)
+            assert isinstance(refused["other"], UnknownTopicOrPartition)
 
     run(work())
 
@@ -369,7 +369,7 @@ def test_rereading_leaves_no_further_watches(tmp_path: Path) -> None:
 
             before = watches()
             for _ in range(5):
-                only.watcher._read_all()
+                only.watcher._inbox.put(only.watcher._read_all)
                 await only.watcher.caught_up(TIMEOUT_S)
             assert watches() == before
             await only.controller.delete_topics([f"t{number}" for number in range(5)])

@@ -129,6 +129,40 @@ def test_available_now_stops_where_it_was_frozen():
     assert reader.latestOffset(first, ALL) is first
 
 
+def test_available_now_goes_on_without_what_was_deleted_meanwhile(caplog):
+    cluster = DictionaryCluster({T0: 10, T1: 10})
+    reader = reader_over(cluster, failOnDataLoss="false")
+    reader.prepareForTriggerAvailableNow()
+    start = {"t": {"0": 3, "1": 3}}
+    end = reader.latestOffset(start, ReadMaxRows(4))
+    assert spans(reader.partitions(start, end)) == {"t-0": (3, 5), "t-1": (3, 5)}
+    del cluster.ends[T1]
+    last = reader.latestOffset(end, ALL)
+    assert last == {"t": {"0": 10}}
+    assert spans(reader.partitions(end, last)) == {"t-0": (5, 10)}
+    assert "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] failOnDataLoss=false: t-1 are gone" in caplog.text
+    assert reader.latestOffset(last, ALL) is last
+
+
+def test_available_now_reads_what_no_broker_knew_when_the_run_began():
+    cluster = DictionaryCluster({})
+    reader = reader_over(cluster)
+    reader.prepareForTriggerAvailableNow()
+    cluster.ends = {T0: 10}
+    start = {"t": {"0": 3}}
+    end = reader.latestOffset(start, ALL)
+    assert spans(reader.partitions(start, end)) == {"t-0": (3, 10)}
+
+
+def test_a_topic_that_goes_while_the_start_is_looked_up_is_lost_data(monkeypatch, caplog):
+    cluster = DictionaryCluster({T0: 9})
+    monkeypatch.setattr(cluster, "assigned", lambda known=(): Assigned((T0, T1), {"t": cluster.topic_id}))
+    with pytest.raises(SparkConditionError, match=r"KAFKA_DATA_LOSS.PARTITIONS_DELETED\] .* t-1 went away just now"):
+        reader_over(cluster).initialOffset()
+    assert reader_over(cluster, failOnDataLoss="false").initialOffset() == {"t": {"0": 0}}
+    assert "t-1 went away just now" in caplog.text
+
+
 def test_available_now_from_latest_never_goes_backwards():
     cluster = DictionaryCluster({T0: 10})
     reader = reader_over(cluster, startingOffsets="latest")

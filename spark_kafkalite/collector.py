@@ -1,22 +1,22 @@
-"""When the broker looks for cyclic garbage, so that the event loop is not held up by it.
+"""When a broker or registry looks for cyclic garbage, so that its event loop is not held up by it.
 
 Left alone, Python's collector now and then looks at every object that lives long: tens of milliseconds with thousands
 of connections, hundreds with ten thousand partitions, in the middle of whatever request comes along. Nearly all of
 these objects go by their reference counts, so looking finds nothing. Hence:
 
-- what exists when the broker begins to serve is frozen: no collection looks at it (what was imported not even once);
+- what exists when it begins to serve is frozen: no collection looks at it (what was imported not even once);
 - the two young generations are collected by themselves, after so many allocations, which takes a millisecond or two;
 - what has survived both is looked at once more between two callbacks of the loop, when there is enough of it to be
   worth the while and not so much that it takes long; then it is frozen, too.
 
 So cycles that live shortly go soon, and no look is long, however much there is. Cycles that had been frozen before they
-became garbage stay. Connections, requests and partitions leave none (tests/interop/test_collector.py). Should others
-accumulate, memory shows it: when the interpreter's blocks have more than doubled since the last look at everything,
-another one is wanted. It takes place when the process has been quiet for a second, or at once when they have more than
-quadrupled.
+became garbage stay, so what lives long and goes by the thousand breaks its own when it is closed. Connections, requests
+and partitions leave none (tests/interop/test_collector.py). Should others accumulate, memory shows it: when the
+interpreter's blocks have more than doubled since the last look at everything, another one is wanted. It takes place
+when the process has been quiet for a second, or at once when they have more than quadrupled.
 
-The collector is the process's: one broker, in the thread of its loop, uses it from start to stop. Afterwards what is
-frozen stays so, because Python collects once more when the process ends, and the end need not wait for that.
+The collector is the process's: one broker, or registry, uses it from start to stop. Afterwards what is frozen stays so,
+because Python collects once more when the process ends, and the end need not wait for that.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from spark_kafkalite.broker import collector as module
-from spark_kafkalite.broker.collector import Collector
+from spark_kafkalite import collector as module
+from spark_kafkalite.collector import Collector
 
 
 class Cycle:

@@ -1,0 +1,286 @@
+"""Records that are gone while the broker was stopped: what a start says, and that the log goes on behind them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.fs import write_whole
+from spark_kafkalite.log.holes import marker_text, read_marker
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.testing.batches import header_of, make_batch, values_of
+from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+
+KEY = TopicPartition("t", 0)
+OTHER = TopicPartition("other", 0)
+ID = bytes(range(16))
+# A batch of one record of 60 bytes has 131, so a segment takes two.
+SETTINGS = {"segment.bytes": "300"}
+MARKER = "/data/.kafka_cleanshutdown"
+
+
+def segment(base: int) -> str:
+    return f"/data/t-0/{base:020d}.log"
+
+
+def append(log: PartitionLog, count: int = 1, **batch: int) -> None:
+    for _ in range(count):
+        data = make_batch([b"x" * 60], **batch)  # type: ignore[arg-type]
+        log.append_as_leader(data, header_of(data), 0)
+
+
+def offsets(log: PartitionLog) -> list[int]:
+    """Read as a consumer does, whose position moves by the ends of batches."""
+    found: list[int] = []
+    position = int(log.log_start_offset)
+    while (piece := log.read(position, 1 << 20, log.log_end_offset)) is not None:
+        found += [offset for offset, _ in values_of(piece.read())]
+        position = found[-1] + 1
+    assert position == log.log_end_offset, f"a reader stays at {position} for ever"
+    return found
+
+
+@pytest.fixture
+def start(clock: ManualClock, fs: MemoryFs) -> Callable[..., LogManager]:
+    running: list[LogManager] = []
+
+    def starter(on: MemoryFs | None = None, **settings: str) -> LogManager:
+        while running:
+            running.pop().abandon()
+        config = TopicConfig.from_properties(SETTINGS | {name.replace("_", "."): it for name, it in settings.items()})
+        manager = LogManager(on or fs, ["/data"], clock, config_of=lambda _: config)
+        manager.open()
+        manager.load()
+        running.append(manager)
+        return manager
+
+    return starter
+
+
+@pytest.fixture
+def stopped(start: Callable[..., LogManager], fs: MemoryFs) -> Iterator[MemoryFs]:
+    """Offsets 0 to 9 in segments of two, and another log, after a clean stop."""
+    manager = start()
+    append(manager.create(KEY, ID), 10)
+    append(manager.create(OTHER, ID), 3)
+    assert [each.base_offset for each in manager.logs[KEY].segments] == [0, 2, 4, 6, 8]
+    manager.shutdown()
+    yield fs
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def remove(fs: MemoryFs, base: int) -> None:
+    for suffix in (".log", ".index", ".timeindex"):
+        fs.unlink(segment(base).removesuffix(".log") + suffix)
+
+
+def cut(fs: MemoryFs, base: int, size_bytes: int) -> None:
+    fs.open(segment(base)).truncate(size_bytes)
+
+
+@pytest.mark.parametrize("first_touch", ["append", "time", "none"])
+@pytest.mark.parametrize(
+    ("damage", "lost"),
+    [
+        (lambda fs: remove(fs, 8), (8, 9)),
+        (lambda fs: fs.unlink(segment(8)), (8, 9)),
+        (lambda fs: cut(fs, 8, 0), (8, 9)),
+        (lambda fs: cut(fs, 8, 131), (9, 9)),
+        (lambda fs: cut(fs, 8, 140), (9, 9)),
+        (lambda fs: cut(fs, 8, 100), (8, 9)),
+        (lambda fs: [remove(fs, 8), remove(fs, 6)], (6, 9)),
+        (lambda fs: [remove(fs, base) for base in range(0, 10, 2)], (0, 9)),
+        # Of the same length, so only who reads it finds out.
+        (lambda fs: write_whole(fs.open(segment(8)), bytes(131), 131), (9, 9)),
+        (lambda fs: write_whole(fs.open(segment(8)), bytes(262), 0), (8, 9)),
+    ],
+)
+def test_end_that_is_gone_costs_its_records_and_nothing_else(
+    start: Callable[..., LogManager],
+    stopped: MemoryFs,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[MemoryFs], object],
+    lost: tuple[int, int],
+    first_touch: str,
+) -> None:
+    damage(stopped)
+    manager = start()
+    log = manager.logs[KEY]
+    assert log.log_end_offset == 10, "an offset is never given twice"
+    if first_touch == "time":
+        log.offset_of_max_timestamp(10)
+    if first_touch != "none":
+        append(log)
+        found = lines(caplog)
+        assert len(found) >= 1
+        told = [line for line in found if f"{lost[0]} to {lost[1]} (" in line or "6 to 7 (" in line]
+        assert told and all("t-0: " in line and "offsets are missing" in line for line in told)
+        assert offsets(log) == [*range(lost[0]), 10]
+        assert log.failure is None and manager.directories["/data"].offline is None
+        append(manager.logs[OTHER])
+    killed = stopped.crash(CrashMode.PROCESS)
+    manager.shutdown()
+    caplog.clear()
+    again = start()
+    append(again.logs[KEY])
+    assert again.was_clean
+    if first_touch != "none":
+        assert offsets(again.logs[KEY]) == [*range(lost[0]), 10, 11]
+        assert lines(caplog) == [], "a hole is told of once"
+        # What was appended since survives a crash before anything was flushed, too.
+        again = start(on=killed)
+        assert offsets(again.logs[KEY]) == [*range(lost[0]), 10]
+        assert again.logs[KEY].log_end_offset == 11
+
+
+@pytest.mark.parametrize(
+    ("damage", "holes"),
+    [
+        (lambda fs: remove(fs, 4), ["4 to 5"]),
+        (lambda fs: fs.unlink(segment(4)), ["4 to 5"]),
+        (lambda fs: cut(fs, 4, 0), ["4 to 5"]),
+        (lambda fs: cut(fs, 4, 131), ["5 to 5"]),
+        (lambda fs: cut(fs, 4, 180), ["5 to 5"]),
+        (lambda fs: [remove(fs, 2), cut(fs, 6, 131)], ["2 to 3", "7 to 7"]),
+        (lambda fs: [remove(fs, 2), remove(fs, 4)], ["2 to 3", "4 to 5"]),
+    ],
+)
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_hole_in_the_middle_is_told_of_at_the_start(
+    start: Callable[..., LogManager],
+    stopped: MemoryFs,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[MemoryFs], object],
+    holes: list[str],
+    policy: str,
+) -> None:
+    damage(stopped)
+    log = start(cleanup_policy=policy).logs[KEY]
+    count = sum(int(last) - int(first) + 1 for first, last in (hole.split(" to ") for hole in holes))
+    (line,) = lines(caplog)
+    assert line.startswith(f"t-0: {count} offsets are missing in /data/t-0: ")
+    assert all(f"{hole} (" in line for hole in holes)
+    missing = {offset for hole in holes for offset in range(int(hole.split(" ")[0]), int(hole.split(" ")[2]) + 1)}
+    assert offsets(log) == [offset for offset in range(10) if offset not in missing]
+    append(log)
+    assert log.log_end_offset == 11
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_holes_without_a_list_of_segments_are_found_by_reading(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture, clean: bool
+) -> None:
+    """As Apache Kafka, an older broker or a crash leaves a directory."""
+    stopped.unlink(MARKER)
+    if clean:
+        write_whole(stopped.open(MARKER, create=True), b'{"version":0,"brokerEpoch":7}')
+    remove(stopped, 2)
+    cut(stopped, 4, 131)
+    manager = start()
+    (line,) = lines(caplog)
+    assert "t-0: 3 offsets are missing" in line and "2 to 3 (" in line and "5 to 5 (" in line
+    assert offsets(manager.logs[KEY]) == [0, 1, 4, 6, 7, 8, 9]
+
+
+def test_gaps_of_compaction_are_no_holes(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped.unlink(MARKER)
+    remove(stopped, 2)
+    start(cleanup_policy="compact")
+    assert lines(caplog) == []
+    cleaned = OffsetCheckpoint(stopped, "/data/cleaner-offset-checkpoint")
+    cleaned.set({KEY: 4})
+    cleaned.write()
+    start()
+    assert lines(caplog) == []
+
+
+def test_directory_that_has_vanished(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped.rename("/data/t-0", "/elsewhere")
+    manager = start()
+    (line,) = lines(caplog)
+    assert "t-0: 10 offsets are missing in /data/t-0: 0 to 9 (the directory is missing)" in line
+    log = manager.create(KEY, ID)
+    assert (log.log_start_offset, log.log_end_offset) == (10, 10), "an offset is never given twice"
+    append(log)
+    manager.shutdown()
+    caplog.clear()
+    assert offsets(start().logs[KEY]) == [10]
+    assert lines(caplog) == []
+
+
+def test_directories_that_were_deleted_are_not_missed(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = start()
+    manager.checkpoint()
+    manager.delete(KEY)
+    manager.set_aside(OTHER)
+    left = stopped.crash(CrashMode.PROCESS)
+    assert b"t 0 10" in left.open("/data/recovery-point-offset-checkpoint").pread(1000, 0)
+    start(on=left)
+    assert lines(caplog) == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_log_start_beyond_the_end(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture, clean: bool
+) -> None:
+    starts = OffsetCheckpoint(stopped, "/data/log-start-offset-checkpoint")
+    starts.set({KEY: 500})
+    starts.write()
+    if not clean:
+        stopped.unlink(MARKER)
+    log = start().logs[KEY]
+    (line,) = lines(caplog)
+    assert "t-0: the log start offset in log-start-offset-checkpoint is 500, beyond the log end" in line
+    if clean:
+        # A log that was stopped at 10 never had a start of 500.
+        assert "10 offsets 0 to 9 stay" in line
+        assert offsets(log) == list(range(10))
+    else:
+        # A crash may have taken the end, and what was deleted must not come back.
+        assert "490 offsets 10 to 499 are gone" in line
+        assert (log.log_start_offset, log.log_end_offset) == (500, 500)
+    append(log)
+
+
+def test_producers_are_known_behind_a_hole(start: Callable[..., LogManager], fs: MemoryFs) -> None:
+    manager = start()
+    log = manager.create(KEY, ID)
+    for sequence in range(4):
+        append(log, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    manager.shutdown()
+    cut(fs, 2, 131)
+    log = start().logs[KEY]
+    append(log, producer_id=7, producer_epoch=0, base_sequence=3)
+    assert log.log_end_offset == 4, "written before, and lost; its producer was told that it is there"
+    append(log, producer_id=7, producer_epoch=0, base_sequence=4)
+    assert offsets(log) == [0, 1, 2, 4]
+
+
+def test_marker_names_the_segments_beside_kafka_s_fields() -> None:
+    text = marker_text({"t-0": {0: 10, 7: 20}, "u-1": {}})
+    assert text.startswith(b'{"version":0,"brokerEpoch":-1,')
+    assert read_marker(text) == {"t-0": {0: 10, 7: 20}, "u-1": {}}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{}", b"null", b"[1]", b"\xff", b'{"segments":1}', b'{"segments":{"t-0":[[1]]}}', b"[" * 100_000],
+)
+def test_marker_of_others_names_none(data: bytes) -> None:
+    assert read_marker(data) == {}
