@@ -16,7 +16,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 # A host's own name need not resolve; everything here stays on loopback.
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup setup-spark42 setup-debian setup-jars build lint format check test soak bench bench-quick wheel docs demo clean
+.PHONY: help setup setup-spark42 setup-debian setup-jars build lint format check test test-pythons soak bench bench-quick wheel docs demo clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,18 @@ ifeq ($(CI),true)
 endif
 	@$(PY) scripts/run_tests.py
 
+# Each has an environment of its own; its kernel lies beside the others' in the source tree, under a name of its own.
+test-pythons: setup ## Unit, twin, golden and contract tests on the other interpreters that this machine has
+	@pythons=$$(scripts/check_prerequisites.sh --others); failed=; \
+	test -n "$$pythons" || { echo "There is no other Python here; name some in PYTHONS." >&2; exit 1; }; \
+	for python in $$pythons; do \
+		environment=.venv-py$$($$python -c 'import sys; print("%d%d" % sys.version_info[:2])') && \
+		echo "### $$($$python --version) in $$environment" && \
+		PYTHON=$$python $(MAKE) --no-print-directory VENV=$$environment setup && \
+		$$environment/bin/python scripts/run_tests.py --environment $$environment unit contract || failed="$$failed $$python"; \
+	done; \
+	test -z "$$failed" || { echo "FAILED on$$failed" >&2; exit 1; }
+
 soak: setup setup-spark42 setup-jars ## The full counts of the crash and interop tests: hours, and root for power cuts
 	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py contract crash interop -- --timeout=3600
 
@@ -96,4 +108,4 @@ demo: setup ## The main job on real input: about five minutes, ends with a table
 
 clean: ## Remove what was built (not the virtual environments)
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	@rm -f spark_kafkalite/records/*.so spark_kafkalite/records/*.c
+	@rm -f spark_kafkalite/records/*.so spark_kafkalite/records/*.c .venv*/.stamp-project

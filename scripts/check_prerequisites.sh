@@ -2,7 +2,8 @@
 # Says what this machine lacks, and what to install. Exit code 1 when the project cannot be set up here.
 #   check_prerequisites.sh            check everything
 #   check_prerequisites.sh --python   print the Python interpreter to use, nothing else
-# $PYTHON, when set, is the only interpreter considered.
+#   check_prerequisites.sh --others   print the other interpreters that the project is tested on, one a line
+# $PYTHON, when set, is the only interpreter considered; $PYTHONS, when set, names the others.
 
 set -u
 
@@ -21,6 +22,44 @@ find_python() {
     done
     return 1
 }
+
+# What pyproject.toml names; by name on the PATH, or any that pyenv has installed.
+TESTED="3.11 3.12 3.13"
+
+version_of() {
+    # "3.12"; nothing for what does not run, is not CPython, or has no global interpreter lock.
+    "$1" -c '
+import sys, sysconfig
+if sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED"):
+    print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+interpreters_of() {
+    command -v "python$1" 2>/dev/null
+    command -v pyenv >/dev/null 2>&1 || return 0
+    for installed in $(pyenv versions --bare 2>/dev/null | grep "^$1\.[0-9]*$"); do
+        echo "$(pyenv prefix "$installed")/bin/python"
+    done
+}
+
+find_others() {
+    own=$(version_of "$(find_python)")
+    for version in $TESTED; do
+        [ "$version" = "$own" ] && continue
+        for candidate in $(interpreters_of "$version"); do
+            # A name may belong to another version, or to none (a shim of a version manager).
+            if [ "$(version_of "$candidate")" = "$version" ]; then
+                echo "$candidate"
+                break
+            fi
+        done
+    done
+}
+
+if [ "${1:-}" = "--others" ]; then
+    if [ -n "${PYTHONS:-}" ]; then printf '%s\n' $PYTHONS; else find_others; fi
+    exit 0
+fi
 
 if [ "${1:-}" = "--python" ]; then
     find_python || { echo python3.11; exit 1; }

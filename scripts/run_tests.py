@@ -5,7 +5,7 @@ The last lines are the ten slowest tests of all suites, one line per suite, and 
 code is 0 only when every suite ran something and nothing failed: a suite that collects no test counts as failed, and so
 does a folder of tests that no suite names.
 
-    python scripts/run_tests.py [--list] [SUITE ...] [-- PYTEST_ARGUMENT ...]
+    python scripts/run_tests.py [--list] [--environment DIRECTORY] [SUITE ...] [-- PYTEST_ARGUMENT ...]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,6 +43,7 @@ ALONE = (
     "tests/interop/test_broker_durability.py",
     "tests/interop/test_broker_limits.py",
     "tests/interop/test_cold_reader.py",
+    "tests/interop/test_collector.py",
     "tests/interop/test_group_protocol.py",
     "tests/interop/test_hostile_crowds.py",
     "tests/interop/test_hostile_records.py",
@@ -150,8 +151,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Run the test suites and sum them up.")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="suites to run; all when none is named")
     parser.add_argument("--list", action="store_true", help="print the suites' names and end")
+    parser.add_argument("--environment", metavar="DIRECTORY", help="virtual environment for all suites, not their own")
     options = parser.parse_args(own)
     by_name = {suite.name: suite for suite in SUITES}
+    if options.environment:
+        by_name = {name: replace(suite, environment=options.environment) for name, suite in by_name.items()}
     if unknown := [name for name in options.suites if name not in by_name]:
         parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(by_name)}")
     if options.list:

@@ -3,7 +3,8 @@
 Owns what all connections share: the scratch buffer, the count of request memory, the once-a-second look for connections
 that are idle, too slow, or gone while they were not read.
 
-Running out of file descriptors must not spin the loop: the listening socket stays readable while nothing can be
+Connections beyond what ``descriptors`` leaves beside the partitions are closed at once. Running out of file descriptors
+all the same must not spin the loop: the listening socket stays readable while nothing can be
 accepted. One descriptor is therefore kept in reserve; when ``accept`` fails with EMFILE it is given up for a moment,
 to accept the waiting connection and close it, which tells the client instead of leaving it to wait.
 """
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from spark_kafkalite.broker.channel import PlainChannel
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.connection import Connection, Limits
+from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.listeners import Listener, address_text
@@ -49,11 +51,16 @@ class Acceptor:
         settings: DynamicConfig,
         memory: RequestMemory,
         serve: Callable[[Connection, memoryview], None],
+        descriptors: Descriptors,
+        partitions: Callable[[], int],
     ) -> None:
+        """``partitions`` counts the hosted ones, which need a descriptor each as connections do."""
         self.loop = loop
         self.memory = memory
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES + 4))
         self.serve = serve
+        self._descriptors = descriptors
+        self._partitions = partitions
         config = settings.current
         idle_ms = config["connections.max.idle.ms"]
         self.limits = Limits(
@@ -173,6 +180,12 @@ class Acceptor:
         if problem is not None:
             connected.close()
             self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s is reached", host, problem)
+            return
+        partitions = self._partitions()
+        if len(self._connections) >= self._descriptors.most_connections(partitions):
+            connected.close()
+            why = self._descriptors.why_turned_away(partitions)
+            self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s", host, why)
             return
         try:
             for option, setting in (

@@ -178,7 +178,7 @@ class AppendQueue:
             self._head_done(error)
 
     def close(self, error: KafkaError) -> None:
-        """Answer everything with an error, from now on too, and let go of the partition: see ``garbage``."""
+        """Answer everything with an error, from now on too, and let go of the partition: see ``collector``."""
         self._end = error
         self.fail(error)
         self._appender = Appender()

@@ -170,7 +170,7 @@ BROKER_SETTINGS = SettingGroup(
             "max.connections",
             "int",
             2**31 - 1,
-            "Connections that may be open; a further one is closed.",
+            "Connections that may be open; a further one is closed. The limit of open files may leave room for fewer.",
             minimum=1,
             dynamic=True,
         ),

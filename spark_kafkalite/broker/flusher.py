@@ -118,7 +118,7 @@ class Flusher:
             self._timer = None
 
     def forget_partition(self) -> None:
-        """Tell nobody any more, and let go of the partition: see ``garbage``."""
+        """Tell nobody any more, and let go of the partition: see ``collector``."""
         self._on_flushed = _nothing
         self._on_failed = _nothing
 

@@ -19,6 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from spark_kafkalite.broker.partition import Partition, PartitionServices
@@ -158,11 +159,15 @@ class Replicas:
     def cluster_changed(self, old: ClusterState, _: ClusterState, change: ClusterChange) -> None:
         """Follow a change of the cluster."""
         dropped: list[Partition] = []
+        unopened: dict[TopicPartition, bytes] = {}
         for name, topic_id in change.deleted_topics:
             logger.info("topic %s has been deleted", name)
-            dropped += self._dropped(name, topic_id, old.topics[name].partitions)
-        if dropped:
-            self._work.append(partial(self._close_and_delete, dropped))
+            dropped += self._dropped(name, topic_id, old.topics[name].partitions, unopened)
+        if dropped or unopened:
+            self._work.append(partial(self._close_and_delete, dropped, unopened))
+            if self._failed:
+                # What was deleted may have held the descriptors that others wait for.
+                self._work.append(self.retry_failed)
         for name in change.changed_configs:
             self._work.append(partial(self._apply_config, name))
         for topic_partition in change.changed_partitions:
@@ -170,17 +175,21 @@ class Replicas:
         self._start_work()
         self._changed()
 
-    def _dropped(self, name: str, topic_id: bytes, numbers: Iterable[int]) -> Iterator[Partition]:
-        """Stop serving a removed topic at once, and yield its partitions."""
+    def _dropped(
+        self, name: str, topic_id: bytes, numbers: Iterable[int], unopened: dict[TopicPartition, bytes]
+    ) -> Iterator[Partition]:
+        """Stop serving a removed topic at once, and yield its partitions; those that could not be served go into
+        ``unopened``."""
         for number in numbers:
             topic_partition = TopicPartition(name, number)
-            self._failed.pop(topic_partition, None)
+            if self._failed.pop(topic_partition, None) is not None:
+                unopened[topic_partition] = topic_id
             partition = self._partitions.get(topic_partition)
             if partition is not None and partition.topic_id == topic_id:
                 del self._partitions[topic_partition]
                 yield partition
 
-    def _close_and_delete(self, dropped: Sequence[Partition]) -> Work[None]:
+    def _close_and_delete(self, dropped: Sequence[Partition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
         """Answer those who wait for partitions of removed topics, and have their files deleted."""
         for first in range(0, len(dropped), _DELETED_AT_ONCE):
             keys = []
@@ -189,10 +198,16 @@ class Replicas:
                 if self._logs.get(partition.topic_partition) is partition.log:
                     keys.append(partition.topic_partition)
                 yield None
-            job = self._logs.start_deletion(keys)
-            yield from self._in_thread(job.run)
-            for error in self._logs.finish_deletion(job):
-                logger.error("%s", error)
+            yield from self._delete_logs(keys, {})
+        left = iter(unopened.items())
+        while some := dict(islice(left, _DELETED_AT_ONCE)):
+            yield from self._delete_logs((), some)
+
+    def _delete_logs(self, keys: Sequence[TopicPartition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
+        job = self._logs.start_deletion(keys, unopened)
+        yield from self._in_thread(job.run)
+        for error in self._logs.finish_deletion(job):
+            logger.error("%s", error)
 
     def _in_thread(self, work: Callable[[], T]) -> Work[T]:
         outcome: asyncio.Future[T] = self._loop.create_future()

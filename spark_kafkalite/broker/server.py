@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -31,12 +32,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from spark_kafkalite.broker import descriptors, handlers
+from spark_kafkalite.broker import handlers
 from spark_kafkalite.broker.acceptor import Acceptor
 from spark_kafkalite.broker.cleaner import Cleaner
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.disk_watch import DiskWatch
 from spark_kafkalite.broker.dispatch import Dispatcher
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
@@ -53,8 +55,8 @@ from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.collector import Collector
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
-from spark_kafkalite.garbage import keep_collections_short
 from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.expiry import OffsetExpiry
 from spark_kafkalite.groups.members import GroupLimits
@@ -64,6 +66,7 @@ from spark_kafkalite.log.fs import Fs, OsFs
 from spark_kafkalite.log.loading import LoadInterrupted
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
+from spark_kafkalite.log.unopened import LogLimit
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import session
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
@@ -110,6 +113,8 @@ class Broker:
 
         Raises ConfigError, RegistryError and KafkaStorageError when the start fails.
         """
+        # What has been imported is no garbage.
+        gc.freeze()
         loop = asyncio.get_running_loop()
         self._stop_wanted = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -161,6 +166,7 @@ class Broker:
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self.config
         broker_id = BrokerId(config.broker_id)
+        descriptors = Descriptors(raise_limit(), serves_registry=config.registry_listener is not None)
         slices = Slices(loop)
         logs = LogManager(
             self._fs,
@@ -172,7 +178,8 @@ class Broker:
             ),
             min_free_bytes=config["log.dir.min.free.bytes"],
             reserve_bytes=config["log.dir.reserve.bytes"],
-            open_files=descriptors.kept_open(descriptors.raise_limit()),
+            open_files=descriptors.kept_open,
+            log_limit=LogLimit(descriptors.most_partitions, descriptors.why_log_stays_closed),
             topic_id_of=lambda name: topic.topic_id if (topic := watcher.state.topics.get(name)) is not None else None,
         )
         logs.open()
@@ -182,7 +189,7 @@ class Broker:
         self._undo.callback(lambda: None if loaded else logs.abandon())
 
         evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir)
-        store = self._open_registry(loop, logs, evidence)
+        store = self._open_registry(loop, logs, evidence, descriptors)
         watcher = ClusterWatcher(store, slices=slices)
         controller = Controller(
             store,
@@ -209,7 +216,7 @@ class Broker:
         )
         replicas = Replicas(loop, logs, services, lambda: watcher.state, lambda name: topics.config_of(name), slices)
         settings = DynamicConfig(config)
-        topics = Topics(settings, controller, watcher, replicas, slices)
+        topics = Topics(settings, controller, watcher, replicas, slices, descriptors, lambda: len(acceptor))
         self._replicas = replicas
         # Before the replicas, which ask for their topics' settings.
         watcher.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
@@ -266,7 +273,7 @@ class Broker:
         )
         handlers.load()
         dispatcher = Dispatcher(context)
-        acceptor = Acceptor(loop, settings, memory, dispatcher.serve)
+        acceptor = Acceptor(loop, settings, memory, dispatcher.serve, descriptors, lambda: len(logs.logs))
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
         context.listeners.update({listener.name: listener for listener in listeners})
@@ -300,9 +307,10 @@ class Broker:
         if zxid < evidence.zxid:
             # A registry begun anew, which nobody misses: not to be compared with the old one's numbers after a crash.
             await io.run(lambda: evidence.note([each.path for each in logs.directories.online], zxid), Lane.SYNC)
-        # What exists by now lives as long as the broker: the collector need not look at it again. Before anybody is
-        # served: with thousands of logs the look takes half a second.
-        keep_collections_short()
+        # Before anybody is served: with thousands of logs its first look takes half a second.
+        collector = Collector(loop)
+        collector.start()
+        self._undo.callback(collector.stop)
         acceptor.start()
 
     async def _load(self, loop: asyncio.AbstractEventLoop, logs: LogManager, threads_per_dir: int) -> None:
@@ -317,7 +325,7 @@ class Broker:
                 raise
 
     def _open_registry(
-        self, loop: asyncio.AbstractEventLoop, logs: LogManager, evidence: RegistryEvidence
+        self, loop: asyncio.AbstractEventLoop, logs: LogManager, evidence: RegistryEvidence, descriptors: Descriptors
     ) -> EmbeddedStore:
         registry_dir = self.config.registry_dir
         evidence.check_file()
@@ -339,7 +347,7 @@ class Broker:
             # Not at the top: most brokers serve no registry, and start faster without.
             from spark_kafkalite.registry.tree_server import TreeServer
 
-            server = TreeServer(store.registry, digest=listener.digest)
+            server = TreeServer(store.registry, digest=listener.digest, max_connections=descriptors.registry_clients)
             try:
                 port = server.start(listener.host, listener.port)
             except OSError as error:

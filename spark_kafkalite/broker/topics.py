@@ -9,11 +9,15 @@ This broker acts only while it is the controller; otherwise NotController (41) t
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
+from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import (
     ConfigError,
@@ -23,6 +27,7 @@ from spark_kafkalite.errors import (
     PolicyViolation,
     RegistryError,
     RequestTimedOut,
+    TopicAlreadyExists,
 )
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
@@ -32,6 +37,7 @@ from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work
 
 logger = logging.getLogger(__name__)
+_quiet = QuietLog(logger)
 
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
@@ -49,8 +55,15 @@ class Topics:
         watcher: ClusterWatcher,
         replicas: Replicas,
         slices: Slices,
+        descriptors: Descriptors,
+        connections: Callable[[], int],
     ) -> None:
+        """``connections`` counts those that are open."""
         self._dynamic_config = config
+        self._descriptors = descriptors
+        self._connections = connections
+        # How many partitions topics will have that are being made or extended: the registry does not say so yet.
+        self._coming: Counter[str] = Counter()
         # What was found wrong with topics' settings in the registry.
         self._reported: dict[str, list[str]] = {}
         self._controller = controller
@@ -105,7 +118,7 @@ class Topics:
         """Create topics and wait until their leaders serve; give each one's assignment, or its error.
 
         Creation goes on when the time is over: then the outcome is RequestTimedOut (7). On a full disk nothing is
-        created: KafkaStorageError (56).
+        created: KafkaStorageError (56); nor when descriptors would be short: PolicyViolation (44).
         """
         results: dict[str, TopicAssignment | KafkaError] = {}
         try:
@@ -113,19 +126,30 @@ class Topics:
             self._replicas.check_room()
         except KafkaError as error:
             return dict.fromkeys((topic.name for topic in topics), error)
-        accepted: list[NewTopic] = []
+        checked: list[NewTopic] = []
 
-        def checked() -> Work[None]:
+        def check() -> Work[None]:
             for topic in topics:
                 yield None
                 try:
                     if topic.config:
                         self.check_config(topic.config)
-                    accepted.append(topic)
+                    checked.append(topic)
                 except KafkaError as error:
                     results[topic.name] = error
 
-        await self._slices.run(checked())
+        await self._slices.run(check())
+        known = self._watcher.state.topics
+        new = {topic.name: topic.size for topic in checked if topic.name not in known}
+        refused = self._short_of_descriptors(new)
+        accepted = [topic for topic in checked if topic.name not in refused]
+        with self._counted({name: size for name, size in new.items() if name not in refused}):
+            return results | refused | await self._create(accepted, timeout_s, validate_only)
+
+    async def _create(
+        self, accepted: Sequence[NewTopic], timeout_s: float, validate_only: bool
+    ) -> dict[str, TopicAssignment | KafkaError]:
+        results: dict[str, TopicAssignment | KafkaError] = {}
         try:
             results |= await self._controller.create_topics(accepted, validate_only=validate_only)
         except KafkaError as error:
@@ -154,6 +178,43 @@ class Topics:
                 f"max.partitions.per.request={limit} are the most, and none has been created: ask for fewer at a time"
             )
 
+    def _partition_count(self) -> int:
+        """Return how many partitions there are or are being made; all are this broker's, which is the only one."""
+        topics = self._watcher.state.topics
+        coming = sum(
+            max(count - len(topics[name].partitions) if name in topics else count, 0)
+            for name, count in self._coming.items()
+        )
+        return coming + sum(len(topic.partitions) for topic in topics.values())
+
+    def _short_of_descriptors(self, wanted: Mapping[str, int]) -> dict[str, KafkaError]:
+        """Return, of topics and how many partitions each is to get, those that cannot be hosted, and why.
+
+        Not in slices: nobody else may come between this and :meth:`_counted`. Ten thousand topics take milliseconds.
+        """
+        hosted, connections = self._partition_count(), self._connections()
+        refused: dict[str, KafkaError] = {}
+        for name, more in wanted.items():
+            try:
+                self._descriptors.check_new_partitions(f"topic {name}", more, hosted, connections)
+                hosted += more
+            except PolicyViolation as error:
+                refused[name] = error
+        return refused
+
+    @contextlib.contextmanager
+    def _counted(self, totals: Mapping[str, int]) -> Iterator[None]:
+        """Have other requests count these topics' partitions meanwhile, though the registry does not name them."""
+        for name, total in totals.items():
+            self._coming[name] += total
+        try:
+            yield
+        finally:
+            for name, total in totals.items():
+                self._coming[name] -= total
+                if not self._coming[name]:
+                    del self._coming[name]
+
     async def _not_served(self, created: Mapping[str, TopicAssignment], timeout_s: float) -> set[str]:
         """Wait until all partitions serve; return the topics of which some do not when the time is over."""
         left = [
@@ -173,8 +234,8 @@ class Topics:
         return {partition.topic for partition, topic_id in left if not self._replicas.serves(partition, topic_id)}
 
     async def create_automatically(self, names: Iterable[str]) -> None:
-        """Create those of the topics that a metadata request asked for which can be; the others, and whatever fails,
-        show in the metadata that follows. The limits are those of :meth:`create`."""
+        """Create those of the topics that a metadata request asked for which can be. The limits are those of
+        :meth:`create`; the metadata that follows has no text for what fails, so it is logged."""
         if not self._config["auto.create.topics.enable"]:
             return
         partitions, replicas = self._config["num.partitions"], self._config["default.replication.factor"]
@@ -193,26 +254,43 @@ class Topics:
         try:
             await self._slices.run(look())
         except PolicyViolation as error:
-            logger.warning("no topic is created for a metadata request: %s", error)
+            _quiet.log(logging.WARNING, "automatic", "no topic is created for a metadata request: %s", error)
             return
-        if wanted:
-            await self.create(list(wanted.values()), timeout_s=_AUTO_CREATE_WAIT_S)
+        if not wanted:
+            return
+        for name, outcome in (await self.create(list(wanted.values()), timeout_s=_AUTO_CREATE_WAIT_S)).items():
+            if isinstance(outcome, KafkaError) and not isinstance(outcome, TopicAlreadyExists):
+                _quiet.log(logging.WARNING, "automatic", "topic %s is not created automatically: %s", name, outcome)
 
     async def extend(
         self, extensions: Sequence[Extension], *, timeout_s: float, validate_only: bool = False
     ) -> dict[str, KafkaError | None]:
-        """Give topics more partitions and wait until their leaders serve; give each one's error, None for success."""
+        """Give topics more partitions and wait until their leaders serve; give each one's error, None for success.
+
+        On a full disk: KafkaStorageError (56); when descriptors would be short: PolicyViolation (44).
+        """
         topics = self._watcher.state.topics
-        added = sum(
-            extension.total - len(topics[extension.name].partitions)
+        added = {
+            extension.name: extension.total - len(topics[extension.name].partitions)
             for extension in extensions
             if extension.name in topics and extension.total > len(topics[extension.name].partitions)
-        )
-        names = [extension.name for extension in extensions]
+        }
         try:
-            self.check_size(added)
+            self.check_size(sum(added.values()))
             self._replicas.check_room()
-            extended = await self._controller.extend_topics(extensions, validate_only=validate_only)
+        except KafkaError as error:
+            return {extension.name: error for extension in extensions}
+        refused = self._short_of_descriptors(added)
+        accepted = [extension for extension in extensions if extension.name not in refused]
+        with self._counted({extension.name: extension.total for extension in accepted if extension.name in added}):
+            return refused | await self._extend(accepted, timeout_s, validate_only)
+
+    async def _extend(
+        self, accepted: Sequence[Extension], timeout_s: float, validate_only: bool
+    ) -> dict[str, KafkaError | None]:
+        names = [extension.name for extension in accepted]
+        try:
+            extended = await self._controller.extend_topics(accepted, validate_only=validate_only)
         except KafkaError as error:
             return dict.fromkeys(names, error)
         except RegistryError as error:

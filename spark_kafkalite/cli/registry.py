@@ -47,8 +47,9 @@ def command(
         return 0
     if data is None:
         raise click.MissingParameter(ctx=context, param_hint="'--data'", param_type="option")
+    from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
-    from spark_kafkalite.garbage import keep_collections_short
+    from spark_kafkalite.collector import Collector
     from spark_kafkalite.registry.embedded import open_embedded
     from spark_kafkalite.registry.listener import RegistryListener
     from spark_kafkalite.registry.store import SessionState
@@ -71,16 +72,18 @@ def command(
             stopping.set()
 
     store.add_session_listener(session_changed)
-    server = TreeServer(store.registry, digest=listener.digest)
+    server = TreeServer(store.registry, digest=listener.digest, max_connections=registry_connections(raise_limit()))
     try:
         try:
             bound = server.start(listener.host, listener.port)
         except OSError as error:
             raise RegistryError(f"cannot listen on {listener.address(port)}: {error.strerror}") from error
         # A tree of a hundred thousand nodes is as many objects that live as long as this process.
-        keep_collections_short()
+        collector = Collector(server.loop)
+        collector.start()
         print(f"kafkalite registry ready on {listener.address(bound)}", flush=True)
         stopping.wait()
+        collector.stop()
     finally:
         server.close()
         store.close()

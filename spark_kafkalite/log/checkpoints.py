@@ -14,10 +14,10 @@ from spark_kafkalite.log.checkpoint import CLEANER_OFFSET_FILE, HIGH_WATERMARK_F
 from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.fs import Fs
-from spark_kafkalite.log.loading import FoundLog
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.unopened import Unopened
 from spark_kafkalite.model import TopicPartition
 
 
@@ -65,15 +65,15 @@ class Checkpoints:
         fs: Fs,
         directories: LogDirectories,
         logs: Mapping[TopicPartition, PartitionLog],
+        unopened: Unopened,
         log_starts: LogStarts,
     ) -> None:
         # The high watermarks as they are in the checkpoints.
         self.high_watermarks: dict[TopicPartition, int] = {}
-        # Logs that are there and could not be opened: what the files say of them stays, or deleted records came back.
-        self.unopened: dict[TopicPartition, FoundLog] = {}
         self._fs = fs
         self._directories = directories
         self._logs = logs
+        self._unopened = unopened
         self._log_starts = log_starts
         # Removed logs that the checkpoints still name; a new log of the same name must not inherit their offsets.
         self._removed: dict[TopicPartition, object] = {}
@@ -100,20 +100,17 @@ class Checkpoints:
         """Note what all checkpoints are to say. The caller runs the job, in any thread, and then calls ``finish`` in
         its own. High watermarks that are not given stay what they were."""
         if high_watermarks is not None:
-            unopened = {key: self.high_watermarks[key] for key in self.unopened if key in self.high_watermarks}
+            closed = {key: offset for key, offset in self.high_watermarks.items() if key in self._unopened}
             known = {key: offset for key, offset in high_watermarks.items() if key in self._logs}
-            self.high_watermarks = unopened | known
+            self.high_watermarks = closed | known
         checkpoints = {}
         for path, logs in self.logs_by_directory().items():
             disk = self._directories[path]
             if disk.offline is None:
                 marks = self._high_watermark_files[path]
-                missing = self._unopened_in(path)
-                here = logs.keys() | missing.keys()
-                marks.set({key: offset for key, offset in self.high_watermarks.items() if key in here})
-                starts = self._log_starts.take_up(
-                    path, logs, {key: found.log_start_offset for key, found in missing.items()}
-                )
+                unopened = self._unopened.in_directory(path)
+                marks.set({key: at for key, at in self.high_watermarks.items() if key in logs or key in unopened})
+                starts = self._log_starts.take_up(path, logs, unopened)
                 checkpoints[disk] = (*self._set_recovery_points(path, logs), starts, marks)
         return CheckpointJob(checkpoints, dict(self._removed))
 
@@ -145,7 +142,7 @@ class Checkpoints:
     ) -> tuple[OffsetCheckpoint, OffsetCheckpoint]:
         """Note the recovery points of a directory's logs, and how far they are cleaned, which goes back with them."""
         points = self._recovery_points[path]
-        unopened = {key: found.recovery_point for key, found in self._unopened_in(path).items()}
+        unopened = {key: found.recovery_point for key, found in self._unopened.in_directory(path).items()}
         points.set(unopened | {key: int(log.recovery_point) for key, log in logs.items()})
         return points, self._set_cleaned_offsets(path, logs)
 
@@ -156,12 +153,9 @@ class Checkpoints:
 
     def _set_cleaned_offsets(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> OffsetCheckpoint:
         checkpoint = self._cleaned_offsets[path]
-        unopened = {key: found.cleaned_until_offset for key, found in self._unopened_in(path).items()}
+        unopened = {key: found.cleaned_until_offset for key, found in self._unopened.in_directory(path).items()}
         checkpoint.set(unopened | {key: log.cleaned_until_offset for key, log in logs.items()})
         return checkpoint
-
-    def _unopened_in(self, path: str) -> dict[TopicPartition, FoundLog]:
-        return {key: found for key, found in self.unopened.items() if found.log_dir == path and key not in self._logs}
 
     def logs_by_directory(self) -> dict[str, dict[TopicPartition, PartitionLog]]:
         """Return the logs of each log directory, none where there are none."""

@@ -12,11 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafkalite.log.fs import Fs, remove_tree
+from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
+    from spark_kafkalite.log.disk import LogDirectory
+    from spark_kafkalite.log.loading import FoundLog
     from spark_kafkalite.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -49,8 +52,18 @@ class DeletionJob:
                 logger.warning("cannot remove %s: %s; the next start tries again", path, error.strerror or error)
 
 
+class Retired(NamedTuple):
+    """A log that goes out of use: what is known of it, open or not, and the new path of its directory."""
+
+    key: TopicPartition
+    log: PartitionLog | FoundLog
+    disk: LogDirectory
+    directory: str
+    target: str
+
+
 class RetireJob:
-    """Directories of logs to rename, each with its new path. ``run`` may be called in any thread.
+    """Directories of logs to rename; ``failed`` has what went wrong, by directory. ``run`` may be called in any thread.
 
     One sync of a log directory makes all renames in it last: thousands of syncs would take minutes. Until then a power
     cut may bring the directories back; the next start finds that no topic owns them.
@@ -58,28 +71,28 @@ class RetireJob:
 
     __slots__ = ("_fs", "failed", "logs", "renamed")
 
-    def __init__(self, fs: Fs, logs: Sequence[tuple[PartitionLog, str]]) -> None:
+    def __init__(self, fs: Fs, logs: Sequence[Retired]) -> None:
         self._fs = fs
         self.logs = logs
-        self.renamed: list[tuple[PartitionLog, str]] = []
-        self.failed: dict[PartitionLog, OSError] = {}
+        self.renamed: list[Retired] = []
+        self.failed: dict[str, OSError] = {}
 
     def run(self) -> None:
         """Rename everything; what is on a disk that is offline stays as it is."""
-        renamed: dict[str, list[tuple[PartitionLog, str]]] = {}
-        for log, target in self.logs:
-            if log.disk.offline is None:
+        renamed: dict[str, list[Retired]] = {}
+        for each in self.logs:
+            if each.disk.offline is None:
                 try:
-                    log.disk.persist(partial(self._fs.rename, log.directory, target))
-                    renamed.setdefault(log.disk.path, []).append((log, target))
+                    each.disk.persist(partial(self._fs.rename, each.directory, each.target))
+                    renamed.setdefault(each.disk.path, []).append(each)
                 except OSError as error:
-                    self.failed[log] = error
+                    self.failed[each.directory] = error
         for parent, logs in renamed.items():
             try:
                 self._fs.sync_directory(parent)
                 self.renamed += logs
             except OSError as error:
-                self.failed.update((log, error) for log, _ in logs)
+                self.failed.update((each.directory, error) for each in logs)
 
 
 class Deletions:

@@ -57,7 +57,7 @@ class LocalLog:
         on_recovery_point_lowered: Callable[[], None],
         disk: LogDirectory,
     ) -> None:
-        """``on_dirty`` is called when the first unflushed record is appended, ``on_recovery_point_lowered`` when the
+        """``on_dirty`` is called with the log at the first unflushed record, ``on_recovery_point_lowered`` when the
         checkpoints of recovery points and cleaned logs must be written before anything else happens."""
         self.topic_partition = topic_partition
         self.config = config

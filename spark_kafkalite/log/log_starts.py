@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.checkpoint import LOG_START_OFFSET_FILE
 from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.loading import FoundLog
 from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
@@ -137,12 +138,15 @@ class LogStarts:
             log.disk.persist(checkpoint.write)
 
     def take_up(
-        self, directory: str, logs: Mapping[TopicPartition, PartitionLog], unopened: Mapping[TopicPartition, int]
+        self,
+        directory: str,
+        logs: Mapping[TopicPartition, PartitionLog],
+        unopened: Mapping[TopicPartition, FoundLog],
     ) -> LogStartCheckpoint:
-        """Note the starts of the logs in a directory, which the next write would drop otherwise, and those of logs that
-        could not be opened."""
+        """Note the starts of the logs in a directory, open or not, which the next write would drop otherwise."""
         checkpoint = self._checkpoints[directory]
-        checkpoint.set({**unopened, **{key: int(log.log_start_offset) for key, log in logs.items()}})
+        closed = {key: found.log_start_offset for key, found in unopened.items()}
+        checkpoint.set({**closed, **{key: int(log.log_start_offset) for key, log in logs.items()}})
         return checkpoint
 
     def forget(self, log: PartitionLog) -> None:

@@ -35,10 +35,13 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartition
 from spark_kafkalite.log.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
+    PARTITION_METADATA_FILE,
+    CheckpointError,
+    read_topic_id,
 )
 from spark_kafkalite.log.checkpoints import CheckpointJob, Checkpoints
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.deletions import DeletionJob, Deletions, RetireJob
+from spark_kafkalite.log.deletions import DeletionJob, Deletions, Retired, RetireJob
 from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
@@ -57,6 +60,7 @@ from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.swap import Swap, forget_swap
+from spark_kafkalite.log.unopened import LogLimit, Unopened
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
@@ -83,9 +87,11 @@ class LogManager:
         min_free_bytes: int = 0,
         reserve_bytes: int = 0,
         topic_id_of: Callable[[str], bytes | None] | None = None,
+        log_limit: LogLimit | None = None,
     ) -> None:
         """``config_of`` gives a topic's configuration: its overrides over the broker's defaults. ``min_free_bytes`` and
-        ``reserve_bytes`` as ``disk.LogDirectory`` takes them. ``topic_id_of`` gives the id of a topic that exists."""
+        ``reserve_bytes`` as ``disk.LogDirectory`` takes them. ``topic_id_of`` gives the id of a topic that exists;
+        ``log_limit`` says how many logs may be open."""
         self.fs = fs
         self.log_dirs = [directory.rstrip("/") or "/" for directory in log_dirs]
         if not self.log_dirs:
@@ -103,15 +109,14 @@ class LogManager:
         self.producer_limits = producer_limits if producer_limits is not None else ProducerIdLimits()
         self._files = OpenFiles(fs, open_files)
         self._topic_id_of = topic_id_of
-        # Logs that are there and could not be opened for want of room or descriptors, with the reason.
-        self._unopened: dict[TopicPartition, tuple[FoundLog, str]] = {}
+        self._unopened = Unopened(log_limit)
         # Logs that the checkpoints name and whose directories are gone: the topic's id and where the log had ended.
         self._vanished: dict[TopicPartition, tuple[bytes | None, int]] = {}
         self._deletions = Deletions(fs)
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
         self.log_starts = LogStarts(fs, self.log_dirs)
-        self.checkpoints = Checkpoints(fs, self.directories, self.logs, self.log_starts)
+        self.checkpoints = Checkpoints(fs, self.directories, self.logs, self._unopened, self.log_starts)
         self._closed = False
 
     # Start ----------------------------------------------------------------------------------------------------------
@@ -154,20 +159,13 @@ class LogManager:
             if self._topic_id_of is None or topic_id is not None:
                 report_vanished(vanished[key][0], key, *vanished[key][1:])
                 self._vanished[key] = topic_id, vanished[key][2]
+        found = self._unopened.within_limit(found)
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.clean}
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
         self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
         for log_dir, logs in self.checkpoints.logs_by_directory().items():
-            self.log_starts.take_up(
-                log_dir,
-                logs,
-                {
-                    key: each.log_start_offset
-                    for key, each in self.checkpoints.unopened.items()
-                    if each.log_dir == log_dir
-                },
-            )
+            self.log_starts.take_up(log_dir, logs, self._unopened.in_directory(log_dir))
         if unclean:
             if not sync_each:
                 self._sync_everything(unclean)
@@ -247,23 +245,15 @@ class LogManager:
         try:
             # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
             self.logs[found.key] = disk.persist(open_log)
-            self._unopened.pop(found.key, None)
-            self.checkpoints.unopened.pop(found.key, None)
+            self._unopened.discard(found.key)
         except LogRefused as error:
-            self._not_opened(found, str(error))
+            self._unopened.add(found, str(error))
         except OSError as error:
             reason = f"cannot open the log {found.path}: {error.strerror or error}"
             if kind_of(error) is FailureKind.BROKEN:
                 disk.take_offline(reason)
             else:
-                self._not_opened(found, f"{reason}; it is tried again from time to time")
-
-    def _not_opened(self, found: FoundLog, reason: str) -> None:
-        known = self._unopened.get(found.key)
-        self._unopened[found.key] = found, reason
-        self.checkpoints.unopened[found.key] = found
-        if known is None or known[1] != reason:
-            logger.error("%s is not served: %s", found.key, reason)
+                self._unopened.add(found, f"{reason}; it is tried again from time to time")
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for path in directories:
@@ -313,12 +303,14 @@ class LogManager:
         """Make the log of a new partition, or return the one that is there with the same topic id.
 
         A log of another topic id is never touched: ConfigError (``set_aside`` it first). A log without takes this.
-        KafkaStorageError when the disk fails, or has no room.
+        KafkaStorageError when the disk fails, or has no room, or as many logs are open as may be.
         """
+        if topic_partition not in self.logs:
+            self._unopened.check_limit(f"the log of {topic_partition}", len(self.logs))
         if topic_partition in self._unopened:
-            self._open_found(self._unopened[topic_partition][0], sync=True)
+            self._open_found(self._unopened.found(topic_partition), sync=True)
             if topic_partition in self._unopened:
-                raise KafkaStorageError(self._unopened[topic_partition][1])
+                raise KafkaStorageError(self._unopened.reason(topic_partition))
         log = self.logs.get(topic_partition)
         if log is None:
             problem = topic_name_problem(topic_partition.topic)
@@ -388,16 +380,25 @@ class LogManager:
         for error in self.finish_deletion(job):
             raise error
 
-    def start_deletion(self, topic_partitions: Iterable[TopicPartition]) -> RetireJob:
+    def start_deletion(
+        self, topic_partitions: Iterable[TopicPartition], unopened: Mapping[TopicPartition, bytes] | None = None
+    ) -> RetireJob:
         """Take logs out of use. The caller runs the job, in any thread, and then calls ``finish_deletion`` in its own;
-        none of the partitions may get a log meanwhile. UnknownTopicOrPartition (3) when one has none."""
-        return self._start_retiring(topic_partitions, "delete")
+        none of the partitions may get a log meanwhile. UnknownTopicOrPartition (3) when one has none.
+
+        ``unopened`` may have logs that could not be opened, too, each with the id of its topic; those of another topic
+        are set aside.
+        """
+        retired = self._start_retiring(topic_partitions, "delete")
+        return RetireJob(self.fs, retired + self._start_retiring_unopened(unopened or {}))
 
     def finish_deletion(self, job: RetireJob) -> list[KafkaStorageError]:
         """Have what the job has renamed removed after ``file.delete.delay.ms``; return what could not be renamed."""
         problems = self._finish_retiring(job)
-        for log, path in job.renamed:
-            self._deletions.add_directory(self._clock.monotonic_s() + log.config.file_delete_delay_ms / 1000, path)
+        for key, log, _, _, target in job.renamed:
+            if target.endswith("-delete"):
+                config = self._config_of(key.topic) if isinstance(log, FoundLog) else log.config
+                self._deletions.add_directory(self._clock.monotonic_s() + config.file_delete_delay_ms / 1000, target)
         return problems
 
     def delete_files(self, log: PartitionLog, paths: Sequence[str]) -> None:
@@ -409,35 +410,58 @@ class LogManager:
 
         For logs that belong to no topic any more, or to an older one of the same name.
         """
-        job = self._start_retiring([topic_partition], "stray")
+        job = RetireJob(self.fs, self._start_retiring([topic_partition], "stray"))
         job.run()
         for error in self._finish_retiring(job):
             raise error
         # Without its disk its files cannot be reached. When they can be, a start finds that no topic owns them.
-        return job.renamed[0][1] if job.renamed else job.logs[0][0].directory
+        return job.renamed[0].target if job.renamed else job.logs[0].directory
 
-    def _start_retiring(self, topic_partitions: Iterable[TopicPartition], suffix: str) -> RetireJob:
-        logs = []
+    def _start_retiring(self, topic_partitions: Iterable[TopicPartition], suffix: str) -> list[Retired]:
+        retired = []
         for topic_partition in topic_partitions:
             log = self.logs.pop(topic_partition, None)
             if log is None:
                 raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
             log.close(clean=False)
             self.dirty.discard(log)
-            logs.append((log, name_out_of_use(log.directory, suffix)))
-        return RetireJob(self.fs, logs)
+            target = name_out_of_use(log.directory, suffix)
+            retired.append(Retired(topic_partition, log, log.disk, log.directory, target))
+        return retired
+
+    def _start_retiring_unopened(self, topic_ids: Mapping[TopicPartition, bytes]) -> list[Retired]:
+        retired = []
+        for topic_partition, topic_id in topic_ids.items():
+            found = self._unopened.discard(topic_partition)
+            if found is not None:
+                target = name_out_of_use(found.path, "delete" if self._may_be_of(found, topic_id) else "stray")
+                disk = self.directories[found.log_dir]
+                retired.append(Retired(topic_partition, found, disk, found.path, target))
+        return retired
+
+    def _may_be_of(self, found: FoundLog, topic_id: bytes) -> bool:
+        try:
+            known = read_topic_id(self.fs, f"{found.path}/{PARTITION_METADATA_FILE}")
+            return known in (None, topic_id) and not self.fs.is_link(found.path)
+        except (CheckpointError, OSError):
+            return False
 
     def _finish_retiring(self, job: RetireJob) -> list[KafkaStorageError]:
-        for log, _ in job.logs:
-            if log in job.failed:
-                self.logs.setdefault(log.topic_partition, log)
+        problems = []
+        for key, log, _, directory, _ in job.logs:
+            error = job.failed.get(directory)
+            if error is not None:
+                problem = f"cannot rename {directory}: {error.strerror or error}"
+                problems.append(KafkaStorageError(problem))
+                if isinstance(log, FoundLog):
+                    self._unopened.add(log, problem)
+                else:
+                    self.logs.setdefault(key, log)
             else:
-                self.log_starts.forget(log)
-                self.checkpoints.forget(log.topic_partition)
-        return [
-            KafkaStorageError(f"cannot rename {log.directory}: {error.strerror or error}")
-            for log, error in job.failed.items()
-        ]
+                if not isinstance(log, FoundLog):
+                    self.log_starts.forget(log)
+                self.checkpoints.forget(key)
+        return problems
 
     def update_configs(self) -> None:
         """Ask for every topic's configuration again, after the broker's or a topic's settings have changed."""
@@ -530,7 +554,7 @@ class LogManager:
         logs_by_directory = self.checkpoints.logs_by_directory()
         for disk in self.directories.online:
             # A log that could not be opened has not been recovered either.
-            if disk.path in failed or any(found.log_dir == disk.path for found, _ in self._unopened.values()):
+            if disk.path in failed or self._unopened.in_directory(disk.path):
                 continue
             here = logs_by_directory[disk.path].values()
             marker = marker_text({str(log.topic_partition): log.segments.sizes() for log in here})

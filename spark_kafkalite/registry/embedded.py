@@ -277,7 +277,7 @@ class EmbeddedRegistry:
                 raise self._failure
             task.result = task.run()
         except RegistryError as error:
-            # Without its frames, which hold the task that holds the error: see ``garbage``.
+            # Without its frames, which hold the task that holds the error: see ``collector``.
             task.error = error.with_traceback(None)
         except Exception as error:  # whatever it is belongs to the one who asked; the registry goes on
             task.error = error

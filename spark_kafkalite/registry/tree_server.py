@@ -23,6 +23,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
+import socket
 import threading
 import time
 from collections import deque
@@ -57,6 +59,7 @@ MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 MAX_WATCHES_OF_SESSION: Final = 50_000
 MAX_WATCHES: Final = 200_000
 
+_BACKLOG: Final = 512
 _TICK_S: Final = 0.1
 # Sessions that end in one tick; the others end in the next ones.
 _EXPIRED_AT_ONCE: Final = 200
@@ -90,8 +93,12 @@ class _Ran:
 class TreeServer:
     """A listener on the tree of ``registry``, in a thread of its own."""
 
-    def __init__(self, registry: EmbeddedRegistry, *, digest: str | None = None) -> None:
+    def __init__(
+        self, registry: EmbeddedRegistry, *, digest: str | None = None, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
+        """``max_connections`` for a process that has descriptors for fewer."""
         self.registry = registry
+        self._max_connections = max_connections
         self._identity = digest_identity(digest) if digest else None
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
@@ -118,6 +125,11 @@ class TreeServer:
         self._sent_bytes = 0
         self._received = 0
         self._sent = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that serves, once started."""
+        return self._loop
 
     # Life -------------------------------------------------------------------------------------------------------------
 
@@ -146,7 +158,13 @@ class TreeServer:
         self._stopping = asyncio.Event()
         self.registry.after_answers.append(self._send_soon)
         try:
-            listener = await self._loop.create_server(lambda: TreeConnection(self), host, port, backlog=512)
+            # asyncio accepts as many as the backlog in one go, before any of them is counted here.
+            listener = await self._loop.create_server(
+                lambda: TreeConnection(self), host, port, backlog=min(_BACKLOG, self._max_connections)
+            )
+            for each in listener.sockets:
+                with socket.socket(fileno=os.dup(each.fileno())) as again:
+                    again.listen(_BACKLOG)
         except OSError as error:
             self._thread = None
             self.registry.after_answers.remove(self._send_soon)
@@ -186,8 +204,8 @@ class TreeServer:
 
     def connection_made(self, connection: TreeConnection) -> None:
         self._connections.add(connection)
-        if len(self._connections) > MAX_CONNECTIONS:
-            connection.close(f"there are {MAX_CONNECTIONS} connections already")
+        if len(self._connections) > self._max_connections:
+            connection.close(f"there are {self._max_connections} connections already")
 
     def connection_lost(self, connection: TreeConnection) -> None:
         """Forget a connection, and what belonged to it."""

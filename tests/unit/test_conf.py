@@ -27,6 +27,22 @@ def test_every_line_is_a_setting_of_the_broker(path: Path, tmp_path: Path) -> No
     BROKER_SETTINGS.parse(given)
 
 
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_lines_that_are_not_in_force_show_the_default_unless_their_comment_names_another(path: Path) -> None:
+    defaults = BROKER_SETTINGS.defaults()
+    comment = ""
+    for line in path.read_text().splitlines():
+        if shown := re.match(r"#([a-z][a-z.]*)=(.*)", line):
+            value = BROKER_SETTINGS.parse({shown[1]: shown[2]})[shown[1]]
+            named = "default" in comment or "Not set:" in comment
+            # None: a setting whose default is that of its synonym in other units.
+            assert defaults[shown[1]] in (value, None) or named, line
+        elif line.startswith("#"):
+            comment += line
+        else:
+            comment = ""
+
+
 def test_spark_defaults_are_names_and_values() -> None:
     lines = [line.lstrip("#") for line in (CONF / "spark-defaults.conf").read_text().splitlines()]
     settings = [line.split() for line in lines if line.startswith("spark.") and not line.endswith(".")]

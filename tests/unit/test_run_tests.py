@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,18 @@ def last_line(capfd: pytest.CaptureFixture[str]) -> str:
 def test_all_suites_are_summed_up_in_the_last_line(runner: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
     assert runner.main([]) == 0
     assert last_line(capfd).startswith("2 passed in ")
+
+
+def test_another_environment_can_be_named_for_all_suites(runner: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+
+    def interpreter(suite: Any) -> str:
+        used.append(suite.environment)
+        return sys.executable
+
+    monkeypatch.setattr(runner, "interpreter", interpreter)
+    assert runner.main(["--environment", ".venv-other", "one", "two"]) == 0
+    assert used == [".venv-other"] * 2
 
 
 def test_one_suite_can_be_named(runner: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:

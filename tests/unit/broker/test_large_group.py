@@ -10,6 +10,7 @@ from typing import Any
 
 from spark_kafkalite.broker.handlers import join_group, sync_group
 from spark_kafkalite.clock import SYSTEM_CLOCK
+from spark_kafkalite.collector import Collector
 from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.members import GroupLimits
 from spark_kafkalite.groups.shard import Shards
@@ -126,12 +127,18 @@ def rebalance() -> dict[str, float]:
         longest_ms["sync"] = 1000 * turns.longest_s
         context.groups.close()
 
-    # As the broker does when it serves: what the tests around have left is not the collector's matter.
-    gc.collect()
-    gc.freeze()
+    async def collected() -> None:
+        # As in the broker; what the tests around have left is frozen.
+        collector = Collector(asyncio.get_running_loop())
+        collector.start()
+        try:
+            await scenario()
+        finally:
+            collector.stop()
+
     try:
         with asyncio.Runner(debug=False) as runner:
-            runner.run(scenario())
+            runner.run(collected())
     finally:
         gc.unfreeze()
     return longest_ms

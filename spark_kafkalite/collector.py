@@ -1,0 +1,127 @@
+"""When a broker or registry looks for cyclic garbage, so that its event loop is not held up by it.
+
+Left alone, Python's collector now and then looks at every object that lives long: tens of milliseconds with thousands
+of connections, hundreds with ten thousand partitions, in the middle of whatever request comes along. Nearly all of
+these objects go by their reference counts, so looking finds nothing. Hence:
+
+- what exists when it begins to serve is frozen: no collection looks at it (what was imported not even once);
+- the two young generations are collected by themselves, after so many allocations, which takes a millisecond or two;
+- what has survived both is looked at once more between two callbacks of the loop, when there is enough of it to be
+  worth the while and not so much that it takes long; then it is frozen, too.
+
+So cycles that live shortly go soon, and no look is long, however much there is. Cycles that had been frozen before they
+became garbage stay, so what lives long and goes by the thousand breaks its own when it is closed. Connections, requests
+and partitions leave none (tests/interop/test_collector.py). Should others accumulate, memory shows it: when the
+interpreter's blocks have more than doubled since the last look at everything, another one is wanted. It takes place
+when the process has been quiet for a second, or at once when they have more than quadrupled.
+
+The collector is the process's: one broker, or registry, uses it from start to stop. Afterwards what is frozen stays so,
+because Python collects once more when the process ends, and the end need not wait for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import time
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+# Allocations, net of deallocations, after which the youngest generation is looked at; and after how many such looks the
+# middle one is. A tenth of a millisecond and one or two.
+_YOUNG_OBJECTS: Final = 1_000
+_YOUNG_LOOKS: Final = 8
+# The oldest generation is not collected by itself.
+_NEVER: Final = 1_000_000_000
+# Objects that have survived both: from when on they are looked at, which takes about five milliseconds, and up to when.
+# More come when one callback makes very many, as for the metadata of ten thousand partitions.
+_LOOKED_AT: Final = 10_000
+_TOO_MANY_TO_LOOK_AT: Final = 20_000
+# Blocks of the interpreter's allocator, each up to 512 bytes; beyond so many times what a full look left, and these.
+_WANTED_TIMES: Final = 2
+_WANTED_BLOCKS: Final = 3_000_000
+_FORCED_TIMES: Final = 4
+_FORCED_BLOCKS: Final = 8_000_000
+# The process is quiet when it has used less than this share of a processor for so long.
+_QUIET_SHARE: Final = 0.05
+_QUIET_S: Final = 1.0
+
+
+class Collector:
+    """Takes the garbage collection of this process over; see the module."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._turn_queued = False
+        self._blocks = 0
+        self._quiet_timer: asyncio.TimerHandle | None = None
+        self._python_thresholds = gc.get_threshold()
+        self._started = False
+
+    def start(self) -> None:
+        """Freeze what there is; from now on collect so that no look is long. Before clients are let in."""
+        self._started = True
+        self._python_thresholds = gc.get_threshold()
+        gc.collect()
+        gc.freeze()
+        self._blocks = sys.getallocatedblocks()
+        gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_LOOKS, _NEVER)
+        gc.callbacks.append(self._collected)
+        gc.enable()
+
+    def stop(self) -> None:
+        """Give the collector back to Python. Idempotent."""
+        if not self._started:
+            return
+        self._started = False
+        gc.callbacks.remove(self._collected)
+        gc.set_threshold(*self._python_thresholds)
+        if self._quiet_timer is not None:
+            self._quiet_timer.cancel()
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        """Have a collection of the middle generation followed by a turn; in whichever thread it happened."""
+        if phase == "stop" and info["generation"] == 1 and not self._turn_queued:
+            self._turn_queued = True
+            self._loop.call_soon_threadsafe(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_queued = False
+        if not self._started:
+            return
+        survivors = len(gc.get_objects(generation=2))
+        if survivors < _LOOKED_AT:
+            return
+        if survivors < _TOO_MANY_TO_LOOK_AT:
+            gc.collect(2)
+        gc.freeze()
+        blocks = sys.getallocatedblocks()
+        if blocks > _FORCED_TIMES * self._blocks + _FORCED_BLOCKS:
+            self._look_at_everything()
+        elif blocks > _WANTED_TIMES * self._blocks + _WANTED_BLOCKS and self._quiet_timer is None:
+            self._wait_for_quiet()
+
+    def _wait_for_quiet(self) -> None:
+        began_s = time.process_time()
+
+        def look_if_quiet() -> None:
+            self._quiet_timer = None
+            if time.process_time() - began_s < _QUIET_SHARE * _QUIET_S:
+                self._look_at_everything()
+            else:
+                self._wait_for_quiet()
+
+        self._quiet_timer = self._loop.call_later(_QUIET_S, look_if_quiet)
+
+    def _look_at_everything(self) -> None:
+        began_s = time.monotonic()
+        gc.unfreeze()
+        garbage = gc.collect()
+        gc.freeze()
+        self._blocks = sys.getallocatedblocks()
+        logger.debug(
+            "looked at every object for garbage: %d found in %.0f ms", garbage, 1000 * (time.monotonic() - began_s)
+        )

@@ -1,0 +1,128 @@
+"""Cyclic garbage goes, old objects are left alone, and no look takes long."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from spark_kafkalite import collector as module
+from spark_kafkalite.collector import Collector
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run a scenario in a loop whose collector is ours."""
+
+    async def main() -> None:
+        collector = Collector(asyncio.get_running_loop())
+        collector.start()
+        try:
+            await scenario()
+        finally:
+            collector.stop()
+
+    try:
+        with asyncio.Runner(debug=False) as runner:
+            runner.run(main())
+    finally:
+        gc.unfreeze()
+
+
+async def allocate(count: int) -> list[list[object]]:
+    """Make as many objects, some in each turn of the loop."""
+    made: list[list[object]] = []
+    for number in range(count):
+        made.append([number])
+        if number % 1_000 == 0:
+            await asyncio.sleep(0)
+    return made
+
+
+def test_cycles_go_soon() -> None:
+    async def scenario() -> None:
+        cycle = weakref.ref(Cycle())
+        assert cycle() is not None
+        await allocate(50_000)
+        assert cycle() is None
+
+    run(scenario)
+
+
+def test_objects_that_live_long_are_not_looked_at_again() -> None:
+    """Many more objects than any look may take in time."""
+
+    async def scenario() -> None:
+        kept = await allocate(250_000)
+        longest_s, began_s = 0.0, 0.0
+
+        def watch(phase: str, info: dict[str, int]) -> None:
+            nonlocal longest_s, began_s
+            if phase == "start":
+                began_s = time.thread_time()
+            else:
+                longest_s = max(longest_s, time.thread_time() - began_s)
+
+        gc.callbacks.append(watch)
+        try:
+            kept += await allocate(250_000)
+        finally:
+            gc.callbacks.remove(watch)
+        assert len(kept) == 500_000
+        # A look at all of them takes fifty and more.
+        assert 1000 * longest_s < 20
+
+    run(scenario)
+
+
+def test_old_cycles_go_when_memory_has_grown_and_the_process_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WANTED_TIMES", 1)
+    monkeypatch.setattr(module, "_WANTED_BLOCKS", 50_000)
+    monkeypatch.setattr(module, "_QUIET_S", 0.05)
+
+    async def scenario() -> None:
+        cycle = Cycle()
+        watched = weakref.ref(cycle)
+        kept = await allocate(60_000)
+        del cycle
+        kept += await allocate(60_000)
+        assert watched() is not None
+        until_s = time.monotonic() + 10
+        while watched() is not None:
+            assert time.monotonic() < until_s
+            await asyncio.sleep(0.02)
+
+    run(scenario)
+
+
+def test_old_cycles_go_at_once_when_memory_has_grown_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FORCED_TIMES", 1)
+    monkeypatch.setattr(module, "_FORCED_BLOCKS", 100_000)
+
+    async def scenario() -> None:
+        cycle = Cycle()
+        watched = weakref.ref(cycle)
+        kept = await allocate(60_000)
+        del cycle
+        kept += await allocate(100_000)
+        assert watched() is None
+
+    run(scenario)
+
+
+def test_python_has_its_collector_back_afterwards() -> None:
+    before = gc.get_threshold(), list(gc.callbacks)
+
+    async def scenario() -> None:
+        assert gc.get_threshold() != before[0]
+
+    run(scenario)
+    assert (gc.get_threshold(), list(gc.callbacks)) == before
