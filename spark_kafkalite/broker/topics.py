@@ -270,35 +270,54 @@ class Topics:
         On a full disk: KafkaStorageError (56); when descriptors would be short: PolicyViolation (44).
         """
         topics = self._watcher.state.topics
-        added = {
-            extension.name: extension.total - len(topics[extension.name].partitions)
-            for extension in extensions
-            if extension.name in topics and extension.total > len(topics[extension.name].partitions)
-        }
+        totals: dict[str, int] = {}
+        added: dict[str, int] = {}
+
+        def look() -> Work[None]:
+            for extension in extensions:
+                yield None
+                if extension.name in topics and extension.total > len(topics[extension.name].partitions):
+                    totals[extension.name] = extension.total
+                    added[extension.name] = extension.total - len(topics[extension.name].partitions)
+
+        await self._slices.run(look())
         try:
             self.check_size(sum(added.values()))
             self._replicas.check_room()
         except KafkaError as error:
             return {extension.name: error for extension in extensions}
+        # What is to be extended is no more than may be asked for, though a request may name far more.
         refused = self._short_of_descriptors(added)
-        accepted = [extension for extension in extensions if extension.name not in refused]
-        with self._counted({extension.name: extension.total for extension in accepted if extension.name in added}):
-            return refused | await self._extend(accepted, timeout_s, validate_only)
+        if refused:
+            extensions = [extension for extension in extensions if extension.name not in refused]
+        with self._counted({name: total for name, total in totals.items() if name not in refused}):
+            results = await self._extend(extensions, timeout_s, validate_only)
+        results.update(refused)
+        return results
 
     async def _extend(
         self, accepted: Sequence[Extension], timeout_s: float, validate_only: bool
     ) -> dict[str, KafkaError | None]:
-        names = [extension.name for extension in accepted]
         try:
             extended = await self._controller.extend_topics(accepted, validate_only=validate_only)
         except KafkaError as error:
-            return dict.fromkeys(names, error)
+            return dict.fromkeys((extension.name for extension in accepted), error)
         except RegistryError as error:
-            return dict.fromkeys(names, RequestTimedOut(f"the registry failed: {error}"))
-        results = {name: found if isinstance(found, KafkaError) else None for name, found in extended.items()}
+            late = RequestTimedOut(f"the registry failed: {error}")
+            return dict.fromkeys((extension.name for extension in accepted), late)
+        results: dict[str, KafkaError | None] = {}
+        done: dict[str, TopicAssignment] = {}
+
+        def sort() -> Work[None]:
+            for name, found in extended.items():
+                yield None
+                results[name] = found if isinstance(found, KafkaError) else None
+                if isinstance(found, TopicAssignment):
+                    done[name] = found
+
+        await self._slices.run(sort())
         if validate_only:
             return results
-        done = {name: found for name, found in extended.items() if isinstance(found, TopicAssignment)}
         for name in await self._not_served(done, timeout_s):
             results[name] = RequestTimedOut(
                 f"topic {name} has been extended, but a partition has no leader after {timeout_s} s"
