@@ -53,6 +53,7 @@ ALONE = (
     "tests/interop/test_pytest_plugin.py",
     "tests/interop/test_visibility.py",
     "tests/interop/test_worst_registry_requests.py",
+    "tests/interop/test_worst_requests.py",
     "tests/network",
 )
 # In the order in which a failure is cheapest to see.

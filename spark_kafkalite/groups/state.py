@@ -300,9 +300,7 @@ class Group(Rebalances):
                 "(group.max.session.timeout.ms)"
             )
         if len(request.protocols) > MOST_PROTOCOLS:
-            raise InvalidRequest(
-                f"group {self.group_id}: a member with {len(request.protocols)} protocols; at most {MOST_PROTOCOLS}"
-            )
+            raise InvalidRequest(f"group {self.group_id}: a member with more than {MOST_PROTOCOLS} protocols")
         if request.group_instance_id is not None and not is_instance_id(request.group_instance_id):
             raise InvalidRequest(
                 f"group {self.group_id}: a group.instance.id of {len(request.group_instance_id)} characters; allowed "

@@ -117,9 +117,7 @@ def _new_topic(context: BrokerContext, topic: CreatableTopic) -> NewTopic:
     for setting in topic.configs:
         if setting.name not in TOPIC_SETTINGS:
             # Before the others are looked at: a request has room for millions.
-            raise InvalidConfig(
-                f"topic {topic.name}: unknown topic setting {setting.name!r}{TOPIC_SETTINGS.hint(setting.name)}"
-            )
+            raise InvalidConfig(f"Unknown topic config name: {setting.name}{TOPIC_SETTINGS.hint(setting.name)}")
         if setting.name in overrides:
             raise InvalidConfig(f"topic {topic.name}: the setting {setting.name} is given twice")
         overrides[setting.name] = setting.value or ""

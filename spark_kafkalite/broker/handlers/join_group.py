@@ -20,6 +20,7 @@ from __future__ import annotations
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.groups.members import JoinRequest
+from spark_kafkalite.groups.state import MOST_PROTOCOLS
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
@@ -45,7 +46,7 @@ async def handle(context: BrokerContext, request: Request, message: JoinGroupReq
             message.session_timeout_ms,
             rebalance_timeout_ms,
             message.protocol_type,
-            tuple((protocol.name, protocol.metadata) for protocol in message.protocols),
+            tuple((protocol.name, protocol.metadata) for protocol in message.protocols[: MOST_PROTOCOLS + 1]),
             needs_member_id=version >= _FIRST_VERSION_WITH_MEMBER_ID_FIRST,
             may_skip_assignment=version >= _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT,
         ),
