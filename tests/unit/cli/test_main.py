@@ -1,5 +1,7 @@
+import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,13 @@ from spark_kafkalite.cli import jobs
 from spark_kafkalite.cli.main import COMMANDS, kafkalite, run
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """A broker's start goes without the collector; the tests that follow need it."""
+    yield
+    gc.enable()
 
 
 def test_every_command_has_help_with_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
