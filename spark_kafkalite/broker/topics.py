@@ -136,7 +136,7 @@ class Topics:
                         self.check_config(topic.config)
                     checked.append(topic)
                 except KafkaError as error:
-                    results[topic.name] = error
+                    results[topic.name] = error.with_traceback(None)
 
         await self._slices.run(check())
         known = self._watcher.state.topics

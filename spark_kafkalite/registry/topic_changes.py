@@ -40,7 +40,7 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.registry.topic_plan import Extension, NewTopic, planned_extension, planned_topics
 from spark_kafkalite.registry.znodes import TopicAssignment
-from spark_kafkalite.slices import Slices
+from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
 
@@ -116,7 +116,19 @@ class TopicChanges:
     ) -> dict[str, TopicAssignment | KafkaError]:
         """Extend topics; give each one's assignment, or the error that it met. Raises NotController (41)."""
         results: dict[str, TopicAssignment | KafkaError] = {}
-        sized = ((extension, max(extension.total, 1)) for extension in extensions)
+        known: list[Extension] = []
+
+        def look() -> Work[None]:
+            # A request may name very many that do not exist: no task for each of them.
+            for extension in extensions:
+                yield None
+                if extension.name in state.topics:
+                    known.append(extension)
+                else:
+                    results[extension.name] = _unknown(extension.name)
+
+        await self._slices.run(look())
+        sized = ((extension, max(extension.total, 1)) for extension in known)
         for batch in topic_writes.batches(sized):
             outcomes = await asyncio.gather(
                 *(self._extend_topic(extension, state, validate_only=validate_only) for extension in batch),
@@ -157,7 +169,7 @@ class TopicChanges:
         _take_outcomes(results, dict.fromkeys(unreadable, "deleting"), outcomes)
         for name in names:
             if name not in known and name not in results:
-                results[name] = UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+                results[name] = _unknown(name)
         return results
 
     async def _delete_topic(self, name: str, topic: TopicState, *, marked: bool) -> None:
@@ -205,10 +217,14 @@ class TopicChanges:
             await self._delete_found(name)
 
 
+def _unknown(name: str) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+
+
 def _known(state: ClusterState, name: str) -> TopicState:
     topic = state.topics.get(name)
     if topic is None:
-        raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+        raise _unknown(name)
     return topic
 
 
@@ -218,7 +234,8 @@ def _take_outcomes(results: dict[str, Any], doing: Mapping[str, str], outcomes: 
         if isinstance(outcome, NotController):
             raise outcome
         if isinstance(outcome, (KafkaError, RegistryError)):
-            outcome = _as_kafka_error(outcome, f"{what} topic {name}")
+            # Without its frames, which would live as long: there may be thousands.
+            outcome = _as_kafka_error(outcome, f"{what} topic {name}").with_traceback(None)
         elif isinstance(outcome, BaseException):
             raise outcome
         results[name] = outcome

@@ -61,7 +61,7 @@ def _checked(
                 raise InvalidTopic(f"{name} is the brokers' own; what is in it would not be found again")
             wanted.append((yield from _extension(context, topic)))
         except KafkaError as error:
-            outcomes[name] = error
+            outcomes[name] = error.with_traceback(None)
     return counts, wanted, outcomes
 
 

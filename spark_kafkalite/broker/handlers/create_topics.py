@@ -85,7 +85,7 @@ def _checked(
         try:
             wanted[topic.name] = _new_topic(context, topic)
         except KafkaError as error:
-            outcomes[topic.name] = error
+            outcomes[topic.name] = error.with_traceback(None)
     return counts, wanted, outcomes
 
 
