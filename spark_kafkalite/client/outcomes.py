@@ -58,6 +58,7 @@ class Outcomes:
         self.undelivered = Undelivered()
         # Settled, with their callbacks not run yet; under the accumulator's lock.
         self._settled: list[ProducerBatch] = []
+        self._telling = False
         self._refusing: set[tuple[str, int]] = set()  # Partitions that were warned of.
         self._next_expiry_s = 0.0
         # Why batches wait, for those that expire.
@@ -174,12 +175,24 @@ class Outcomes:
             return
         with self._accumulator.lock:
             settled, self._settled = self._settled, []
+            self._telling = True
+        try:
+            self._tell(settled)
+        finally:
+            self._telling = False
+
+    def _tell(self, settled: Sequence[ProducerBatch]) -> None:
         for batch in settled:
             if batch.error is not None:
                 count, where = batch.record_count, batch.topic_partition
                 _LOG.error("producer: %d records for %s failed: %s", count, where, batch.error)
             if batch.callbacks or batch.watcher:
                 batch.run_callbacks(_report_callback)
+
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether something has its outcome that users' functions have not all been told of."""
+        return bool(self._settled) or self._telling
 
     def expire(self, now_s: float) -> float:
         """Fail what was not acknowledged within ``delivery.timeout.ms``; return when to look again."""

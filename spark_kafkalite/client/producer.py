@@ -331,7 +331,8 @@ class Producer:
     # The end --------------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send everything now and wait until every record sent before has its outcome (success or error).
+        """Send everything now and wait until every record sent before has its outcome (success or error), and its
+        callback has been called.
 
         Raises TimeoutError when ``timeout_s`` pass first, and nothing for records that failed, as in Kafka's clients:
         ask their handles, or give callbacks. What nobody has asked for when the ``with`` block ends is counted there.
@@ -340,11 +341,14 @@ class Producer:
         accumulator = self._accumulator
         with self._lock:
             batches = accumulator.unfinished()
+            callbacks = self._sender.has_to_tell or any(batch.callbacks for batch in batches)
             accumulator.flushing += 1
         self._sender.wake()
         try:
             for batch in batches:
                 wait_for_all(batch, deadline)
+            if callbacks:
+                self._sender.wait_for_callbacks(deadline)
         finally:
             with self._lock:
                 accumulator.flushing -= 1

@@ -16,6 +16,7 @@ import logging
 import math
 import selectors
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -47,6 +48,10 @@ _LOG = logging.getLogger("spark_kafkalite.client")
 _MAX_SLEEP_S: Final = 1.0
 
 
+# How often who waits for callbacks looks whether the thread has ended.
+_TOLD_LOOK_S: Final = 0.1
+
+
 class Sender(threading.Thread):
     """Sends until it is closed and nothing is left, or until ``abort()``."""
 
@@ -65,6 +70,8 @@ class Sender(threading.Thread):
         self._selector.register(self._wake_up, selectors.EVENT_READ, None)
         # Results of the short-lived threads, run on this one.
         self._finished: deque[Callable[[], None]] = deque()
+        # Set when users' functions have been told of all that had its outcome before.
+        self._told: deque[threading.Event] = deque()
         # When the thread will look again by itself; producers wake it only for something earlier. While it is awake,
         # always: it may have looked already.
         self.wakes_at_s = math.inf
@@ -120,6 +127,26 @@ class Sender(threading.Thread):
         self._aborted = True
         self.wake()
 
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether something has its outcome that users' functions have not all been told of."""
+        return self._outcomes.has_to_tell
+
+    def wait_for_callbacks(self, deadline: float | None) -> None:
+        """Wait until users' functions have been told of all that has its outcome now; not from within such a function.
+
+        Raises TimeoutError at ``deadline`` (time.monotonic()).
+        """
+        if threading.current_thread() is self:
+            return
+        told = threading.Event()
+        self._told.append(told)
+        self.wake()
+        # Who ends tells all that is left.
+        while not told.wait(_TOLD_LOOK_S) and self.is_alive():
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError("callbacks have not been called in time; one of them may be waiting")
+
     def _after(self, action: Callable[[], None]) -> None:
         """Have the thread do something next; once it has ended, do it here."""
         self._finished.append(action)
@@ -157,12 +184,16 @@ class Sender(threading.Thread):
 
     def _turn(self) -> None:
         with self._turning:
+            # Taken before the callbacks run: what these waiters ask about is settled by now.
+            told = [self._told.popleft() for _ in range(len(self._told))]
             now_s = self._clock.monotonic_s()
             wake_s = now_s + _MAX_SLEEP_S
             for deadline_s in (self._outcomes.expire(now_s), self._check_timeouts(now_s), self._dispatch(now_s)):
                 if deadline_s is not None:
                     wake_s = min(wake_s, deadline_s)
         self._outcomes.run_callbacks()
+        for event in told:
+            event.set()
         # Who adds a batch after _dispatch() looked has woken us (the pipe is readable), or sees this time and decides.
         self.wakes_at_s = wake_s
         timeout_s = 0.0 if self._finished else max(0.0, wake_s - self._clock.monotonic_s())

@@ -303,6 +303,15 @@ def refusing(topic: str, admin: Admin) -> str:
     return f"{topic}-refusing"
 
 
+def test_flush_returns_when_the_callbacks_have_been_called(bootstrap: str, topic: str) -> None:
+    told: list[Exception | None] = []
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for count in range(1, 101):
+            producer.send(topic, b"x", on_delivery=lambda _, error: told.append(error))
+            producer.flush(30)
+            assert told == [None] * count
+
+
 def test_failures_that_nobody_looks_at_are_logged_and_end_the_block(
     bootstrap: str, topic: str, admin: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:
