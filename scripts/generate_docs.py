@@ -59,7 +59,7 @@ not in the table does; only ApiVersions itself answers a version that it does no
 
 - A request of more than `socket.request.max.bytes` closes its connection, and so does one that arrives too slowly
   (`request.read.timeout.ms`).
-- A request other than a Produce has at most 16 MiB, and at most 262,144 array elements (topics, partitions, groups,
+- A request other than a Produce has at most 32 MiB, and at most 262,144 array elements (topics, partitions, groups,
   settings and tagged fields together; 4,096 tagged fields in one struct); what is larger closes its connection. It may
   name as much as that, and nobody else waits for it: it is read, served and answered in slices of 10 ms, the next
   requests of its connection wait meanwhile, and of requests above 32 KiB four are worked on at a time. What is named

@@ -60,8 +60,8 @@ _PRODUCE_KEY = 0
 # What a request of this many bytes names is served in a few milliseconds, at once.
 SMALL_REQUEST_BYTES = 32 * 1024
 LARGE_AT_ONCE = 4
-# Sixteen times what Apache Kafka stores of a group's largest assignment; a thousand topics take a twentieth of it.
-_MOST_DECODED_BYTES = 16 * 1024 * 1024
+# Twice what a group's members may say of themselves (group.max.bytes); a thousand topics take a hundredth of it.
+_MOST_DECODED_BYTES = 32 * 1024 * 1024
 
 
 class Request:

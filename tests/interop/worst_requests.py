@@ -246,6 +246,16 @@ def join(protocols: int) -> bytes:
     )
 
 
+def join_of(metadata_bytes: int) -> bytes:
+    named = [join_group.JoinGroupRequestProtocol(name="range", metadata=bytes(metadata_bytes))]
+    return frame(
+        join_group.JoinGroupRequest(
+            group_id="joined", session_timeout_ms=10_000, rebalance_timeout_ms=1, protocol_type="t", protocols=named
+        ),
+        3,
+    )
+
+
 def sync(assignments: int) -> bytes:
     shares = [
         sync_group.SyncGroupRequestAssignment(member_id=f"m{number}", assignment=b"") for number in range(assignments)
@@ -333,5 +343,7 @@ ALL = [
     Worst("partitions of 250,000 unknown topics", 75, lambda: pages_of(names("none-"))),
     Worst("partitions of the last of 250,000 topics", 75, lambda: pages_of(names("none-"), "none-99999")),
     Worst("partitions of a topic 250,000 times", 75, lambda: pages_of(["wide"] * MANY)),
-    Worst("a request of 17 MiB", 3, lambda: metadata_of(["x" * 30_000] * 600), refused=True),
+    Worst("a request of 36 MB", 3, lambda: metadata_of(["x" * 30_000] * 1200), refused=True),
+    Worst("metadata of 1,000 names of 30 KB", 3, lambda: metadata_of([f"{n:04}" + "x" * 29_996 for n in range(1000)])),
+    Worst("a join with 32 MB of metadata", 11, lambda: join_of(32_000_000)),
 ]  # fmt: skip

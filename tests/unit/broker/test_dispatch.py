@@ -332,10 +332,10 @@ def test_only_a_produce_may_be_larger_than_what_is_decoded() -> None:
     async def scenario(world: World) -> None:
         world.serve(DELETE_GROUPS, echo)
         client = world.connect()
-        client.send(DeleteGroupsRequest(groups_names=["x" * 30_000] * 600))
+        client.send(DeleteGroupsRequest(groups_names=["x" * 30_000] * 1200))
         assert client.connection.closed
         ((reason, _),) = client.owner.closed
-        assert "at most 16777216 are possible" in reason
+        assert "at most 33554432 are possible" in reason
 
     run(scenario)
 
