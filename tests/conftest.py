@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -18,6 +19,11 @@ from spark_kafkalite.testing import zookeeper as zookeeper_part
 # A shared machine may take its time over any single example; pytest-timeout bounds the whole.
 settings.register_profile("kafkalite", deadline=None)
 settings.load_profile("kafkalite")
+
+# A shell without job control ignores SIGINT in what it starts in the background, and every child would inherit that:
+# tests that press Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI") == "true"
 

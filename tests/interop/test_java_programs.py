@@ -76,7 +76,8 @@ def properties(path: Path, **settings: object) -> Path:
 
 
 def lines_of(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
+    """The complete lines of a file that is being written: its end may lie within a character."""
+    return path.read_bytes().rpartition(b"\n")[0].decode().splitlines() if path.exists() else []
 
 
 # Connect -------------------------------------------------------------------------------------------------------------
