@@ -381,7 +381,8 @@ class ClusterWatcher:
         self._read(lambda: self._store.children(znodes.TOPICS, watch), self._apply_topic_list)
 
     def _apply_topic_list(self, names: list[str] | None) -> Work[None]:
-        listed = {name for name in names or () if self._is_topic_name(name)}
+        # Names that were looked at before are not again: the list is read anew for every few topics that are made.
+        listed = {name for name in names or () if name in self._topics or self._is_topic_name(name)}
         for name in [known for known in {*self._topics, *self._unreadable_topics} if known not in listed]:
             self._forget_topic(name)
             yield None
