@@ -15,7 +15,8 @@ v9  members of groups of the newer protocol name themselves; there are none
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
@@ -42,6 +43,7 @@ _NOTHING = StoredOffset(-1)
 # Partitions that are looked up in one slice for certain.
 _READ_AT_ONCE = 1000
 
+Topic = TypeVar("Topic")
 _Asked = list[OffsetFetchRequestTopic] | list[OffsetFetchRequestTopics] | None
 # Topics with their partitions' numbers and offsets.
 _Found = list[tuple[str, list[tuple[int, StoredOffset]]]]
@@ -55,22 +57,8 @@ def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest
     error_code, found = yield from _look_up(context, message.group_id, message.topics)
     # Version 1 has no place for it but the partitions'.
     told = error_code if request.api_version < _FIRST_VERSION_WITH_GROUP_ERROR else 0
-    answer = OffsetFetchResponse(error_code=error_code)
-    for name, partitions in found:
-        topic = OffsetFetchResponseTopic(name=name)
-        answer.topics.append(topic)
-        for number, stored in partitions:
-            yield None
-            topic.partitions.append(
-                OffsetFetchResponsePartition(
-                    partition_index=number,
-                    committed_offset=stored.offset,
-                    committed_leader_epoch=stored.leader_epoch,
-                    metadata=stored.metadata,
-                    error_code=told,
-                )
-            )
-    return answer
+    topics = yield from _topics(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition, told)
+    return OffsetFetchResponse(error_code=error_code, topics=topics)
 
 
 def _groups(context: BrokerContext, asked: Iterable[OffsetFetchRequestGroup]) -> Work[list[OffsetFetchResponseGroup]]:
@@ -88,21 +76,30 @@ def _groups(context: BrokerContext, asked: Iterable[OffsetFetchRequestGroup]) ->
 
 def _group(context: BrokerContext, group_id: str, asked: _Asked) -> Work[OffsetFetchResponseGroup]:
     error_code, found = yield from _look_up(context, group_id, asked)
-    answer = OffsetFetchResponseGroup(group_id=group_id, error_code=error_code)
+    topics = yield from _topics(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions, 0)
+    return OffsetFetchResponseGroup(group_id=group_id, error_code=error_code, topics=topics)
+
+
+def _topics(
+    found: _Found, topic_class: Callable[..., Topic], partition_class: Callable[..., object], error_code: int
+) -> Work[list[Topic]]:
+    """Return what was found in the classes that answers of one group, or of many, have for it."""
+    topics = []
     for name, partitions in found:
-        topic = OffsetFetchResponseTopics(name=name)
-        answer.topics.append(topic)
+        described = []
         for number, stored in partitions:
             yield None
-            topic.partitions.append(
-                OffsetFetchResponsePartitions(
+            described.append(
+                partition_class(
                     partition_index=number,
                     committed_offset=stored.offset,
                     committed_leader_epoch=stored.leader_epoch,
                     metadata=stored.metadata,
+                    error_code=error_code,
                 )
             )
-    return answer
+        topics.append(topic_class(name=name, partitions=described))
+    return topics
 
 
 def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple[int, _Found]]:
