@@ -6,35 +6,16 @@ import asyncio
 import gc
 import time
 import weakref
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from spark_kafkalite import collector as module
-from spark_kafkalite.collector import Collector
+from tests.unit.turns import run_collected
 
 
 class Cycle:
     def __init__(self) -> None:
         self.itself = self
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    """Run a scenario in a loop whose collector is ours."""
-
-    async def main() -> None:
-        collector = Collector(asyncio.get_running_loop())
-        collector.start()
-        try:
-            await scenario()
-        finally:
-            collector.stop()
-
-    try:
-        with asyncio.Runner(debug=False) as runner:
-            runner.run(main())
-    finally:
-        gc.unfreeze()
 
 
 async def allocate(count: int) -> list[list[object]]:
@@ -54,7 +35,7 @@ def test_cycles_go_soon() -> None:
         await allocate(50_000)
         assert cycle() is None
 
-    run(scenario)
+    run_collected(scenario)
 
 
 def test_objects_that_live_long_are_not_looked_at_again() -> None:
@@ -80,7 +61,7 @@ def test_objects_that_live_long_are_not_looked_at_again() -> None:
         # A look at all of them takes fifty and more.
         assert 1000 * longest_s < 20
 
-    run(scenario)
+    run_collected(scenario)
 
 
 def test_old_cycles_go_when_memory_has_grown_and_the_process_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +81,7 @@ def test_old_cycles_go_when_memory_has_grown_and_the_process_is_quiet(monkeypatc
             assert time.monotonic() < until_s
             await asyncio.sleep(0.02)
 
-    run(scenario)
+    run_collected(scenario)
 
 
 def test_old_cycles_go_at_once_when_memory_has_grown_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +96,7 @@ def test_old_cycles_go_at_once_when_memory_has_grown_much(monkeypatch: pytest.Mo
         kept += await allocate(100_000)
         assert watched() is None
 
-    run(scenario)
+    run_collected(scenario)
 
 
 def test_python_has_its_collector_back_afterwards() -> None:
@@ -124,5 +105,5 @@ def test_python_has_its_collector_back_afterwards() -> None:
     async def scenario() -> None:
         assert gc.get_threshold() != before[0]
 
-    run(scenario)
+    run_collected(scenario)
     assert (gc.get_threshold(), list(gc.callbacks)) == before

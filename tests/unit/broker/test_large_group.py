@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import time
 from types import SimpleNamespace
 from typing import Any
 
 from spark_kafkalite.broker.handlers import join_group, sync_group
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.collector import Collector
 from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.members import GroupLimits
 from spark_kafkalite.groups.shard import Shards
@@ -19,28 +16,13 @@ from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tests.unit.groups.log_double import LogDouble
+from tests.unit.turns import Turns, run_collected
 
 MEMBERS = 5_000
 BOUND_MS = 20
 # Topics "t", no user data, as the client libraries send them.
 SUBSCRIPTION = bytes.fromhex("0001 00000001 0001 74 ffffffff 00000000")
 ASSIGNMENT = bytes.fromhex("0001 00000001 0001 74 00000001 00000007 ffffffff")
-
-
-class Turns:
-    """Notes how much processor time the loop takes from one look at its sockets to the next, that is, in one turn."""
-
-    def __init__(self, loop: Any) -> None:
-        self.longest_s = 0.0
-        self._began_s = time.thread_time()
-        self._select = loop._selector.select
-        loop._selector.select = self._look
-
-    def _look(self, timeout: float | None = None) -> Any:
-        self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
-        events = self._select(timeout)
-        self._began_s = time.thread_time()
-        return events
 
 
 def test_no_turn_of_the_loop_is_long_when_thousands_rebalance() -> None:
@@ -98,12 +80,12 @@ def rebalance() -> dict[str, float]:
         for one in joining:
             joined.append(codec.decode_response(11, 3, await one)[1])
             await asyncio.sleep(0)
-        longest_ms["join"] = 1000 * turns.longest_s
+        longest_ms["join"] = turns.longest_ms
         (leader,) = [one for one in joined if one.members]
         assert len(leader.members) == MEMBERS and {one.error_code for one in joined} == {0}
 
         syncing = []
-        turns.longest_s = 0.0
+        turns.longest_ms = 0.0
         for number, one in enumerate(joined):
             sync = SyncGroupRequest(group_id="g", generation_id=one.generation_id, member_id=one.member_id)
             if one is leader:
@@ -118,27 +100,14 @@ def rebalance() -> dict[str, float]:
         )
         frame = codec.encode_body(sync, 3)
         await asyncio.sleep(0)
-        turns.longest_s = 0.0
+        turns.longest_ms = 0.0
         syncing.append(serve(sync_group.handle, frame, 14, 3))
         for waiting in syncing:
             answer: SyncGroupResponse = codec.decode_response(14, 3, await waiting)[1]
             assert (answer.error_code, answer.assignment) == (0, ASSIGNMENT)
             await asyncio.sleep(0)
-        longest_ms["sync"] = 1000 * turns.longest_s
+        longest_ms["sync"] = turns.longest_ms
         context.groups.close()
 
-    async def collected() -> None:
-        # As in the broker; what the tests around have left is frozen.
-        collector = Collector(asyncio.get_running_loop())
-        collector.start()
-        try:
-            await scenario()
-        finally:
-            collector.stop()
-
-    try:
-        with asyncio.Runner(debug=False) as runner:
-            runner.run(collected())
-    finally:
-        gc.unfreeze()
+    run_collected(scenario)
     return longest_ms

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,28 +19,11 @@ from spark_kafkalite.registry.placement import MAX_PARTITIONS
 from spark_kafkalite.registry.store import MAX_DATA_BYTES, MAX_MULTI_OPERATIONS, Create, Delete
 from spark_kafkalite.registry.watcher import PUBLISH_AT_MOST, ClusterWatcher
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
+from tests.unit.turns import Turns
 
 TIMEOUT_S = 60
 # Processor time of the loop's thread from one look at its sockets to the next.
 LONGEST_TURN_MS = 100
-
-
-class Turns:
-    """The longest turn of a loop."""
-
-    def __init__(self, loop: Any) -> None:
-        self.longest_ms = 0.0
-        select = loop._selector.select
-        began_s = time.thread_time()
-
-        def measured(timeout: float | None = None) -> Any:
-            nonlocal began_s
-            self.longest_ms = max(self.longest_ms, 1000 * (time.thread_time() - began_s))
-            events = select(timeout)
-            began_s = time.thread_time()
-            return events
-
-        loop._selector.select = measured
 
 
 class Member:
