@@ -134,13 +134,16 @@ class LocalLog:
         max_timestamp: int,
         ahead: WriteAhead | None = None,
     ) -> None:
-        self._append_position = -1
-        if ahead is None:
-            self._maybe_roll(len(batch), base_offset, last_offset, max_timestamp)
         active = self.segments.active
+        config = self.config
+        self._append_position = -1
+        if ahead is None and active.must_roll(len(batch), last_offset, max_timestamp, config, self._clock):
+            # A gap that the leader's compaction has made stays within a segment, where a recovery takes it for one.
+            self.roll(base_offset if last_offset - self.log_end_offset > MAX_INT32 else None)
+            active = self.segments.active
         self._append_position = position = active.size_bytes
         try:
-            active.append(batch, last_offset, max_timestamp, self.config.index_interval_bytes)
+            active.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
         except OSError as error:
             raise self._failed("append to", error, len(batch)) from error
         self._reader.remember(base_offset, position)
@@ -149,13 +152,11 @@ class LocalLog:
             self._dirty_since_s = self._clock.monotonic_s()
             self._on_dirty(self)
 
-    def _maybe_roll(self, size: int, base_offset: int, last_offset: int, max_timestamp: int) -> None:
-        """Begin a new segment if the batch that comes next belongs into one."""
-        if self.segments.active.must_roll(size, last_offset, max_timestamp, self.config, self._clock):
-            # A gap that the leader's compaction has made stays within a segment, where a recovery takes it for one.
-            self.roll(base_offset if last_offset - self.log_end_offset > MAX_INT32 else None)
-
-    def _write_ahead(self, batch: bytearray | memoryview, append_time_ms: int) -> WriteAhead:
+    def _write_ahead(
+        self, batch: bytearray | memoryview, last_offset: int, max_timestamp: int, append_time_ms: int
+    ) -> WriteAhead:
+        if self.segments.active.must_roll(len(batch), last_offset, max_timestamp, self.config, self._clock):
+            self.roll()
         try:
             return self.segments.active.write_ahead(batch, append_time_ms)
         except OSError as error:

@@ -315,9 +315,8 @@ class PartitionLog(LocalLog):
         self._take_room(len(batch))
         append_time_ms = self._append_time_ms()
         max_timestamp = append_time_ms if append_time_ms >= 0 else header.max_timestamp
-        base_offset = self.log_end_offset
-        self._maybe_roll(len(batch), base_offset, base_offset + header.last_offset_delta, max_timestamp)
-        return self._write_ahead(batch, append_time_ms)
+        last_offset = self.log_end_offset + header.last_offset_delta
+        return self._write_ahead(batch, last_offset, max_timestamp, append_time_ms)
 
     def _take_room(self, size: int) -> None:
         """Raise unless a batch of this size fits a segment, and the disk."""
