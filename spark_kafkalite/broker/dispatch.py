@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 from spark_kafkalite.broker.connection import Connection, ResponseSlot
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.outbox import Response, as_response
+from spark_kafkalite.broker.request_memory import KeptMemory
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.codec import (
@@ -68,7 +69,7 @@ class Request:
     """What a handler may want to know about the request it serves, beside its body."""
 
     __slots__ = (
-        "_give_back",
+        "_kept",
         "api_key",
         "api_version",
         "client_id",
@@ -90,7 +91,7 @@ class Request:
         self.slot: ResponseSlot | None = None
         # Whether somebody else than the dispatcher puts it there.
         self.deferred = False
-        self._give_back: Callable[[], None] | None = None
+        self._kept: KeptMemory | None = None
 
     @property
     def client_host(self) -> str:
@@ -110,14 +111,25 @@ class Request:
 
     def keep(self, frame: memoryview) -> memoryview:
         """Return the request's bytes in memory that stays as it is until the work on the request is done."""
-        kept, self._give_back = self.connection.keep(frame)
+        kept, give_back = self.connection.keep(frame)
+        self._kept = KeptMemory(give_back)
         return kept
 
+    def keep_part(self, part: memoryview) -> tuple[memoryview, Callable[[], None]]:
+        """Return a part of the request's bytes in memory that stays as it is until the function beside it is called.
+
+        That is the part itself where the request's bytes are kept, else a copy.
+        """
+        if self._kept is None:
+            return self.connection.keep(part)
+        self._kept.hold()
+        return part, self._kept.release
+
     def work_done(self) -> None:
-        """Give back what was kept."""
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back()
+        """Let go of what was kept."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.release()
 
     def on_abandon(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called if the connection closes before the answer, at once if it has already.
