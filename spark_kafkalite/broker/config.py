@@ -72,6 +72,13 @@ BROKER_SETTINGS = SettingGroup(
             synonyms=("log.dir",),
         ),
         Setting(
+            "log.dirs.lost",
+            "list",
+            (),
+            "Ids (directory.id in meta.properties, said at a start) of log directories that are lost for good. The "
+            "others forget them: partitions that lay there begin anew. Needed for one start.",
+        ),
+        Setting(
             "registry.dir",
             "string",
             None,

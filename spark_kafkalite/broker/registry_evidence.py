@@ -19,7 +19,7 @@ topics; others are not taken for leftovers, but stop the start: they may be anot
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from spark_kafkalite.log.checkpoint import (
 )
 from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.loading import topic_partition_of
+from spark_kafkalite.log.siblings import how_to_go_on
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster_state import ClusterState
 from spark_kafkalite.registry.database import DATABASE_NAME
@@ -61,9 +62,13 @@ class DirectoryEvidence(NamedTuple):
 class RegistryEvidence:
     """The log directories of one broker as they were before its start, and the notes that it leaves there."""
 
-    def __init__(self, fs: Fs, log_dirs: Iterable[str], registry_dir: Path) -> None:
-        """Look at the directories; one that cannot be read, or does not exist, shows nothing."""
+    def __init__(
+        self, fs: Fs, log_dirs: Iterable[str], registry_dir: Path, missing: Mapping[str, str] | None = None
+    ) -> None:
+        """Look at the directories; one that cannot be read, or does not exist, shows nothing. ``missing``: by id, where
+        directories were that the others know (``log.siblings``)."""
         self._fs = fs
+        self._missing = missing or {}
         self._registry_dir = registry_dir
         self._noted = 0
         self.directories = [found for path in log_dirs if (found := _look(fs, path)) is not None]
@@ -84,10 +89,19 @@ class RegistryEvidence:
         return max((each.zxid for each in self.directories), default=0)
 
     def check_file(self) -> None:
-        """Raise RegistryLost when logs were found and the registry's file is missing or empty. Makes nothing."""
+        """Raise RegistryLost when the registry's file is missing or empty, and logs were found or its own log directory
+        is missing. Makes nothing."""
         path = self._registry_dir / DATABASE_NAME
         wal = path.with_name(f"{DATABASE_NAME}-wal")
-        if not self.logs or (path.exists() and (path.stat().st_size or wal.exists())):
+        if path.exists() and (path.stat().st_size or wal.exists()):
+            return
+        for directory_id, was_at in self._missing.items():
+            if Path(was_at) in self._registry_dir.parents:
+                raise RegistryLost(
+                    f"the registry {self._registry_dir} lies in the log directory {was_at}, which is missing: "
+                    f"{how_to_go_on(directory_id)}"
+                )
+        if not self.logs:
             return
         above = (self._registry_dir, *self._registry_dir.absolute().parents)
         if not next(each for each in above if each.exists()).is_dir():

@@ -180,6 +180,7 @@ class Broker:
             reserve_bytes=config["log.dir.reserve.bytes"],
             open_files=descriptors.kept_open,
             log_limit=LogLimit(descriptors.most_partitions, descriptors.why_log_stays_closed),
+            lost_directories=config["log.dirs.lost"],
             topic_id_of=lambda name: topic.topic_id if (topic := watcher.state.topics.get(name)) is not None else None,
         )
         logs.open()
@@ -188,7 +189,7 @@ class Broker:
         loaded = False
         self._undo.callback(lambda: None if loaded else logs.abandon())
 
-        evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir)
+        evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir, logs.directories.missing)
         store = self._open_registry(loop, logs, evidence, descriptors)
         watcher = ClusterWatcher(store, slices=slices)
         controller = Controller(

@@ -10,7 +10,7 @@ All are text, in Kafka's formats:
   lines ``end_offset base_offset log_bytes index_bytes time_index_bytes source,source,...``, a segment each;
 * ``registry-zxid-checkpoint`` of a log directory: the same head, then the number of a transaction of the registry;
 * ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe base64>``;
-* ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``.
+* ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``, and more (``siblings``).
 
 Each is written to ``.tmp``, synced, renamed over the old one, and the directory is synced, so a crash leaves the old
 file or the new one. A file that does not read as above is :class:`CheckpointError`: it was not left by a crash.
@@ -214,6 +214,7 @@ def read_meta(fs: Fs, path: str) -> dict[str, str] | None:
     return properties
 
 
-def write_meta(fs: Fs, path: str, broker_id: int, cluster_id: str) -> None:
+def write_meta(fs: Fs, path: str, properties: Mapping[str, str]) -> None:
     """Replace a ``meta.properties`` file."""
-    replace_file(fs, path, f"version=0\nbroker.id={broker_id}\ncluster.id={cluster_id}\n".encode())
+    lines = {"version": "0", **properties}
+    replace_file(fs, path, "".join(f"{name}={value}\n" for name, value in lines.items()).encode())

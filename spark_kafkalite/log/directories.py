@@ -3,25 +3,51 @@
 A directory that cannot be made, locked or read is offline, and the broker works with the others; when none is left it
 cannot start. One that another process holds, or that belongs to another broker or cluster, or to Apache Kafka with its
 own metadata (KRaft), is a mistake in the settings and always an error.
+
+A directory that the others know (``siblings``) and that comes up empty is offline too, so that nothing is written where
+its disk belongs; one that is not named any more is missing. What has no log anywhere may lie in one of these.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError
 from spark_kafkalite.log.checkpoint import LOCK_FILE, META_FILE, CheckpointError, read_meta, write_meta
 from spark_kafkalite.log.disk import LogDirectory
 from spark_kafkalite.log.fs import Fs, Lock
+from spark_kafkalite.log.siblings import (
+    DIRECTORIES,
+    DIRECTORY_ID,
+    directories_text,
+    find_siblings,
+    how_to_go_on,
+    new_directory_id,
+)
+
+logger = logging.getLogger(__name__)
 
 
 class LogDirectories:
     """All of ``log.dirs``, by path."""
 
-    def __init__(self, fs: Fs, paths: Iterable[str], *, min_free_bytes: int = 0, reserve_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        fs: Fs,
+        paths: Iterable[str],
+        *,
+        min_free_bytes: int = 0,
+        reserve_bytes: int = 0,
+        lost: Collection[str] = (),
+    ) -> None:
+        """``lost``: the ids of directories that are not to be missed any more."""
         self._fs = fs
+        self._lost = lost
+        # Directories that the others know and that are not there, or empty, by id: where they were. Known after open.
+        self.missing: Mapping[str, str] = {}
         self._by_path = {
             path: LogDirectory(fs, path, min_free_bytes=min_free_bytes, reserve_bytes=reserve_bytes) for path in paths
         }
@@ -49,7 +75,10 @@ class LogDirectories:
 
     def open(self) -> None:
         """Make and lock the directories. ConfigError when one is in use or Apache Kafka's, or none can be used."""
+        self._miss_siblings()
         for directory in self:
+            if directory.offline is not None:
+                continue
             try:
                 self._make(directory.path)
                 lock = self._fs.lock(f"{directory.path}/{LOCK_FILE}")
@@ -79,6 +108,28 @@ class LogDirectories:
         except KafkaStorageError as error:
             raise ConfigError(str(error)) from error
 
+    def _miss_siblings(self) -> None:
+        """Find out which directories are missing, and say so; those that came up empty are not used."""
+        self.missing = find_siblings(self._fs, self._by_path, self._lost).missing
+        for directory_id, path in self.missing.items():
+            directory = self._by_path.get(path)
+            if directory is not None and self._holds_nothing(path):
+                directory.take_offline(
+                    f"it is empty, and the other directories know it as {directory_id}; {how_to_go_on(directory_id)}"
+                )
+                continue
+            logger.error(
+                "log directory %s (%s %s) is missing: the other directories know it, and none of log.dirs is it; "
+                "partitions that have no log elsewhere are not served; %s",
+                path, DIRECTORY_ID, directory_id, how_to_go_on(directory_id),
+            )  # fmt: skip
+
+    def _holds_nothing(self, path: str) -> bool:
+        try:
+            return not self._fs.exists(path) or not self._fs.exists(f"{path}/{META_FILE}")
+        except OSError:
+            return False  # making or locking it says what is wrong
+
     def _is_of_kraft(self, directory: str) -> bool:
         """Return whether an Apache Kafka node that keeps its own metadata wrote here; nothing has been changed yet."""
         try:
@@ -99,26 +150,40 @@ class LogDirectories:
             self._fs.sync_directory(made.rpartition("/")[0] or ("/" if made.startswith("/") else "."))
 
     def claim(self, broker_id: int, cluster_id: str) -> None:
-        """Check that the directories are this broker's and cluster's; write ``meta.properties`` where it is missing.
+        """Check that the directories are this broker's and cluster's, give each an id, and have them know each other.
 
         ConfigError for another broker's, InconsistentClusterId for another cluster's.
         """
+        known = find_siblings(self._fs, self._by_path).present | dict(self.missing)
+        ids = {path: directory_id for directory_id, path in known.items() if directory_id not in self.missing}
+        # No directory may name one whose own file does not say its id yet: after a crash that one would be missed.
         for directory in self.online:
-            try:
-                self._claim_one(directory, broker_id, cluster_id)
-            except OSError as error:
-                directory.take_offline(f"{META_FILE}: {error.strerror or error}")
+            directory_id = ids.setdefault(directory.path, new_directory_id())
+            self._claim_one(
+                directory, {"broker.id": str(broker_id), "cluster.id": cluster_id, DIRECTORY_ID: directory_id}
+            )
+        known |= {ids[each.path]: each.path for each in self.online}
+        if len(known) > 1 or self._lost:
+            for directory in self.online:
+                self._claim_one(directory, {DIRECTORIES: directories_text(known)})
         self.check_any_online()
 
-    def _claim_one(self, directory: LogDirectory, broker_id: int, cluster_id: str) -> None:
+    def _claim_one(self, directory: LogDirectory, properties: Mapping[str, str]) -> None:
+        """Have a directory's ``meta.properties`` say this besides what it says, if nothing is against it."""
         path = f"{directory.path}/{META_FILE}"
         try:
-            meta = read_meta(self._fs, path)
+            meta = read_meta(self._fs, path) or {}
+            if "broker.id" in properties:
+                self._check_owner(directory, meta, int(properties["broker.id"]), properties["cluster.id"])
+            wanted = {**meta, **properties}
+            if wanted != meta:
+                directory.persist(lambda: write_meta(self._fs, path, wanted))
         except CheckpointError as error:
             raise ConfigError(str(error)) from error
-        if meta is None:
-            directory.persist(lambda: write_meta(self._fs, path, broker_id, cluster_id))
-            return
+        except OSError as error:
+            directory.take_offline(f"{META_FILE}: {error.strerror or error}")
+
+    def _check_owner(self, directory: LogDirectory, meta: Mapping[str, str], broker_id: int, cluster_id: str) -> None:
         found = meta.get("broker.id", str(broker_id))
         if found != str(broker_id):
             raise ConfigError(

@@ -3,7 +3,7 @@
 A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
 
     .lock                              held (flock) while a broker uses the directory
-    meta.properties                    whose directory this is
+    meta.properties                    whose directory this is, and which others there are (``siblings``)
     .kafka_cleanshutdown               written last by an orderly stop; read and deleted before anything is loaded
     cleaner-offset-checkpoint          up to where each log has been compacted
     recovery-point-offset-checkpoint   from where each log must be scanned after a crash
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 
 from spark_kafkalite.clock import Clock
@@ -59,6 +59,7 @@ from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
+from spark_kafkalite.log.siblings import how_to_go_on
 from spark_kafkalite.log.swap import Swap, forget_swap
 from spark_kafkalite.log.unopened import LogLimit, Unopened
 from spark_kafkalite.model import TopicPartition, topic_name_problem
@@ -88,15 +89,19 @@ class LogManager:
         reserve_bytes: int = 0,
         topic_id_of: Callable[[str], bytes | None] | None = None,
         log_limit: LogLimit | None = None,
+        lost_directories: Collection[str] = (),
     ) -> None:
         """``config_of`` gives a topic's configuration: its overrides over the broker's defaults. ``min_free_bytes`` and
         ``reserve_bytes`` as ``disk.LogDirectory`` takes them. ``topic_id_of`` gives the id of a topic that exists;
-        ``log_limit`` says how many logs may be open."""
+        ``log_limit`` says how many logs may be open; ``lost_directories`` as ``directories.LogDirectories`` takes them.
+        """
         self.fs = fs
         self.log_dirs = [directory.rstrip("/") or "/" for directory in log_dirs]
         if not self.log_dirs:
             raise ConfigError("log.dirs is empty: name at least one directory")
-        self.directories = LogDirectories(fs, self.log_dirs, min_free_bytes=min_free_bytes, reserve_bytes=reserve_bytes)
+        self.directories = LogDirectories(
+            fs, self.log_dirs, min_free_bytes=min_free_bytes, reserve_bytes=reserve_bytes, lost=lost_directories
+        )
         self.logs: dict[TopicPartition, PartitionLog] = {}
         # Called with its path when a directory goes offline after the start.
         self.on_offline: Callable[[str], None] = lambda path: None
@@ -283,13 +288,14 @@ class LogManager:
         return topic_partition in self.logs or topic_partition in self._unopened
 
     def check_all_online(self, topic_partition: TopicPartition) -> None:
-        """Raise KafkaStorageError if a directory is offline, in which the log of this partition may lie."""
-        offline = [directory for directory in self.directories if directory.offline is not None]
-        if offline:
+        """Raise KafkaStorageError if a directory is offline or missing, in which the log of this partition may lie."""
+        away = {directory.path: "" for directory in self.directories if directory.offline is not None}
+        away |= {path: f" ({how_to_go_on(directory_id)})" for directory_id, path in self.directories.missing.items()}
+        if away:
             raise KafkaStorageError(
                 f"{topic_partition} has no log in the directories that can be read; it may lie in "
-                f"{', '.join(directory.path for directory in offline)}, which is offline: repair the disk and restart "
-                "the broker, or delete the topic"
+                f"{', '.join(path + remedy for path, remedy in away.items())}, which is offline: repair the disk and "
+                "restart the broker, or delete the topic"
             )
 
     def check_room(self) -> None:

@@ -51,7 +51,7 @@ def add_log(log_dir: Path, name: str, topic_id: bytes | None = ID, *, epoch: int
 def log_dir(tmp_path: Path) -> Path:
     path = tmp_path / "data"
     path.mkdir()
-    write_meta(FS, f"{path}/meta.properties", 3, CLUSTER)
+    write_meta(FS, f"{path}/meta.properties", {"broker.id": "3", "cluster.id": CLUSTER})
     return path
 
 
@@ -184,7 +184,7 @@ def test_what_would_name_a_topic_wrongly_is_refused(log_dir: Path, tmp_path: Pat
     add_log(other, "t-0")
     with pytest.raises(ConfigError, match="partition t-0 lies in"):
         planned(log_dir, other)
-    write_meta(FS, f"{other}/meta.properties", 3, "BBBBBBBBBBBBBBBBBBBBBA")
+    write_meta(FS, f"{other}/meta.properties", {"broker.id": "3", "cluster.id": "BBBBBBBBBBBBBBBBBBBBBA"})
     with pytest.raises(ConfigError, match=r"different values of cluster\.id"):
         planned(log_dir, other)
     add_log(tmp_path / "third", "t-2147483648")
@@ -193,7 +193,7 @@ def test_what_would_name_a_topic_wrongly_is_refused(log_dir: Path, tmp_path: Pat
     foreign = tmp_path / "foreign"
     registry_with(foreign, {znodes.CLUSTER_ID: znodes.encode_cluster_id("BBBBBBBBBBBBBBBBBBBBBA")})
     add_log(tmp_path / "fourth", "t-0")
-    write_meta(FS, f"{tmp_path}/fourth/meta.properties", 3, CLUSTER)
+    write_meta(FS, f"{tmp_path}/fourth/meta.properties", {"broker.id": "3", "cluster.id": CLUSTER})
     with pytest.raises(ConfigError, match="is that of cluster BBBB"):
         planned(tmp_path / "fourth", registry=foreign)
 

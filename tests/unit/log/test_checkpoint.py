@@ -69,7 +69,7 @@ def test_damaged_topic_id_is_an_error(fs: MemoryFs, text: str) -> None:
 
 
 def test_meta_properties(fs: MemoryFs) -> None:
-    checkpoint.write_meta(fs, "/data/m", 3, "abc")
+    checkpoint.write_meta(fs, "/data/m", {"broker.id": "3", "cluster.id": "abc"})
     assert checkpoint.read_meta(fs, "/data/m") == {"version": "0", "broker.id": "3", "cluster.id": "abc"}
     replace_file(fs, "/data/m", b"#comment\nversion=7\n")
     with pytest.raises(CheckpointError, match="version 7"):
