@@ -21,7 +21,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from spark_kafkalite.broker.registry_evidence import RegistryEvidence
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
 from spark_kafkalite.log.checkpoint import LOCK_FILE
 from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.siblings import DIRECTORY_ID, find_siblings
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, BrokerId, ControllerEpoch, LeaderEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.database import DATABASE_NAME, NodeDatabase
@@ -108,13 +109,24 @@ def locked(fs: Fs, log_dirs: Sequence[str], registry_dir: Path) -> Iterator[None
         yield
 
 
-def plan_rebuild(fs: Fs, log_dirs: Sequence[str], registry_dir: Path, broker_id: int | None = None) -> Plan:
+def plan_rebuild(
+    fs: Fs, log_dirs: Sequence[str], registry_dir: Path, broker_id: int | None = None, lost: Collection[str] = ()
+) -> Plan:
     """Read the logs, and what there is of the registry, and say what it should hold. Changes nothing.
 
     ``broker_id`` counts where no ``meta.properties`` names one. ConfigError when the directories contradict each other,
-    KafkaStorageError when one cannot be read: a topic that is left out here would be lost for good.
+    or know one that is not among them and whose id is not in ``lost``; KafkaStorageError when one cannot be read: a
+    topic that is left out here would be lost for good.
     """
     try:
+        missing = find_siblings(fs, log_dirs, lost).missing
+        if missing:
+            each = ", ".join(f"{path} ({DIRECTORY_ID} {directory_id})" for directory_id, path in missing.items())
+            raise ConfigError(
+                f"the log directories know others that are missing or empty: {each}; topics and partitions that lie "
+                "there would be left out: mount them and name all directories; if they are lost for good, say so with "
+                + " ".join(f"--lost {directory_id}" for directory_id in missing)
+            )
         survey = survey_log_dirs(fs, log_dirs)
         evidence = RegistryEvidence(fs, log_dirs, registry_dir)
     except OSError as error:

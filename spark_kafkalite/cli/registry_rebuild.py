@@ -25,10 +25,18 @@ Examples:
 @click.option("--config", "config_path", metavar="FILE", help="The broker's properties file: names the directories.")
 @click.option("--log-dirs", "log_dirs", metavar="DIR[,DIR]", help="All of the broker's log directories, instead.")
 @click.option("--registry-dir", metavar="DIR", help="The registry's; when not set, _registry in the first of them.")
+@click.option(
+    "--lost", multiple=True, metavar="ID", help="Do without a log directory that the others know, by its directory.id."
+)
 @click.option("--execute", is_flag=True, help="Write it. Without, only show what would be written.")
 @json_option
 def rebuild(
-    config_path: str | None, log_dirs: str | None, registry_dir: str | None, execute: bool, as_json: bool
+    config_path: str | None,
+    log_dirs: str | None,
+    registry_dir: str | None,
+    lost: tuple[str, ...],
+    execute: bool,
+    as_json: bool,
 ) -> None:
     """Make the lost or damaged registry of a broker again from its logs. The broker must be stopped.
 
@@ -51,6 +59,7 @@ def rebuild(
             config.registry_dir,
             config.broker_id,
         )
+        lost = (*lost, *config["log.dirs.lost"])
     else:
         directories = [each.strip() for each in (log_dirs or "").split(",") if each.strip()]
         if not directories:
@@ -60,7 +69,7 @@ def rebuild(
     registry = Path(registry_dir) if registry_dir else registry
     fs = OsFs()
     with locked(fs, directories, registry):
-        plan = plan_rebuild(fs, directories, registry, broker_id)
+        plan = plan_rebuild(fs, directories, registry, broker_id, lost)
         kept = write(plan) if execute and plan.is_needed else []
     if as_json:
         print_json({**plan_as_json(plan), "written": execute and plan.is_needed, "old_files": kept})

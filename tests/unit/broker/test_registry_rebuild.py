@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from spark_kafkalite.log.checkpoint import (
     write_registry_zxid,
     write_topic_id,
 )
+from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.log.siblings import find_siblings
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry import znodes
@@ -196,6 +199,23 @@ def test_what_would_name_a_topic_wrongly_is_refused(log_dir: Path, tmp_path: Pat
     write_meta(FS, f"{tmp_path}/fourth/meta.properties", {"broker.id": "3", "cluster.id": CLUSTER})
     with pytest.raises(ConfigError, match="is that of cluster BBBB"):
         planned(tmp_path / "fourth", registry=foreign)
+
+
+def test_a_log_directory_that_the_others_know_is_not_left_out(log_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    logs = LogDirectories(FS, [str(log_dir), str(other)])
+    logs.claim(3, CLUSTER)
+    add_log(other, "elsewhere-0")
+    assert {topic.name for topic in planned(log_dir, other).topics} >= {"elsewhere"}
+    (missing,) = find_siblings(FS, [str(log_dir)]).missing
+    shutil.rmtree(other)
+    other.mkdir()
+    for named in ([log_dir], [log_dir, other]):
+        with pytest.raises(ConfigError, match=f"missing or empty: {other} .directory.id {missing}.*--lost {missing}"):
+            planned(*named)
+    add_log(log_dir, "here-0")
+    assert plan_rebuild(FS, [str(log_dir)], log_dir / "_registry", lost=[missing]).topics
 
 
 def test_a_rebuild_that_was_interrupted_leaves_a_registry_that_is_refused(
