@@ -320,7 +320,14 @@ class Replicas:
                     topic_partition,
                     kept,
                 )
+            is_missed = log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition)
             log = self._logs.create(topic_partition, topic_id)
+            if is_missed and not log.log_end_offset:
+                logger.error(
+                    "%s has no log in any log directory, though it has been led before: whatever it held is lost, and "
+                    "it begins at offset 0 anew",
+                    topic_partition,
+                )
         except (KafkaStorageError, ConfigError) as error:
             failure = error if isinstance(error, KafkaStorageError) else KafkaStorageError(str(error))
             if topic_partition not in self._failed:

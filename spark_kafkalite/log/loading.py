@@ -57,6 +57,7 @@ class FoundLog(NamedTuple):
     recovery_point: int
     log_start_offset: int
     cleaned_until_offset: int
+    high_watermark: int
     # The segments that a clean stop has left, None when nobody knows.
     stopped_with: SegmentSizes | None = None
 
@@ -95,6 +96,7 @@ def survey(fs: Fs, log_dir: str) -> Survey:
     recovery_points = _read_checkpoint(fs, log_dir, RECOVERY_POINT_FILE)
     start_offsets = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE)
     cleaned = _read_checkpoint(fs, log_dir, CLEANER_OFFSET_FILE)
+    high_watermarks = _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE)
     logs = [
         FoundLog(
             key,
@@ -104,19 +106,37 @@ def survey(fs: Fs, log_dir: str) -> Survey:
             recovery_points.get(key, 0),
             start_offsets.get(key, 0),
             cleaned.get(key, 0),
+            high_watermarks.get(key, 0),
             stopped_with.get(name),
         )
         for name, key in keys.items()
     ]
     # A name that was taken out of use may still be in the checkpoints.
     out_of_use = {name.rpartition(".")[0] for name in directories if name.endswith(_OUT_OF_USE_SUFFIXES)}
+    # Of a log that is gone with its directory every file may say how far it had come.
+    ends = [
+        recovery_points,
+        high_watermarks,
+        {
+            key: _known_end(sizes)
+            for name, sizes in stopped_with.items()
+            if (key := topic_partition_of(name)) is not None
+        },
+    ]
+    gone = {key for each in ends for key in each if str(key) not in keys and str(key) not in out_of_use}
     vanished = {
-        key: (start_offsets.get(key, 0), end)
-        for key, end in recovery_points.items()
-        if str(key) not in keys and str(key) not in out_of_use and end > start_offsets.get(key, 0)
+        key: (start, end)
+        for key in gone
+        if (end := max(each.get(key, 0) for each in ends)) > (start := start_offsets.get(key, 0))
     }
     deleted = [f"{log_dir}/{name}" for name in directories if name.endswith(_DELETED_SUFFIX)]
-    return Survey(clean, logs, _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE), vanished, deleted)
+    return Survey(clean, logs, high_watermarks, vanished, deleted)
+
+
+def _known_end(sizes: SegmentSizes) -> int:
+    """Return an offset up to which the log of these segments had come at least."""
+    last = max(sizes, default=0)
+    return last + 1 if sizes.get(last) else last
 
 
 def report_vanished(log_dir: str, topic_partition: TopicPartition, start_offset: int, end_offset: int) -> None:

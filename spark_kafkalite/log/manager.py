@@ -237,6 +237,7 @@ class LogManager:
                 recovery_point=found.recovery_point,
                 log_start_offset=found.log_start_offset,
                 cleaned_until_offset=found.cleaned_until_offset,
+                high_watermark=found.high_watermark,
                 on_dirty=self.dirty.add,
                 on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(found.log_dir),
                 on_truncated=self.log_starts.truncated,

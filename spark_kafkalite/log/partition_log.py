@@ -134,6 +134,7 @@ class PartitionLog(LocalLog):
         recovery_point: int = 0,
         log_start_offset: int = 0,
         cleaned_until_offset: int = 0,
+        high_watermark: int = 0,
         on_dirty: Callable[[PartitionLog], None] | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
         on_truncated: Callable[[PartitionLog], None] | None = None,
@@ -146,7 +147,7 @@ class PartitionLog(LocalLog):
         """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails, LogRefused
         when the files are not what they look like.
 
-        After a clean stop the log goes on where it had ended, the recovery point, even if its last records are gone.
+        The log goes on where it had ended, as far as that is known, even if its last records are gone.
         """
         loaded = load_log(
             files,
@@ -156,6 +157,7 @@ class PartitionLog(LocalLog):
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             cleaned_until_offset=cleaned_until_offset,
+            high_watermark=high_watermark,
             now_ms=clock.wall_ms(),
             sync=sync,
             on_bytes=on_bytes,
@@ -181,10 +183,9 @@ class PartitionLog(LocalLog):
             disk,
         )
         log._holes = loaded.holes
-        if clean:
-            # What fails is said by ``failure``, and met by the first append.
-            with contextlib.suppress(KafkaStorageError):
-                log._check_end(loaded)
+        # What fails is said by ``failure``, and met by the first append.
+        with contextlib.suppress(KafkaStorageError):
+            log._check_end(loaded)
         report_holes(directory, log._holes)
         log._holes = ()
         return log
@@ -192,13 +193,18 @@ class PartitionLog(LocalLog):
     def _check_end(self, loaded: LoadedLog) -> None:
         if loaded.end_is_suspect and self.segments.active.unread_until_offset >= 0:
             self._make_ready()
-        elif self.log_end_offset < loaded.stopped_at:
+        elif self.log_end_offset < loaded.given_until:
             reason = "the last segment has lost its end" if loaded.found_segments else "all segments are missing"
-            self._go_on_at_end(loaded.stopped_at, reason)
+            try:
+                self._go_on_at_end(loaded.given_until, reason)
+            except KafkaStorageError as error:
+                # No offset may be given below.
+                self.fail(str(error))
+                raise
 
-    def _go_on_at_end(self, stopped_at: int, reason: str) -> None:
-        self._go_on_at(stopped_at, reason)
-        self.producers.map_end_offset = stopped_at
+    def _go_on_at_end(self, end_offset: int, reason: str) -> None:
+        self._go_on_at(end_offset, reason)
+        self.producers.map_end_offset = end_offset
         self.log_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
 
     @classmethod

@@ -62,10 +62,11 @@ class LoadedLog(NamedTuple):
     recovered_segments: int = 0
     cut_bytes: int = 0
     cleaned_until_offset: int = 0
-    # What is missing, but at the end after a clean stop.
+    # What is missing, but at the end.
     holes: Sequence[Hole] = ()
-    # Where a clean stop has ended the log, as far as that is certain; else 0.
-    stopped_at: int = 0
+    # Up to where offsets have been given, as far as that is certain; else 0. Beyond the log end: what lies between is
+    # lost, and the log goes on there.
+    given_until: int = 0
     # Whether the directory held any segment, and whether the last one is shorter than a clean stop has left it.
     found_segments: bool = True
     end_is_suspect: bool = False
@@ -83,6 +84,7 @@ def load_log(
     log_start_offset: int,
     now_ms: int,
     cleaned_until_offset: int = 0,
+    high_watermark: int = 0,
     sync: bool = True,
     on_bytes: OnBytes | None = None,
     stopped_with: SegmentSizes | None = None,
@@ -90,13 +92,13 @@ def load_log(
 ) -> LoadedLog:
     """Open the log in ``directory``, recovering it unless ``clean``.
 
-    ``recovery_point``, ``log_start_offset`` and ``cleaned_until_offset`` are the checkpoints' values, 0 when they have
-    none. ``on_bytes`` is told of what is scanned. With ``sync`` what was recovered is on the disk when this returns;
-    without, the caller sees to it before the recovery point is used. ``stopped_with``: the segments that a clean stop
-    has left, None when nobody knows. Raises OSError when the disk fails.
+    ``recovery_point``, ``log_start_offset``, ``cleaned_until_offset`` and ``high_watermark`` are what the checkpoints
+    say, 0 when they say nothing. ``on_bytes`` is told of what is scanned. With ``sync`` what was recovered is on the
+    disk when this returns; without, the caller sees to it before the recovery point is used. ``stopped_with``: the
+    segments that a clean stop has left, None when nobody knows. Raises OSError when the disk fails.
 
-    What is missing in the middle is in ``holes`` of the result. What is missing at the end of a log that was stopped
-    cleanly lies between its log end and ``stopped_at``, or is to be looked for: ``end_is_suspect``.
+    What is missing in the middle is in ``holes`` of the result. What is missing at the end lies between the log end and
+    ``given_until``, or is to be looked for: ``end_is_suspect``.
     """
     found = list_log_files(files.fs, directory)
     cleaned_until_offset = max(cleaned_until_offset, found.swapped_until_offset)
@@ -114,6 +116,7 @@ def load_log(
         log_start_offset=log_start_offset,
         now_ms=now_ms,
         cleaned_until_offset=cleaned_until_offset,
+        high_watermark=high_watermark,
         sync=sync,
         on_bytes=on_bytes,
         stopped_with=stopped_with if clean else None,
@@ -143,6 +146,7 @@ class _Loader:
         log_start_offset: int,
         now_ms: int,
         cleaned_until_offset: int,
+        high_watermark: int,
         sync: bool,
         on_bytes: OnBytes | None,
         stopped_with: SegmentSizes | None,
@@ -159,6 +163,7 @@ class _Loader:
         self._now_ms = now_ms
         self._gaps_until_offset = EVERYWHERE if config.is_compacted else cleaned_until_offset
         self._cleaned_until_offset = cleaned_until_offset
+        self._high_watermark = high_watermark
         self._sync = sync
         self._on_bytes = on_bytes
         self._stopped_with = stopped_with
@@ -166,6 +171,9 @@ class _Loader:
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
         self._epochs_lost = False
         self._new_snapshots: list[str] = []
+        # What the file of epochs says: where the log began, if that is known, and where its last epoch did.
+        self._first_known = EVERYWHERE
+        self._last_epoch_start = 0
 
     def load(self) -> LoadedLog:
         """Choose what the files need, and do it."""
@@ -174,17 +182,31 @@ class _Loader:
         if self._stopped_with:
             holes, end_is_suspect = compare(self._found.logs, self._stopped_with, self._log_start_offset, self._sealed)
         loaded = self._load()
-        if not self._stopped_with and not self._config.is_compacted:
-            holes = gaps(loaded.segments, max(self._cleaned_until_offset, self._log_start_offset))
-        # A damaged checkpoint must not make a hole: the newest snapshot, or the file's size, says the same.
-        is_certain = end_is_suspect or self._recovery_point == max(self._found.snapshots, default=-1)
-        stopped_at = self._recovery_point if self._clean and (is_certain or not self._bases) else 0
-        return loaded._replace(holes=holes, end_is_suspect=end_is_suspect, stopped_at=stopped_at)
+        if not self._stopped_with:
+            if not self._config.is_compacted:
+                holes = gaps(loaded.segments, max(self._cleaned_until_offset, self._log_start_offset))
+            if self._first_known < loaded.segments.first.base_offset:
+                reason = "the segments before the first one are missing"
+                holes.insert(0, Hole(self._first_known, loaded.segments.first.base_offset, reason))
+        return loaded._replace(
+            holes=holes, end_is_suspect=end_is_suspect, given_until=self._given_until(end_is_suspect)
+        )
+
+    def _given_until(self, end_is_suspect: bool) -> int:
+        """Return up to where offsets have been given, as far as the files beside the segments prove it."""
+        point, snapshot = self._recovery_point, max(self._found.snapshots, default=-1)
+        if self._clean:
+            # A damaged checkpoint must not make a hole: the newest snapshot, or the last file's size, says the same.
+            return point if end_is_suspect or point == snapshot or not self._bases else 0
+        if not self._bases:
+            return max(point, self._cleaned_until_offset, self._high_watermark, snapshot, self._last_epoch_start)
+        # Nor after a crash: another file has to have come as far.
+        return point if point <= max(self._high_watermark, snapshot) else 0
 
     def _load(self) -> LoadedLog:
+        self._load_epochs()
         if not self._bases:
             return self._begin()
-        self._load_epochs()
         first_unsound = self._first_to_scan()
         if first_unsound == len(self._bases):
             try:
@@ -211,6 +233,14 @@ class _Loader:
         except CheckpointError as error:
             logger.warning("%s; reading the leader epochs from the log", error)
             self._epochs, self._epochs_lost = LeaderEpochs(self._files.fs, path), True
+        starts = [start for _, start in self._epochs.entries]
+        self._last_epoch_start = max(starts, default=0)
+        if not self._bases:
+            # What is left of them belongs to what is gone.
+            self._epochs = LeaderEpochs(self._files.fs, path)
+            return
+        if starts and not self._clean:
+            self._first_known = max(starts[0], self._log_start_offset)
         # The file may be older than the log start.
         self._epochs.truncate_from_start(max(self._log_start_offset, self._bases[0]), write=False)
 
@@ -385,14 +415,6 @@ class _Loader:
         end = scan.next_offset
         name = self._directory.rpartition("/")[2]
         logger.warning("%s: %s: %s; the log ends at offset %d", name, segment.log_path, reason, end)
-        if end < self._recovery_point:
-            logger.error(
-                "%s: %d offsets, %d to %d, were on the disk and are lost",
-                name,
-                self._recovery_point - end,
-                end,
-                self._recovery_point - 1,
-            )
 
     def _sync_recovered(self, recovered: list[ActiveSegment]) -> None:
         for segment in recovered:

@@ -222,6 +222,109 @@ def test_directory_that_has_vanished(
     assert lines(caplog) == []
 
 
+def crashed(fs: MemoryFs) -> None:
+    """Make the clean stop of ``stopped`` a crash, which knows its checkpoints."""
+    fs.unlink(MARKER)
+    high_watermarks = OffsetCheckpoint(fs, "/data/replication-offset-checkpoint")
+    high_watermarks.set({KEY: 10})
+    high_watermarks.write()
+
+
+def test_all_segments_are_gone_after_a_crash(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    crashed(stopped)
+    for base in range(0, 10, 2):
+        remove(stopped, base)
+    log = start().logs[KEY]
+    (line,) = lines(caplog)
+    assert "t-0: 10 offsets are missing in /data/t-0: 0 to 9 (all segments are missing)" in line
+    append(log)
+    assert (log.log_start_offset, log.log_end_offset, offsets(log)) == (10, 11, [10])
+    caplog.clear()
+    assert offsets(start().logs[KEY]) == [10]
+    assert lines(caplog) == []
+
+
+@pytest.mark.parametrize("file", ["recovery-point-offset-checkpoint", "t-0/00000000000000000010.snapshot"])
+def test_any_file_tells_where_a_log_without_segments_had_come_to(
+    start: Callable[..., LogManager], stopped: MemoryFs, file: str
+) -> None:
+    stopped.unlink(MARKER)
+    for name in ("recovery-point-offset-checkpoint", "t-0/00000000000000000010.snapshot"):
+        if name != file:
+            stopped.unlink(f"/data/{name}")
+    for base in range(0, 10, 2):
+        remove(stopped, base)
+    assert start().logs[KEY].log_end_offset == 10
+
+
+@pytest.mark.parametrize("gone", [1, 4])
+def test_first_segments_are_gone_after_a_crash(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture, gone: int
+) -> None:
+    crashed(stopped)
+    for number in range(gone):
+        remove(stopped, 2 * number)
+    log = start().logs[KEY]
+    (line,) = lines(caplog)
+    text = f"t-0: {2 * gone} offsets are missing in /data/t-0: 0 to {2 * gone - 1} (the segments before the first one"
+    assert text in line
+    assert offsets(log) == list(range(2 * gone, 10))
+    caplog.clear()
+    start()
+    assert lines(caplog) == []
+
+
+def test_end_that_is_gone_after_a_crash_is_not_given_again(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    crashed(stopped)
+    cut(stopped, 8, 131)
+    log = start().logs[KEY]
+    (line,) = lines(caplog)
+    assert "t-0: 1 offsets are missing in /data/t-0: 9 to 9 (the last segment has lost its end)" in line
+    append(log)
+    assert offsets(log) == [*range(9), 10]
+
+
+def test_records_that_were_deleted_are_not_missed_after_a_crash(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = start()
+    log = manager.logs[KEY]
+    job = manager.log_starts.promise({log: 5})
+    job.run()
+    assert not manager.log_starts.finish(job)
+    assert log.hidden_segments == 2
+    log.drop_hidden(2)
+    for path in list(stopped.files()):
+        if path.endswith(".deleted"):
+            stopped.unlink(path)
+    assert start().logs[KEY].log_start_offset == 5
+    assert lines(caplog) == []
+
+
+@pytest.mark.parametrize("file", ["recovery-point-offset-checkpoint", None])
+def test_directory_that_has_vanished_is_known_by_any_file(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture, file: str | None
+) -> None:
+    if file:
+        write_whole(stopped.open(f"/data/{file}"), bytes(100))
+    else:
+        crashed(stopped)
+    for path in list(stopped.files()):
+        if path.startswith("/data/t-0/"):
+            stopped.unlink(path)
+    stopped.remove_directory("/data/t-0")
+    manager = start()
+    (line,) = lines(caplog)
+    # The marker names the last segment and how long it was, not where it ended.
+    end = 9 if file else 10
+    assert f"{end} offsets are missing in /data/t-0: 0 to {end - 1} (the directory is missing)" in line
+    assert manager.create(KEY, ID).log_end_offset == end
+
+
 def test_directories_that_were_deleted_are_not_missed(
     start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture
 ) -> None:
