@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import ConfigError, KafkaliteError
+from spark_kafkalite.errors import ConfigError, KafkaliteError, KafkaStorageError
 from spark_kafkalite.log.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
@@ -173,6 +173,51 @@ def _is_of_older_topic(fs: Fs, found: FoundLog, topic_id_of: Callable[[str], byt
         return current is not None and read_topic_id(fs, f"{found.path}/{PARTITION_METADATA_FILE}") != current
     except CheckpointError:
         return False
+
+
+class Identities:
+    """Whose logs the directories hold, by their own word: asked before a log's files are measured or recovered by what
+    checkpoints say of the topic whose name the directory has."""
+
+    def __init__(
+        self, fs: Fs, found: Sequence[FoundLog], topic_id_of: Callable[[str], bytes | None] | None = None
+    ) -> None:
+        self._fs = fs
+        names = {each.key.topic for each in found} if topic_id_of is not None else set()
+        self._ids = {name: topic_id for name in names if (topic_id := topic_id_of(name)) is not None}  # type: ignore[misc]
+        self._names = {topic_id: name for name, topic_id in self._ids.items()}
+
+    def is_foreign(self, found: FoundLog) -> bool:
+        """Return whether a log is that of another topic than its directory's name says, an older one of the name or one
+        that exists. KafkaStorageError for the log of a topic that exists: names have been exchanged. OSError too."""
+        current = self._ids.get(found.key.topic)
+        if current is None:
+            return False
+        try:
+            said = read_topic_id(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")
+        except CheckpointError:
+            return False
+        if said is None or said == current:
+            return False
+        owner = self._names.get(said)
+        if owner is not None:
+            raise KafkaStorageError(
+                f"{found.path} holds a log of topic {owner}, by the topic id in its {PARTITION_METADATA_FILE}: give "
+                "the directory its name back while the broker is stopped"
+            )
+        return True
+
+    def set_aside(self, found: FoundLog) -> bool:
+        """Take the directory of a foreign log out of use, and keep it; return whether it was one. Raises as
+        ``is_foreign``, and OSError when the directory cannot be renamed."""
+        if not self.is_foreign(found):
+            return False
+        kept = name_out_of_use(found.path, "stray")
+        self._fs.rename(found.path, kept)
+        logger.warning(
+            "the log of %s is that of an older topic of the same name; its files are kept in %s", found.key, kept
+        )
+        return True
 
 
 def name_out_of_use(directory: str, suffix: str) -> str:

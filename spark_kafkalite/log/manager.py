@@ -48,6 +48,7 @@ from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
 from spark_kafkalite.log.holes import marker_text
 from spark_kafkalite.log.loading import (
     FoundLog,
+    Identities,
     Loading,
     name_out_of_use,
     report_vanished,
@@ -117,6 +118,7 @@ class LogManager:
         self._unopened = Unopened(log_limit)
         # Logs that the checkpoints name and whose directories are gone: the topic's id and where the log had ended.
         self._vanished: dict[TopicPartition, tuple[bytes | None, int]] = {}
+        self._identities = Identities(fs, ())
         self._deletions = Deletions(fs)
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
@@ -164,7 +166,8 @@ class LogManager:
             if self._topic_id_of is None or topic_id is not None:
                 report_vanished(vanished[key][0], key, *vanished[key][1:])
                 self._vanished[key] = topic_id, vanished[key][2]
-        found = self._unopened.within_limit(found)
+        self._identities = Identities(self.fs, found, self._topic_id_of)
+        found = self._unopened.within_limit([each for each in found if not self._is_set_aside(each)])
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.clean}
         sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
@@ -191,6 +194,18 @@ class LogManager:
         for log in self.logs.values():
             if log.disk.offline is not None:
                 log.fail(log.disk.offline)
+
+    def _is_set_aside(self, found: FoundLog) -> bool:
+        """Return whether a log is not to be opened because it is that of another topic."""
+        try:
+            if not self._identities.set_aside(found):
+                return False
+            self.checkpoints.forget(found.key)
+        except KafkaStorageError as error:
+            self._unopened.add(found, str(error))
+        except OSError:
+            return False  # opening it asks again, and sees what the disk says
+        return True
 
     def _end_swaps(self) -> None:
         """Say in the checkpoints how far interrupted cleanings, which loading has ended, have cleaned the logs."""
@@ -227,6 +242,8 @@ class LogManager:
             return
 
         def open_log() -> PartitionLog:
+            if self._identities.is_foreign(found):
+                raise LogRefused(f"{found.path} is the log of an older topic of the same name; it is set aside later")
             return PartitionLog.open(
                 self._files,
                 found.path,
@@ -252,7 +269,7 @@ class LogManager:
             # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
             self.logs[found.key] = disk.persist(open_log)
             self._unopened.discard(found.key)
-        except LogRefused as error:
+        except KafkaStorageError as error:
             self._unopened.add(found, str(error))
         except OSError as error:
             reason = f"cannot open the log {found.path}: {error.strerror or error}"

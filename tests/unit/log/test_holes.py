@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.fs import write_whole
 from spark_kafkalite.log.holes import marker_text, read_marker
@@ -323,6 +324,72 @@ def test_directory_that_has_vanished_is_known_by_any_file(
     end = 9 if file else 10
     assert f"{end} offsets are missing in /data/t-0: 0 to {end - 1} (the directory is missing)" in line
     assert manager.create(KEY, ID).log_end_offset == end
+
+
+def test_logs_whose_directories_were_exchanged_are_left_as_they_are(
+    clock: ManualClock, start: Callable[..., LogManager], fs: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = {"t": ID, "other": bytes(reversed(ID))}
+    manager = start()
+    for key, count in ((KEY, 4), (OTHER, 10)):
+        append(manager.create(key, ids[key.topic]), count)
+    manager.shutdown()
+
+    def rename(old: str, new: str) -> None:
+        fs.rename(f"/data/{old}", f"/data/{new}")
+
+    def exchange() -> None:
+        rename("t-0", "x")
+        rename("other-0", "t-0")
+        rename("x", "other-0")
+
+    def started() -> LogManager:
+        manager = LogManager(
+            fs, ["/data"], clock, config_of=lambda _: TopicConfig.from_properties(SETTINGS), topic_id_of=ids.get
+        )
+        manager.open()
+        manager.load()
+        return manager
+
+    before = {path: data for path, data in fs.files().items() if "-0/" in path}
+    exchange()
+    manager = started()
+    assert not manager.logs
+    remedy = "by the topic id in its partition.metadata: give the directory its name back while the broker is stopped"
+    assert [line.partition(" is not served: ")[2] for line in lines(caplog)] == [
+        f"/data/{directory} holds a log of topic {owner}, {remedy}"
+        for directory, owner in (("other-0", "t"), ("t-0", "other"))
+    ]
+    for key in (KEY, OTHER):
+        with pytest.raises(KafkaStorageError, match="holds a log of topic"):
+            manager.create(key, ids[key.topic])
+    manager.shutdown()
+    exchange()
+    assert {path: data for path, data in fs.files().items() if "-0/" in path} == before
+    manager = started()
+    assert [manager.logs[key].log_end_offset for key in (KEY, OTHER)] == [4, 10]
+    manager.abandon()
+
+
+def test_log_of_an_older_topic_is_kept_whole(
+    clock: ManualClock, stopped: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = sorted(len(data) for path, data in stopped.files().items() if path.startswith("/data/t-0/"))
+    marker = OffsetCheckpoint(stopped, "/data/log-start-offset-checkpoint")
+    # Of the newer topic, as far as anybody knows: it must not be measured by this.
+    marker.set({KEY: 6})
+    marker.write()
+    newer = bytes(reversed(ID))
+    config = TopicConfig.from_properties(SETTINGS)
+    manager = LogManager(stopped, ["/data"], clock, config_of=lambda _: config, topic_id_of={"t": newer}.get)
+    manager.open()
+    manager.load()
+    assert KEY not in manager.logs
+    (kept,) = [entry.name for entry in stopped.entries("/data") if entry.name.endswith("-stray")]
+    assert sorted(len(data) for path, data in stopped.files().items() if f"/{kept}/" in path) == sizes
+    assert kept in caplog.text and "older topic of the same name" in caplog.text
+    assert manager.create(KEY, newer).log_end_offset == 0
+    manager.abandon()
 
 
 def test_directories_that_were_deleted_are_not_missed(
