@@ -20,12 +20,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.fs import Fs, read_whole, replace_file
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records.layout import MAX_INT32, MAX_INT64
+
+logger = logging.getLogger(__name__)
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
@@ -85,15 +89,22 @@ def _write_lines(fs: Fs, path: str, lines: Iterable[str], *, sync: bool = True) 
 
 
 def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
-    """Return an offset checkpoint's entries; empty when the file is missing, or made and not written, as Kafka does."""
+    """Return an offset checkpoint's entries; empty when the file is missing, or made and not written, as Kafka does.
+
+    An entry that no log can have costs its partition alone: it is left out, and a line says so.
+    """
     offsets: dict[TopicPartition, int] = {}
     if fs.exists(path) and not _read(fs, path):
         return offsets
     for topic, partition, offset in _read_lines(fs, path, 3):
         try:
-            offsets[TopicPartition(topic, int(partition))] = int(offset)
+            key, number = TopicPartition(topic, int(partition)), int(offset)
         except ValueError:
             raise CheckpointError(f"{path}: {topic} {partition} {offset} is not an entry") from None
+        if 0 <= number < MAX_INT64 and 0 <= key.partition <= MAX_INT32:
+            offsets[key] = number
+        else:
+            logger.warning("%s: %s %s %s is no log's offset; going on without it", path, topic, partition, offset)
     return offsets
 
 

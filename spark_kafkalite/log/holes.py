@@ -172,7 +172,11 @@ def gap_before(segment: Segment, next_base_offset: int) -> Hole | None:
 def believed_start(
     files: OpenFiles, directory: str, found: SegmentSizes, snapshots: Sequence[int], log_start_offset: int
 ) -> int:
-    """Return the checkpoint's log start, or 0 when the log never came so far: after a clean stop that cannot be."""
+    """Return the checkpoint's log start, or the first segment's when the log never came so far.
+
+    No log start is written before the records below it are on the disk (``log_starts``), so only damage makes one that
+    nothing else has come up to.
+    """
     last = max(found, default=-1)
     if last < 0 or log_start_offset <= max(snapshots, default=0):
         return log_start_offset
@@ -191,4 +195,4 @@ def believed_start(
         first,
         end - 1,
     )
-    return 0
+    return first

@@ -191,7 +191,7 @@ class Identities:
         """Return whether a log is that of another topic than its directory's name says, an older one of the name or one
         that exists. KafkaStorageError for the log of a topic that exists: names have been exchanged. OSError too."""
         current = self._ids.get(found.key.topic)
-        if current is None:
+        if current is None or self._fs.is_link(found.path):
             return False
         try:
             said = read_topic_id(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")

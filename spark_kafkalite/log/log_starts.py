@@ -2,7 +2,8 @@
 
 Segments are removed, and records hidden, only after the checkpoint that says so is on the disk: a log start offset that
 anybody has seen never goes back, whatever crashes. So a move has three steps: it is *promised*, the checkpoint is
-written (in a thread: writing syncs), and then it is put into force.
+written (in a thread: writing syncs), and then it is put into force. The records below a start are on the disk before
+the checkpoint is: one that lies beyond all that is left of a log is then damage, and nothing is deleted for it.
 
 A truncation, of a follower whose leader's log is another, may take a log start back, or begin the log anew beyond it.
 Then the checkpoint follows before the truncation returns: what it said of the old log would hide, or at a start remove,
@@ -72,10 +73,17 @@ class LogStartCheckpoint(OffsetCheckpoint):
 class LogStartJob:
     """Log starts on their way: the checkpoints to write, and which logs move where."""
 
-    __slots__ = ("errors", "generations", "moves")
+    __slots__ = ("errors", "generations", "moves", "syncs")
 
     def __init__(self, moves: Mapping[LogStartCheckpoint, Mapping[PartitionLog, int]]) -> None:
         self.moves = moves
+        # What to sync before.
+        self.syncs = {
+            log: log.sync_job()
+            for starts in moves.values()
+            for log, offset in starts.items()
+            if offset > log.recovery_point and not log.closed and log.failure is None
+        }
         # Of each log, to see whether it has been truncated meanwhile.
         self.generations = {log: log.generation for starts in moves.values() for log in starts}
         # What could not be written, and why.
@@ -84,6 +92,13 @@ class LogStartJob:
     def run(self) -> None:
         """Write; may run in any thread. Never raises: ``errors`` is filled instead."""
         for checkpoint, moves in self.moves.items():
+            syncs = [self.syncs[log] for log in moves if log in self.syncs]
+            for sync in syncs:
+                sync.run()
+            failed = [sync.error for sync in syncs if sync.error is not None]
+            if failed:
+                self.errors[checkpoint] = failed[0]
+                continue
             try:
                 # On a full disk too: removing segments is what makes room there.
                 next(iter(moves)).disk.persist(checkpoint.write)
@@ -114,6 +129,10 @@ class LogStarts:
         Logs that have been removed, truncated or have failed meanwhile stay as they are.
         """
         failed: dict[PartitionLog, KafkaStorageError] = {}
+        for log, sync in job.syncs.items():
+            if sync.error is not None and not sync.can_be_repeated:
+                # As after a flush that failed: the next one would not see it.
+                log.fail(f"cannot flush {log.topic_partition}: {sync.error.strerror or sync.error}")
         for checkpoint, starts in job.moves.items():
             error = job.errors.get(checkpoint)
             for log, offset in starts.items():

@@ -103,7 +103,7 @@ def load_log(
     found = list_log_files(files.fs, directory)
     cleaned_until_offset = max(cleaned_until_offset, found.swapped_until_offset)
     found_segments = bool(found.logs)
-    if clean and log_start_offset > recovery_point:
+    if log_start_offset > max(recovery_point, high_watermark):
         log_start_offset = believed_start(files, directory, found.logs, found.snapshots, log_start_offset)
     drop_segments_below(files.fs, directory, found, log_start_offset)
     loader = _Loader(

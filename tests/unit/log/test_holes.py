@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import write_whole
+from spark_kafkalite.log.fs import replace_file, write_whole
 from spark_kafkalite.log.holes import marker_text, read_marker
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
@@ -417,15 +417,30 @@ def test_log_start_beyond_the_end(
     log = start().logs[KEY]
     (line,) = lines(caplog)
     assert "t-0: the log start offset in log-start-offset-checkpoint is 500, beyond the log end" in line
-    if clean:
-        # A log that was stopped at 10 never had a start of 500.
-        assert "10 offsets 0 to 9 stay" in line
-        assert offsets(log) == list(range(10))
-    else:
-        # A crash may have taken the end, and what was deleted must not come back.
-        assert "490 offsets 10 to 499 are gone" in line
-        assert (log.log_start_offset, log.log_end_offset) == (500, 500)
+    # A log that has come to 10 never had a start of 500.
+    assert "10 offsets 0 to 9 stay" in line
+    assert offsets(log) == list(range(10))
     append(log)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("start_offset", [10**30, 2**63 - 1, 2**63 - 2, 2**62, -5])
+def test_log_start_that_cannot_be_costs_nothing(
+    start: Callable[..., LogManager],
+    stopped: MemoryFs,
+    caplog: pytest.LogCaptureFixture,
+    clean: bool,
+    start_offset: int,
+) -> None:
+    replace_file(stopped, "/data/log-start-offset-checkpoint", f"0\n2\nt 0 {start_offset}\nother 0 1\n".encode())
+    if not clean:
+        stopped.unlink(MARKER)
+    manager = start()
+    assert str(start_offset) in caplog.text
+    append(manager.logs[KEY])
+    assert offsets(manager.logs[KEY]) == list(range(11))
+    assert offsets(manager.logs[OTHER]) == [1, 2], "another partition's entry counts as ever"
+    assert offsets(start().logs[KEY]) == list(range(11))
 
 
 def test_producers_are_known_behind_a_hole(start: Callable[..., LogManager], fs: MemoryFs) -> None:
