@@ -195,6 +195,7 @@ class PartitionLog(LocalLog):
             self._make_ready()
         elif self.log_end_offset < loaded.given_until:
             reason = "the last segment has lost its end" if loaded.found_segments else "all segments are missing"
+            reason = loaded.end_reason or reason
             try:
                 self._go_on_at_end(loaded.given_until, reason)
             except KafkaStorageError as error:

@@ -5,9 +5,10 @@ Where the log ends the checkpoint of recovery points says, if there is a snapsho
 stop takes it; without one the batches after the last index entry of the active segment are walked.
 
 After a crash everything from the recovery point on (the first offset that was not known to be on the disk) is scanned
-(see ``scan``). At the first batch that is not sound the file is cut and all later segments are removed: what comes
-after a hole was never acknowledged as flushed, and must not be read. Batches of the recovery point's own segment that
-lie below it are walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then all is
+(see ``scan``). At the first batch that is not sound the file is cut and all later segments leave the log: what comes
+after a hole was never acknowledged as flushed, and must not be read. Whole batches among it are kept beside the log
+(see ``torn``), and the offsets that they have are not given again. Batches of the recovery point's own segment that lie
+below it are walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then all is
 synced, and the recovery point is the end.
 
 A power cut may take whole batches from the end of a segment and leave the next segment's name, or more of it. Such a
@@ -46,6 +47,7 @@ from spark_kafkalite.log.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
 from spark_kafkalite.log.segment import Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.log.time_index import TimeIndex
+from spark_kafkalite.log.torn import Behind
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +69,8 @@ class LoadedLog(NamedTuple):
     # Up to where offsets have been given, as far as that is certain; else 0. Beyond the log end: what lies between is
     # lost, and the log goes on there.
     given_until: int = 0
+    # What is wrong with the end, when it is known.
+    end_reason: str = ""
     # Whether the directory held any segment, and whether the last one is shorter than a clean stop has left it.
     found_segments: bool = True
     end_is_suspect: bool = False
@@ -171,6 +175,8 @@ class _Loader:
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
         self._epochs_lost = False
         self._new_snapshots: list[str] = []
+        self._behind = Behind(files.fs, directory)
+        self._end_reason = ""
         # What the file of epochs says: where the log began, if that is known, and where its last epoch did.
         self._first_known = EVERYWHERE
         self._last_epoch_start = 0
@@ -188,8 +194,13 @@ class _Loader:
             if self._first_known < loaded.segments.first.base_offset:
                 reason = "the segments before the first one are missing"
                 holes.insert(0, Hole(self._first_known, loaded.segments.first.base_offset, reason))
+        given_until = max(self._given_until(end_is_suspect), self._behind.given_until)
+        if self._behind.kept:
+            self._end_reason += f"; what lies behind is kept in {self._behind}"
+            if given_until <= loaded.log_end_offset:
+                logger.error("%s: %s", self._directory.rpartition("/")[2], self._end_reason)
         return loaded._replace(
-            holes=holes, end_is_suspect=end_is_suspect, given_until=self._given_until(end_is_suspect)
+            holes=holes, end_is_suspect=end_is_suspect, given_until=given_until, end_reason=self._end_reason
         )
 
     def _given_until(self, end_is_suspect: bool) -> int:
@@ -266,6 +277,7 @@ class _Loader:
             trusted_until_offset=trusted_until_offset,
             gaps_until_offset=self._gaps_until_offset,
             on_bytes=self._on_bytes,
+            behind=self._behind,
         )
 
     # After a clean stop ---------------------------------------------------------------------------------------------
@@ -370,7 +382,8 @@ class _Loader:
                 reason = f"the next segment begins at {base}"
                 self._report_end(scan, recovered[-1], reason)
             if reason is not None:
-                segment.remove()
+                if not segment.size_bytes or not self._behind.set_aside(base, scan.next_offset):
+                    segment.remove()
                 continue
             if recovered:
                 # As a roll does, so that the next crash need not replay from further back.
@@ -415,6 +428,7 @@ class _Loader:
         end = scan.next_offset
         name = self._directory.rpartition("/")[2]
         logger.warning("%s: %s: %s; the log ends at offset %d", name, segment.log_path, reason, end)
+        self._end_reason = f"{segment.log_path.rpartition('/')[2]}: {reason}"
 
     def _sync_recovered(self, recovered: list[ActiveSegment]) -> None:
         for segment in recovered:

@@ -27,6 +27,7 @@ from spark_kafkalite.log.epochs import LeaderEpochs
 from spark_kafkalite.log.fs import File
 from spark_kafkalite.log.producer_state import ProducerState
 from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.log.torn import Behind
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import (
     CRC_POSITION,
@@ -59,7 +60,9 @@ class Scan:
         trusted_until_offset: int = 0,
         gaps_until_offset: int = 0,
         on_bytes: OnBytes | None = None,
+        behind: Behind | None = None,
     ) -> None:
+        """``behind`` keeps what is cut off."""
         self.epochs = epochs
         self.producers = producers
         self.trusted_until_offset = trusted_until_offset
@@ -70,6 +73,7 @@ class Scan:
         self._gaps_until_offset = gaps_until_offset
         self._now_ms = now_ms
         self._on_bytes = on_bytes
+        self._behind = behind
 
     def may_follow(self, base_offset: int) -> bool:
         """Return whether a segment may come next: not one that was truncated before the crash and came back, nor one
@@ -112,6 +116,8 @@ class Scan:
         self._report(segment, reported, file_size)
         if reason is not None:
             self.cut_bytes += file_size - position
+            if self._behind is not None:
+                self._behind.keep_end(segment.log_path, position, self.next_offset)
             segment.cut_back()
             reason = f"cut at position {position} ({file_size - position} bytes): {reason}"
         return reason

@@ -1,4 +1,4 @@
-"""What is cut off a log and kept: finding whole batches behind damage, and the files beside the segments.
+"""What is cut off a log and kept: whole batches behind damage, what they prove, and the files beside the segments.
 
 What is cut off a segment goes to ``NAME.log.torn`` beside it; a segment of which nothing can stay gets that suffix as a
 whole. Nobody reads these files but ``dump-log`` and people; they go with the log's directory. A name that is taken gets
@@ -8,6 +8,7 @@ a number behind it.
 from __future__ import annotations
 
 import mmap
+import re
 from typing import Final
 
 from spark_kafkalite.errors import CorruptMessage
@@ -18,7 +19,56 @@ from spark_kafkalite.records.layout import HEADER_BYTES, MAGIC_POSITION, BatchHe
 
 TORN_SUFFIX: Final = ".torn"
 _PIECE_BYTES: Final = 1 << 20
+_SHOWN: Final = 5
 _MAGIC: Final = b"\x02"
+_ANYTHING: Final = re.compile(rb"[^\0]")
+
+
+class Behind:
+    """What lies behind the place where a recovery ends a log: kept, unless it is nothing or the rest of one batch.
+
+    Whole batches prove that their offsets have been given, where those fit: what is missing before and between them may
+    have been in the bytes that are no batch, a byte or more a record. A stale batch from elsewhere does not fit.
+    """
+
+    def __init__(self, fs: Fs, directory: str) -> None:
+        self._fs = fs
+        self._directory = directory
+        # Up to where offsets are proven to have been given; 0 when nothing lay behind.
+        self.given_until = 0
+        # The names of the files that were kept.
+        self.kept: list[str] = []
+
+    def keep_end(self, path: str, position: int, next_offset: int) -> None:
+        """Keep the end of a segment that is going to be cut at ``position``, where ``next_offset`` was expected."""
+        if self._look(path, position, next_offset):
+            self.kept.append(keep_end(self._fs, path, position).rpartition("/")[2])
+
+    def set_aside(self, base_offset: int, next_offset: int) -> bool:
+        """Set a segment aside behind the log's end, ``next_offset``; False when there is nothing in it."""
+        path = f"{self._directory}/{base_offset:020d}{LOG_SUFFIX}"
+        self._look(path, 0, max(base_offset, next_offset))
+        with Mapped(self._fs.open(path)) as view:
+            if _ANYTHING.search(view) is None:
+                return False
+        self.kept.append(set_segment_aside(self._fs, self._directory, base_offset).rpartition("/")[2])
+        return True
+
+    def _look(self, path: str, position: int, next_offset: int) -> bool:
+        """Return whether there are whole batches from ``position`` on, and note what they prove."""
+        with Mapped(self._fs.open(path)) as view:
+            sound = sound_batches(view, position, next_offset)
+            other_bytes = len(view) - position - sum(header.size_bytes for header in sound)
+        if sound:
+            end = sound[-1].next_offset
+            missing = end - next_offset - sum(header.next_offset - header.base_offset for header in sound)
+            if missing <= other_bytes:
+                self.given_until = max(self.given_until, end)
+        return bool(sound)
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.kept[:_SHOWN])
+        return f"{shown} and {len(self.kept) - _SHOWN} more files" if len(self.kept) > _SHOWN else shown
 
 
 def keep_end(fs: Fs, path: str, position: int) -> str:

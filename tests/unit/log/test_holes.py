@@ -284,7 +284,7 @@ def test_end_that_is_gone_after_a_crash_is_not_given_again(
     cut(stopped, 8, 131)
     log = start().logs[KEY]
     (line,) = lines(caplog)
-    assert "t-0: 1 offsets are missing in /data/t-0: 9 to 9 (the last segment has lost its end)" in line
+    assert "t-0: 1 offsets are missing in /data/t-0: 9 to 9 (00000000000000000008.log: cut at position" in line
     append(log)
     assert offsets(log) == [*range(9), 10]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import random
 import struct
 from collections.abc import Callable
@@ -23,10 +24,10 @@ def append(log: PartitionLog, count: int = 1, *, epoch: int = 0, **batch: object
     return log.append_as_leader(data, header_of(data), epoch).base_offset
 
 
-def offsets(log: PartitionLog) -> list[int]:
+def offsets(log: PartitionLog, until: int | None = None) -> list[int]:
     found: list[int] = []
     offset = int(log.log_start_offset)
-    while (piece := log.read(offset, 1 << 20, log.log_end_offset)) is not None:
+    while (piece := log.read(offset, 1 << 20, log.log_end_offset if until is None else until)) is not None:
         found += [each for each, _ in values_of(piece.read())]
         offset = found[-1] + 1
     return found
@@ -67,20 +68,48 @@ def test_bytes_below_the_recovery_point_are_not_checked_again(open_log: LogOpene
     size = len(make_batch(1))
     fs.open(FIRST + ".log").pwrite(b"\xff", size - 1)
     assert open_log(clean=False, recovery_point=4).log_end_offset == 4
-    assert open_log(clean=False, recovery_point=0).log_end_offset == 0
+    again = open_log(clean=False, recovery_point=0)
+    assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (4, 4, 0)
+    # The batch that is damaged, and what was whole behind it.
+    assert len(fs.files()[FIRST + ".log.torn"]) == 4 * size
 
 
-def test_segments_after_a_bad_batch_are_removed(open_log: LogOpener, fs: MemoryFs) -> None:
+def test_segments_after_a_bad_batch_are_set_aside(
+    open_log: LogOpener, fs: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
     log = open_log(segment_bytes=200)
     for _ in range(8):
         append(log)
     bases = [segment.base_offset for segment in log.segments]
-    fs.open(f"/data/t-0/{bases[1]:020d}.log").pwrite(b"\xff", 70)
+    assert bases == [0, 2, 4, 6]
+    damaged = f"/data/t-0/{bases[1]:020d}.log"
+    fs.open(damaged).pwrite(b"\xff", 70)
+    before = fs.files()
     recovered = open_log(clean=False, segment_bytes=200)
-    assert recovered.log_end_offset == bases[1]
-    assert [segment.base_offset for segment in recovered.segments] == bases[:2]
-    assert not [path for path in fs.files() if path.endswith(".log") and int(path[-24:-4]) > bases[1]]
-    assert append(recovered) == bases[1]
+    (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert "t-0: 6 offsets are missing in /data/t-0: 2 to 7 (00000000000000000002.log: cut at position 0" in line
+    assert "what lies behind is kept in 00000000000000000002.log.torn, 00000000000000000004.log.torn, 0000" in line
+    assert [segment.base_offset for segment in recovered.segments] == [0, 2, 8]
+    assert offsets(recovered, until=2) == [0, 1]
+    for base in bases[1:]:
+        path = f"/data/t-0/{base:020d}.log"
+        assert fs.files()[path + ".torn"] == before[path]
+    assert append(recovered) == 8, "offsets that were given are not given again"
+    caplog.clear()
+    recovered.flush()
+    again = open_log(clean=False, recovery_point=9, segment_bytes=200)
+    assert (again.log_end_offset, offsets(again)) == (9, [0, 1, 8])
+    assert not [each for each in caplog.records if each.levelno == logging.ERROR and "2 to 7" not in each.getMessage()]
+
+
+def test_segments_that_hold_nothing_are_not_kept(open_log: LogOpener, fs: MemoryFs) -> None:
+    log = open_log(segment_bytes=100)
+    for _ in range(3):
+        append(log)
+    fs.open("/data/t-0/00000000000000000001.log").truncate(10)
+    fs.open("/data/t-0/00000000000000000002.log").pwrite(bytes(log.segments.active.size_bytes), 0)
+    assert open_log(clean=False, segment_bytes=100).log_end_offset == 1
+    assert not [path for path in fs.files() if ".torn" in path]
 
 
 def test_missing_segment_ends_the_log_there(open_log: LogOpener, fs: MemoryFs) -> None:
@@ -89,8 +118,9 @@ def test_missing_segment_ends_the_log_there(open_log: LogOpener, fs: MemoryFs) -
         append(log)
     fs.unlink("/data/t-0/00000000000000000002.log")
     recovered = open_log(clean=False, segment_bytes=100)
-    assert recovered.log_end_offset == 2
-    assert offsets(recovered) == [0, 1]
+    assert recovered.log_end_offset == 4
+    assert offsets(recovered, until=2) == [0, 1]
+    assert fs.exists("/data/t-0/00000000000000000003.log.torn")
 
 
 def test_segment_that_came_back_after_a_truncation_is_removed(open_log: LogOpener, fs: MemoryFs) -> None:
@@ -284,7 +314,9 @@ def test_large_batches_are_checked_in_pieces(
         log.append_as_leader(data, header_of(data), 0)
     assert open_log(clean=False).log_end_offset == len(sizes)
     fs.open(FIRST + ".log").pwrite(b"y", log.size_bytes - len(make_batch([b"x" * 7])) - 20)
-    assert open_log(clean=False).log_end_offset == 5
+    again = open_log(clean=False)
+    assert offsets(again, until=5) == list(range(5))
+    assert again.log_end_offset == 7, "the last batch is whole, so its offset has been given"
 
 
 def test_progress_is_told(fs: MemoryFs, open_log: LogOpener) -> None:
@@ -327,13 +359,21 @@ def recovered(open_log: LogOpener, content: bytes) -> tuple[PartitionLog, bytes]
     return log, fs.files()[FIRST + ".log"]
 
 
-def check_prefix(open_log: LogOpener, content: bytes, sound: tuple[bytes, list[int]], batches: int) -> None:
-    """The log is the first ``batches`` sound batches, exactly, and can be appended to."""
+def check_prefix(
+    open_log: LogOpener,
+    content: bytes,
+    sound: tuple[bytes, list[int]],
+    batches: int,
+    goes_on_at: range | int | None = None,
+) -> None:
+    """The log is the first ``batches`` sound batches, exactly, and can be appended to: there, or ``goes_on_at``, behind
+    whole batches that cannot stay."""
     data, starts = sound
     log, left = recovered(open_log, content)
-    end = [*starts, len(data)][batches]
-    assert (log.log_end_offset, left) == (batches * 2, data[:end])
-    assert append(log, epoch=9) == batches * 2
+    assert left == data[: [*starts, len(data)][batches]]
+    goes_on_at = batches * 2 if goes_on_at is None else goes_on_at
+    assert log.log_end_offset in (goes_on_at if isinstance(goes_on_at, range) else [goes_on_at])
+    assert log.log_end_offset == append(log, epoch=9)
 
 
 def test_tail_cut_at_every_byte(open_log: LogOpener, sound: tuple[bytes, list[int]]) -> None:
@@ -358,7 +398,7 @@ def test_every_flipped_bit_of_a_batch_that_the_crc_covers(open_log: LogOpener, s
     for position in range(starts[4] + 16, starts[5]):
         content = bytearray(data)
         content[position] ^= 1 << (position % 8)
-        check_prefix(open_log, bytes(content), sound, 4)
+        check_prefix(open_log, bytes(content), sound, 4, goes_on_at=12)
 
 
 def test_every_flipped_bit_of_the_fields_that_it_does_not(open_log: LogOpener, sound: tuple[bytes, list[int]]) -> None:
@@ -366,7 +406,8 @@ def test_every_flipped_bit_of_the_fields_that_it_does_not(open_log: LogOpener, s
     for bit in range(12 * 8):
         content = bytearray(data)
         content[starts[4] + bit // 8] ^= 0x80 >> (bit % 8)
-        check_prefix(open_log, bytes(content), sound, 4)
+        # A base offset that is wrong may look as if it fitted.
+        check_prefix(open_log, bytes(content), sound, 4, goes_on_at=range(8, 8 + len(data)))
 
 
 @pytest.mark.parametrize("length", [0, -1, 1, 48, 2**31 - 1, -(2**31), 10_000])
@@ -374,24 +415,26 @@ def test_length_that_cannot_be(open_log: LogOpener, sound: tuple[bytes, list[int
     data, starts = sound
     content = bytearray(data)
     struct.pack_into(">i", content, starts[4] + 8, length)
-    check_prefix(open_log, bytes(content), sound, 4)
+    check_prefix(open_log, bytes(content), sound, 4, goes_on_at=12)
 
 
-@pytest.mark.parametrize("base_offset", [0, 6, 7, 9, 100, -1, 2**62])
+@pytest.mark.parametrize(
+    ("base_offset", "goes_on_at"), [(0, 12), (6, 12), (7, 12), (9, 11), (10_000, 8), (-1, 12), (2**62, 8)]
+)
 def test_base_offset_that_does_not_follow(
-    open_log: LogOpener, sound: tuple[bytes, list[int]], base_offset: int
+    open_log: LogOpener, sound: tuple[bytes, list[int]], base_offset: int, goes_on_at: int
 ) -> None:
     data, starts = sound
     content = bytearray(data)
     struct.pack_into(">q", content, starts[4], base_offset)
-    check_prefix(open_log, bytes(content), sound, 4)
+    check_prefix(open_log, bytes(content), sound, 4, goes_on_at)
 
 
 def test_epoch_that_goes_back(open_log: LogOpener, sound: tuple[bytes, list[int]]) -> None:
     data, starts = sound
     content = bytearray(data)
     struct.pack_into(">i", content, starts[4] + 12, 0)
-    check_prefix(open_log, bytes(content), sound, 4)
+    check_prefix(open_log, bytes(content), sound, 4, goes_on_at=12)
 
 
 def test_older_formats_are_not_taken_for_batches(open_log: LogOpener, sound: tuple[bytes, list[int]]) -> None:
@@ -399,15 +442,16 @@ def test_older_formats_are_not_taken_for_batches(open_log: LogOpener, sound: tup
     for magic in (0, 1, 3, 0xFF):
         content = bytearray(data)
         content[starts[4] + 16] = magic
-        check_prefix(open_log, bytes(content), sound, 4)
+        check_prefix(open_log, bytes(content), sound, 4, goes_on_at=12)
 
 
 def test_repeated_block_and_sound_batch_after_a_hole(open_log: LogOpener, sound: tuple[bytes, list[int]]) -> None:
     data, starts = sound
     check_prefix(open_log, data + data[starts[3] : starts[5]], sound, 6)
-    check_prefix(open_log, data + bytes(64) + make_stored_batch(12, 5), sound, 6)
-    check_prefix(open_log, data[: starts[4]] + b"garbage" * 9 + data[starts[4] :], sound, 4)
-    check_prefix(open_log, data[: starts[4]] + data[starts[5] :], sound, 4)
+    check_prefix(open_log, data + bytes(64) + make_stored_batch(12, 5), sound, 6, goes_on_at=13)
+    check_prefix(open_log, data[: starts[4]] + b"garbage" * 9 + data[starts[4] :], sound, 4, goes_on_at=12)
+    # Nothing is left of what was between them.
+    check_prefix(open_log, data[: starts[4]] + data[starts[5] :], sound, 4, goes_on_at=8)
 
 
 def test_random_bytes_for_a_tail(open_log: LogOpener, sound: tuple[bytes, list[int]]) -> None:

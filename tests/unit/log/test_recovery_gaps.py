@@ -100,8 +100,10 @@ def test_records_behind_what_the_power_took_are_not_read(open_log: LogOpener, fs
     log.segments.active.file.sync()
     after = fs.crash(CrashMode.POWER)
     again = open_log(on=after, clean=False, recovery_point=1, cleanup_policy=policy)
-    assert offsets(again) == [0]
-    assert again.log_end_offset == 1
+    assert again.log_end_offset == 4, "offsets that were given are not given again"
+    assert append(again) == 4
+    assert offsets(again) == [0, 4]
+    assert after.exists("/data/t-0/00000000000000000002.log.torn")
 
 
 def test_what_no_checkpoint_knows_may_have_been_compacted(open_log: LogOpener, fs: MemoryFs) -> None:
