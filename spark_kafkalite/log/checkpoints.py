@@ -80,6 +80,7 @@ class Checkpoints:
         self._recovery_points = self._files(RECOVERY_POINT_FILE)
         self._high_watermark_files = self._files(HIGH_WATERMARK_FILE)
         self._cleaned_offsets = self._files(CLEANER_OFFSET_FILE, leaves_out_zero=True)
+        log_starts.raise_high_watermarks = self._raise_high_watermarks
 
     def _files(self, name: str, *, leaves_out_zero: bool = False) -> dict[str, OffsetCheckpoint]:
         return {
@@ -132,6 +133,14 @@ class Checkpoints:
         for key, removal in job.removed.items():
             if self._removed.get(key) is removal:
                 del self._removed[key]
+
+    def _raise_high_watermarks(self, path: str, offsets: Mapping[TopicPartition, int]) -> OffsetCheckpoint:
+        for key, offset in offsets.items():
+            self.high_watermarks[key] = max(offset, self.high_watermarks.get(key, 0))
+        marks, logs, unopened = self._high_watermark_files[path], self.logs_by_directory()[path], self._unopened
+        here = logs.keys() | unopened.in_directory(path).keys()
+        marks.set({key: at for key, at in self.high_watermarks.items() if key in here})
+        return marks
 
     def write_recovery_points(self, path: str) -> None:
         """Write, now, what a truncation has lowered in one directory. OSError when the disk fails."""

@@ -174,7 +174,7 @@ def believed_start(
 ) -> int:
     """Return the checkpoint's log start, or the first segment's when the log never came so far.
 
-    No log start is written before the records below it are on the disk (``log_starts``), so only damage makes one that
+    No log start is written before the high watermarks have come as far (``log_starts``), so only damage makes one that
     nothing else has come up to.
     """
     last = max(found, default=-1)

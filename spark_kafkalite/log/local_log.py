@@ -285,13 +285,6 @@ class LocalLog:
         unsynced.files.append(self.segments.active.file)
         return FlushJob(self._files.fs, unsynced, self.log_end_offset, self.generation, self._clock.monotonic_s())
 
-    def sync_job(self) -> FlushJob:
-        """Return a job that syncs what may not be on the disk yet, whatever flush is under way; not to be finished."""
-        unsynced = Unsynced()
-        unsynced.files = [segment.file for segment in self.segments.from_offset(self.recovery_point)]
-        unsynced.directories = [self.directory]
-        return FlushJob(self._files.fs, unsynced, self.log_end_offset, self.generation, self._clock.monotonic_s())
-
     def finish_flush(self, job: FlushJob) -> None:
         """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""
         self._flushing = False

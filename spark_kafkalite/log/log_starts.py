@@ -2,8 +2,8 @@
 
 Segments are removed, and records hidden, only after the checkpoint that says so is on the disk: a log start offset that
 anybody has seen never goes back, whatever crashes. So a move has three steps: it is *promised*, the checkpoint is
-written (in a thread: writing syncs), and then it is put into force. The records below a start are on the disk before
-the checkpoint is: one that lies beyond all that is left of a log is then damage, and nothing is deleted for it.
+written (in a thread: writing syncs), and then it is put into force. Before that checkpoint the one of high watermarks
+is written, which then says at least as much: a start that neither it nor the log has come up to is damage.
 
 A truncation, of a follower whose leader's log is another, may take a log start back, or begin the log anew beyond it.
 Then the checkpoint follows before the truncation returns: what it said of the old log would hide, or at a start remove,
@@ -19,7 +19,7 @@ One thread owns these objects; only ``LogStartJob.run`` and the writing of check
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.checkpoint import LOG_START_OFFSET_FILE
@@ -73,17 +73,15 @@ class LogStartCheckpoint(OffsetCheckpoint):
 class LogStartJob:
     """Log starts on their way: the checkpoints to write, and which logs move where."""
 
-    __slots__ = ("errors", "generations", "moves", "syncs")
+    __slots__ = ("_high_watermarks", "errors", "generations", "moves")
 
-    def __init__(self, moves: Mapping[LogStartCheckpoint, Mapping[PartitionLog, int]]) -> None:
+    def __init__(
+        self,
+        moves: Mapping[LogStartCheckpoint, Mapping[PartitionLog, int]],
+        high_watermarks: Mapping[LogStartCheckpoint, OffsetCheckpoint],
+    ) -> None:
         self.moves = moves
-        # What to sync before.
-        self.syncs = {
-            log: log.sync_job()
-            for starts in moves.values()
-            for log, offset in starts.items()
-            if offset > log.recovery_point and not log.closed and log.failure is None
-        }
+        self._high_watermarks = high_watermarks
         # Of each log, to see whether it has been truncated meanwhile.
         self.generations = {log: log.generation for starts in moves.values() for log in starts}
         # What could not be written, and why.
@@ -92,16 +90,12 @@ class LogStartJob:
     def run(self) -> None:
         """Write; may run in any thread. Never raises: ``errors`` is filled instead."""
         for checkpoint, moves in self.moves.items():
-            syncs = [self.syncs[log] for log in moves if log in self.syncs]
-            for sync in syncs:
-                sync.run()
-            failed = [sync.error for sync in syncs if sync.error is not None]
-            if failed:
-                self.errors[checkpoint] = failed[0]
-                continue
+            disk = next(iter(moves)).disk
             try:
                 # On a full disk too: removing segments is what makes room there.
-                next(iter(moves)).disk.persist(checkpoint.write)
+                if checkpoint in self._high_watermarks:
+                    disk.persist(self._high_watermarks[checkpoint].write)
+                disk.persist(checkpoint.write)
             except OSError as error:
                 self.errors[checkpoint] = error
 
@@ -110,6 +104,8 @@ class LogStarts:
     """Moves the log starts of a broker's logs."""
 
     def __init__(self, fs: Fs, log_dirs: Iterable[str]) -> None:
+        # Has a directory's high watermarks be at least these offsets, and returns what is to be written for it.
+        self.raise_high_watermarks: Callable[[str, Mapping[TopicPartition, int]], OffsetCheckpoint] | None = None
         self._checkpoints = {
             directory: LogStartCheckpoint(fs, f"{directory}/{LOG_START_OFFSET_FILE}") for directory in log_dirs
         }
@@ -121,7 +117,13 @@ class LogStarts:
             by_checkpoint.setdefault(self._checkpoint(log), {})[log] = offset
         for checkpoint, starts in by_checkpoint.items():
             checkpoint.promise(_by_name(starts))
-        return LogStartJob(by_checkpoint)
+        cover = {}
+        if self.raise_high_watermarks is not None:
+            cover = {
+                checkpoint: self.raise_high_watermarks(checkpoint.path.rpartition("/")[0], _by_name(starts))
+                for checkpoint, starts in by_checkpoint.items()
+            }
+        return LogStartJob(by_checkpoint, cover)
 
     def finish(self, job: LogStartJob) -> dict[PartitionLog, KafkaStorageError]:
         """Put the starts of a job into force; return the logs whose checkpoint could not be written.
@@ -129,10 +131,6 @@ class LogStarts:
         Logs that have been removed, truncated or have failed meanwhile stay as they are.
         """
         failed: dict[PartitionLog, KafkaStorageError] = {}
-        for log, sync in job.syncs.items():
-            if sync.error is not None and not sync.can_be_repeated:
-                # As after a flush that failed: the next one would not see it.
-                log.fail(f"cannot flush {log.topic_partition}: {sync.error.strerror or sync.error}")
         for checkpoint, starts in job.moves.items():
             error = job.errors.get(checkpoint)
             for log, offset in starts.items():

@@ -198,6 +198,8 @@ class PartitionLog(LocalLog):
             reason = loaded.end_reason or reason
             try:
                 self._go_on_at_end(loaded.given_until, reason)
+                # What proved it may be gone by now.
+                self.flush()
             except KafkaStorageError as error:
                 # No offset may be given below.
                 self.fail(str(error))

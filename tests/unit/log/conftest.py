@@ -40,6 +40,7 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
         recovery_point: int = 0,
         start: int = 0,
         cleaned_until_offset: int = 0,
+        high_watermark: int = 0,
         on: MemoryFs | None = None,
         **settings: object,
     ) -> PartitionLog:
@@ -58,6 +59,7 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
             recovery_point=recovery_point,
             log_start_offset=start,
             cleaned_until_offset=cleaned_until_offset,
+            high_watermark=high_watermark,
         )
 
     return opener

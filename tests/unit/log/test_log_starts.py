@@ -175,29 +175,25 @@ def test_what_is_not_flushed_is_not_removed(open_manager: Opener) -> None:
     assert log.hidden_segments == 6
 
 
-def test_records_below_a_start_are_on_the_disk_before_it_is(open_manager: Opener, fs: MemoryFs) -> None:
+def test_high_watermarks_are_on_the_disk_before_a_start_is(open_manager: Opener, fs: MemoryFs) -> None:
     manager = open_manager()
-    log = manager.create(T0, bytes(16))
-    for _ in range(5):
+    log = filled(manager, T0)
+    job = manager.log_starts.promise({log: 4})
+    fs.fail("rename", errno.EIO, path_part="/data/log-start")
+    job.run()
+    assert read_offsets(fs, "/data/replication-offset-checkpoint") == {T0: 4}
+    assert log in manager.log_starts.finish(job)
+    manager.checkpoint()
+    assert read_offsets(fs, "/data/replication-offset-checkpoint") == {T0: 4}, "and do not go back"
+
+
+def test_start_is_in_force_though_a_power_loss_has_taken_the_records_below(open_manager: Opener, fs: MemoryFs) -> None:
+    manager = open_manager()
+    log = filled(manager, T0, 1)
+    for _ in range(4):
         data = make_batch(1)
         log.append_as_leader(data, header_of(data), 0)
-    assert log.recovery_point == 0
-    fs.sync_directory("/")
-    fs.sync_directory("/data")
     job = manager.log_starts.promise({log: 4})
     job.run()
     again = open_manager(fs.crash(CrashMode.POWER)).logs[T0]
-    assert (again.log_start_offset, again.log_end_offset) == (4, 5)
-
-
-def test_start_whose_records_cannot_be_synced_is_not_moved(open_manager: Opener, fs: MemoryFs) -> None:
-    manager = open_manager()
-    log = filled(manager, T0)
-    data = make_batch(1)
-    log.append_as_leader(data, header_of(data), 0)
-    fs.fail("sync", errno.EIO, path_part="/data/t-0/")
-    job = manager.log_starts.promise({log: 6})
-    job.run()
-    assert log in manager.log_starts.finish(job)
-    assert (log.log_start_offset, fs.exists(FILE)) == (0, False)
-    assert log.failure is not None and "cannot flush t-0" in log.failure
+    assert (again.log_start_offset, again.log_end_offset) == (4, 4)

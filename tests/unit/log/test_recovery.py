@@ -288,7 +288,7 @@ def test_log_start_beyond_what_is_left_starts_anew(open_log: LogOpener, fs: Memo
     for _ in range(5):
         append(log)
     fs.open(FIRST + ".log").truncate(len(make_batch(1)))
-    again = open_log(clean=False, start=4, recovery_point=4)
+    again = open_log(clean=False, start=4, high_watermark=4)
     assert (again.log_start_offset, again.log_end_offset) == (4, 4)
     assert append(again) == 4
 
