@@ -44,10 +44,10 @@ from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
 from spark_kafkalite.log.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
-from spark_kafkalite.log.segment import Segment
+from spark_kafkalite.log.segment import LOG_SUFFIX, Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.log.time_index import TimeIndex
-from spark_kafkalite.log.torn import Behind
+from spark_kafkalite.log.torn import Behind, remove_indexes, set_segment_aside
 
 logger = logging.getLogger(__name__)
 
@@ -184,6 +184,8 @@ class _Loader:
     def load(self) -> LoadedLog:
         """Choose what the files need, and do it."""
         holes: list[Hole] = []
+        if self._stopped_with:
+            self._leave_out_newer(max(self._stopped_with))
         end_is_suspect = False
         if self._stopped_with:
             holes, end_is_suspect = compare(self._found.logs, self._stopped_with, self._log_start_offset, self._sealed)
@@ -202,6 +204,25 @@ class _Loader:
         return loaded._replace(
             holes=holes, end_is_suspect=end_is_suspect, given_until=given_until, end_reason=self._end_reason
         )
+
+    def _leave_out_newer(self, last: int) -> None:
+        """Take segments away that lie behind the last one that a clean stop has left: they are none of this log's."""
+        fs, directory = self._files.fs, self._directory
+        for base in [base for base in self._bases if base > last]:
+            size_bytes = self._found.logs.pop(base)
+            if size_bytes:
+                what = f"it is kept as {set_segment_aside(fs, directory, base)}"
+            else:
+                fs.unlink(f"{directory}/{base:020d}{LOG_SUFFIX}")
+                remove_indexes(fs, directory, base)
+                what = "it is empty, and is removed"
+            self._found.indexes.pop(base, None)
+            self._found.time_indexes.pop(base, None)
+            self._bases.remove(base)
+            logger.error(
+                "%s: segment %d was not there when the broker was stopped, and the log ends before it: %s",
+                directory.rpartition("/")[2], base, what,
+            )  # fmt: skip
 
     def _given_until(self, end_is_suspect: bool) -> int:
         """Return up to where offsets have been given, as far as the files beside the segments prove it."""
@@ -301,6 +322,8 @@ class _Loader:
         if self._epochs_lost:
             scan.replay(segments, segments.first.base_offset)
             self._epochs.write()
+        # The leader of an idle log begins its epoch at the log end; nobody begins one behind it.
+        self._epochs.truncate_from_end(end + 1, write=False)
         producers.map_end_offset = end
         if len(found.snapshots) > len(bases):
             drop_snapshots(fs, self._directory, bases, producers.snapshot_offset, end)

@@ -371,6 +371,19 @@ def test_logs_whose_directories_were_exchanged_are_left_as_they_are(
     manager.abandon()
 
 
+@pytest.mark.parametrize("content", [b"", b"whatever"])
+def test_segment_that_was_not_there_at_the_stop(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    write_whole(stopped.open(segment(5000), create=True), content)
+    log = start().logs[KEY]
+    (line,) = lines(caplog)
+    assert "t-0: segment 5000 was not there when the broker was stopped" in line
+    assert (log.log_end_offset, offsets(log)) == (10, list(range(10)))
+    assert not stopped.exists(segment(5000))
+    assert stopped.exists(segment(5000) + ".torn") == bool(content)
+
+
 def test_log_of_an_older_topic_is_kept_whole(
     clock: ManualClock, stopped: MemoryFs, caplog: pytest.LogCaptureFixture
 ) -> None:
