@@ -15,12 +15,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import Final
 
-from spark_kafkalite.log.checkpoint import read_epochs, write_epochs
+from spark_kafkalite.log.checkpoint import CheckpointError, read_epochs, write_epochs
 from spark_kafkalite.log.disk import FailureKind, kind_of
 from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.model import NO_LEADER_EPOCH
+from spark_kafkalite.records.layout import MAX_INT64
 
+# An election and a restart each need one more below 2^31 - 1; nobody has come this far by electing.
+MAX_LEADER_EPOCH: Final = 2**31 - 1_000_000
 _NO_OFFSET = -1
 
 
@@ -45,9 +49,14 @@ class LeaderEpochs:
 
     @classmethod
     def load(cls, fs: Fs, path: str) -> LeaderEpochs:
-        """Read the checkpoint. Entries that go backwards are dropped, as a crash of an older broker may leave them."""
+        """Read the checkpoint. Entries that go backwards are dropped, as a crash of an older broker may leave them.
+
+        Raises CheckpointError for a file with an epoch, or an offset, that no log can have.
+        """
         epochs = cls(fs, path)
         for epoch, start in read_epochs(fs, path):
+            if epoch > MAX_LEADER_EPOCH or start >= MAX_INT64:
+                raise CheckpointError(f"{path}: {epoch} {start} is damage, no election has come that far")
             if epoch >= 0 and start >= 0:
                 epochs.note(epoch, start)
         return epochs

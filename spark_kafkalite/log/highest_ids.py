@@ -13,6 +13,7 @@ from typing import Final
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError, read_epochs
+from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
 from spark_kafkalite.log.fs import Fs, read_whole
 from spark_kafkalite.log.producer_snapshot import SNAPSHOT_SUFFIX, load
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
@@ -23,8 +24,6 @@ from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT64
 _READ_BYTES: Final = 1 << 20
 # What is larger is counted by its header alone.
 _CHECKED_BYTES: Final = 64 << 20
-# An election and a restart each need one more below 2^31 - 1; nobody has come this far by electing.
-MAX_LEADER_EPOCH: Final = 2**31 - 1_000_000
 # Ids are given out from 0 on; one beyond can only be a client's invention, and would leave none to give.
 MAX_PRODUCER_ID: Final = 2**62
 

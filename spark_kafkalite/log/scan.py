@@ -23,7 +23,7 @@ from crc32c import crc32c
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.active_segment import ActiveSegment
 from spark_kafkalite.log.damage import without_place
-from spark_kafkalite.log.epochs import LeaderEpochs
+from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
 from spark_kafkalite.log.fs import File
 from spark_kafkalite.log.producer_state import ProducerState
 from spark_kafkalite.log.segments import Segments
@@ -144,7 +144,8 @@ class Scan:
     def take_up(self, header: BatchHeader) -> None:
         """Take up a sound batch."""
         self.next_offset = header.next_offset
-        if header.partition_leader_epoch > self.leader_epoch:
+        # Its CRC does not cover a batch's epoch, so one that no election has come to is passed by.
+        if self.leader_epoch < header.partition_leader_epoch <= MAX_LEADER_EPOCH:
             self.leader_epoch = header.partition_leader_epoch
             self.epochs.note(header.partition_leader_epoch, header.base_offset)
         if header.producer_id >= 0 and header.last_offset >= self.producers.map_end_offset:

@@ -201,6 +201,39 @@ def test_damaged_epoch_file_is_rebuilt_from_the_log(open_log: LogOpener, fs: Mem
     assert open_log(clean=True, recovery_point=12, segment_bytes=200).epochs.entries == again.epochs.entries
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        f"1\n{2**31 - 2} 0",
+        f"1\n{2**31 - 1} 0",
+        f"1\n{10**30} 0",
+        f"3\n0 0\n1 1\n2 {10**30}",
+        f"3\n0 0\n1 1\n9 {2**63 - 1}",
+        "3\n0 0\n1 1\n9 5000",
+    ],
+)
+def test_epoch_file_that_no_election_has_written(open_log: LogOpener, fs: MemoryFs, clean: bool, entries: str) -> None:
+    log = open_log()
+    for epoch in (0, 1):
+        append(log, epoch=epoch)
+    log.flush()
+    replace_file(fs, "/data/t-0/leader-epoch-checkpoint", f"0\n{entries}\n".encode())
+    assert open_log(clean=clean).epochs.entries == [(0, 0), (1, 1)]
+
+
+def test_batch_with_an_epoch_that_no_election_has_come_to(open_log: LogOpener, fs: MemoryFs) -> None:
+    log = open_log()
+    for epoch in (0, 1, 1):
+        append(log, epoch=epoch)
+    log.flush()
+    fs.open(FIRST + ".log").pwrite((2**31 - 2).to_bytes(4, "big"), len(make_batch(1)) + 12)
+    fs.unlink("/data/t-0/leader-epoch-checkpoint")
+    for clean in (True, False):
+        again = open_log(clean=clean)
+        assert (again.epochs.latest, offsets(again)) == (1, [0, 1, 2])
+
+
 def test_epochs_of_what_was_cut_are_forgotten(open_log: LogOpener, fs: MemoryFs) -> None:
     log = open_log()
     append(log, epoch=0)
