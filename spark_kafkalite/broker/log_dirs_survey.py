@@ -27,8 +27,9 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry import znodes
 
 _STRAY_SUFFIX: Final = "-stray"
-# What a topic can have; one directory with a number from elsewhere would make partitions without end.
-_MAX_PARTITIONS: Final = 100_000
+# So many partitions below a directory's number may have no log, however few have one, and this many for each that has.
+_FEW_MISSING: Final = 1_000
+_MISSING_FOR_EACH: Final = 10
 
 
 @dataclass(slots=True)
@@ -69,7 +70,16 @@ def survey_log_dirs(fs: Fs, log_dirs: Sequence[str]) -> Survey:
                     found[key.topic].compacted = True
         except CheckpointError as error:
             survey.problems.append(f"{error}; which topics were compacted is not known")
+    owners: dict[bytes, tuple[str, str]] = {}
     for name, logs in found.items():
+        _check_numbers(name, logs)
+        for topic_id, where in logs.topic_ids.items():
+            other, other_where = owners.setdefault(topic_id, (name, where))
+            if other != name:
+                raise ConfigError(
+                    f"{other_where} and {where} have the same topic id, {znodes.uuid_text(topic_id)}: one is a copy; "
+                    f"move it out of the log directory, or put its own {PARTITION_METADATA_FILE} back"
+                )
         if len(logs.topic_ids) > 1:
             each = ", ".join(f"{where}: {znodes.uuid_text(topic_id)}" for topic_id, where in logs.topic_ids.items())
             raise ConfigError(
@@ -106,8 +116,20 @@ def _identity(fs: Fs, log_dirs: Sequence[str]) -> tuple[str | None, int | None]:
         raise ConfigError(f"{META_FILE} of {', '.join(log_dirs)}: {error}") from error
 
 
+def _check_numbers(name: str, logs: SurveyedTopic) -> None:
+    """Raise ConfigError for a directory whose number stands alone far above the others: it would make a topic of
+    partitions that never were."""
+    highest = max(logs.directories)
+    missing = highest + 1 - len(logs.directories)
+    if missing > _FEW_MISSING and missing > _MISSING_FOR_EACH * len(logs.directories):
+        raise ConfigError(
+            f"{logs.directories[highest]}: of the {highest} partitions of topic {name} below it {missing} have no log; "
+            "move it out of the log directory if it is none of the topic's"
+        )
+
+
 def _survey_log(fs: Fs, directory: str, key: TopicPartition, logs: SurveyedTopic, survey: Survey) -> None:
-    if key.partition >= _MAX_PARTITIONS:
+    if key.partition >= znodes.MAX_PARTITIONS:
         raise ConfigError(f"{directory}: no topic has {key.partition} partitions; move it out of the log directory")
     if key.partition in logs.directories:
         raise ConfigError(

@@ -74,6 +74,8 @@ MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 # One below the type's last number: the next election, and the next controller, need one more.
 MAX_EPOCH: Final = MAX_INT32 - 1
+# More than the node of a topic can hold; one number from elsewhere would make partitions without end.
+MAX_PARTITIONS: Final = 100_000
 # Partitions of an assignment that are encoded or decoded in one piece.
 _PARTITIONS_AT_ONCE: Final = 200
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -246,7 +248,7 @@ class TopicAssignment:
             topic_id = uuid_bytes(text(fields["topic_id"])) if fields.get("topic_id") else NO_TOPIC_ID
             partitions = {}
             for index, (name, replicas) in enumerate(fields["partitions"].items()):
-                partitions[number(name, 0, MAX_INT32)] = _broker_ids(replicas)
+                partitions[number(name, 0, MAX_PARTITIONS - 1)] = _broker_ids(replicas)
                 if index % _PARTITIONS_AT_ONCE == 0:
                     yield None
             if not partitions or not all(partitions.values()):

@@ -193,6 +193,14 @@ def test_what_would_name_a_topic_wrongly_is_refused(log_dir: Path, tmp_path: Pat
     add_log(tmp_path / "third", "t-2147483648")
     with pytest.raises(ConfigError, match="no topic has 2147483648 partitions"):
         planned(tmp_path / "third")
+    add_log(tmp_path / "sparse", "t-0")
+    add_log(tmp_path / "sparse", "t-99999")
+    with pytest.raises(ConfigError, match=r"sparse/t-99999: of the 99999 partitions of topic t below it 99998 have no"):
+        planned(tmp_path / "sparse")
+    add_log(tmp_path / "copied", "t-0")
+    add_log(tmp_path / "copied", "u-0")
+    with pytest.raises(ConfigError, match=r"copied/t-0 and .*copied/u-0 have the same topic id|u-0 and .*t-0 have the"):
+        planned(tmp_path / "copied")
     foreign = tmp_path / "foreign"
     registry_with(foreign, {znodes.CLUSTER_ID: znodes.encode_cluster_id("BBBBBBBBBBBBBBBBBBBBBA")})
     add_log(tmp_path / "fourth", "t-0")
