@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.config_changes import ConfigChanges
-from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.group_log import GroupLog
 from spark_kafkalite.broker.io_threads import IoThreads
@@ -20,6 +19,7 @@ from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.retention import Retention
+from spark_kafkalite.broker.session import Session
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.groups.coordinator import GroupCoordinator
@@ -63,12 +63,12 @@ class BrokerContext:
         """The cluster as the registry last said."""
         return self.watcher.state
 
-    def address_of(self, broker: BrokerInfo, connection: Connection) -> tuple[str, int]:
-        """Return the host and port under which the client of ``connection`` reaches a broker.
+    def address_of(self, broker: BrokerInfo, session: Session) -> tuple[str, int]:
+        """Return the host and port under which the client of ``session`` reaches a broker.
 
         This broker answers with the address of the listener that the client used: a client that came in from outside
         must not be sent to an inside address.
         """
         if broker.broker_id == self.config.broker_id:
-            return connection.listener.advertised_host, connection.listener.advertised_port
+            return session.listener.advertised_host, session.listener.advertised_port
         return broker.host, broker.port

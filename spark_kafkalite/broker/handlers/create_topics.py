@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -45,7 +46,7 @@ _DEFAULT = -1
 
 
 @handles(19, 2, 7)
-async def handle(context: BrokerContext, request: Request, message: CreateTopicsRequest) -> CreateTopicsResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
     names, wanted, outcomes = await context.slices.run(_checked(context, message))
     outcomes |= await context.topics.create(

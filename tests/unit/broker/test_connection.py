@@ -9,14 +9,31 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.broker.connection import Connection, Limits
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.listeners import Listener
-from spark_kafkalite.broker.outbox import FileRange
+from spark_kafkalite.broker.outbox import FileRange, Response
 from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.session import Session
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.wire.header import RequestHeader
 
 
 def framed(*bodies: bytes) -> bytes:
     return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+def exchange(connection: Connection) -> Exchange:
+    return Exchange(connection, RequestHeader(0, 0, 1, None))
+
+
+def answer(connection: Connection, response: Response) -> None:
+    exchange(connection).answer(response)
+
+
+def defer(connection: Connection) -> Exchange:
+    one = exchange(connection)
+    one.defer()
+    return one
 
 
 class FakeLoop:
@@ -25,6 +42,7 @@ class FakeLoop:
         self.reader: Callable[[], None] | None = None
         self.writer: Callable[[], None] | None = None
         self.soon: list[Callable[[], None]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
 
     def time(self) -> float:
         return self.now
@@ -40,6 +58,16 @@ class FakeLoop:
 
     def remove_writer(self, _: int) -> None:
         self.writer = None
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.timers.append((self.now + delay_s, callback))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        due = [timer for timer in self.timers if timer[0] <= self.now]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now]
+        for _, callback in due:
+            callback()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
@@ -110,7 +138,7 @@ class FakeOwner:
         self.memory = RequestMemory(2000)
         self.scratch = memoryview(bytearray(4 + 4096))
         self.served: list[bytes] = []
-        self.answer: Callable[[Connection, bytes], None] = lambda connection, body: connection.answer(b"re:" + body)
+        self.answer: Callable[[Connection, bytes], None] = lambda connection, body: answer(connection, b"re:" + body)
         self.closed: list[tuple[str, bool]] = []
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
@@ -125,7 +153,7 @@ class Setting:
     def __init__(self, **limits: Any) -> None:
         self.owner = FakeOwner(**limits)
         self.channel = FakeChannel()
-        self.connection = Connection(self.owner, self.channel, "peer", Listener("P", "h", 1, "h", 1))
+        self.connection = Connection(self.owner, self.channel, Session("peer", Listener("P", "h", 1, "h", 1)))
 
     @property
     def loop(self) -> FakeLoop:
@@ -161,42 +189,42 @@ def test_a_deferred_answer_holds_the_later_ones_back() -> None:
     setting = Setting()
     slots = []
 
-    def answer(connection: Connection, body: bytes) -> None:
+    def serve(connection: Connection, body: bytes) -> None:
         if body == b"wait":
-            slots.append(connection.defer())
+            slots.append(defer(connection))
         else:
-            connection.answer(b"re:" + body)
+            answer(connection, b"re:" + body)
 
-    setting.owner.answer = answer
+    setting.owner.answer = serve
     setting.receive(framed(b"wait", b"a", b"wait", b"b"))
     assert bytes(setting.channel.sent) == b""
-    slots[1].complete(b"second")
+    slots[1].answer(b"second")
     setting.loop.run_soon()
     assert bytes(setting.channel.sent) == b""
-    slots[0].complete(b"first")
+    slots[0].answer(b"first")
     setting.loop.run_soon()
     assert bytes(setting.channel.sent) == framed(b"first", b"re:a", b"second", b"re:b")
     with pytest.raises(RuntimeError):
-        slots[0].complete(b"again")
+        slots[0].answer(b"again")
 
 
 def test_too_many_unanswered_requests_stop_the_reading() -> None:
     setting = Setting(max_requests=2)
     slots = []
-    setting.owner.answer = lambda connection, _: slots.append(connection.defer())
+    setting.owner.answer = lambda connection, _: slots.append(defer(connection))
     setting.receive(framed(b"1", b"2", b"3", b"4", b"5"))
     assert setting.owner.served == [b"1", b"2"]
     assert setting.loop.reader is None
     assert setting.owner.memory.used_bytes == 15
-    slots[0].complete(b"x")
+    slots[0].answer(b"x")
     setting.loop.run_soon()
     assert setting.owner.served == [b"1", b"2", b"3"]
     for slot in slots[1:]:
-        slot.complete(b"y")
+        slot.answer(b"y")
     setting.loop.run_soon()
     assert setting.owner.served == [b"1", b"2", b"3", b"4", b"5"]
     assert setting.loop.reader is None
-    slots[3].complete(b"z")
+    slots[3].answer(b"z")
     setting.loop.run_soon()
     assert setting.loop.reader is not None
     assert setting.owner.memory.used_bytes == 0
@@ -205,7 +233,7 @@ def test_too_many_unanswered_requests_stop_the_reading() -> None:
 def test_a_peer_that_does_not_read_is_not_read() -> None:
     setting = Setting(max_response_bytes=100)
     setting.channel.room = 0
-    setting.owner.answer = lambda connection, _: connection.answer(bytes(90))
+    setting.owner.answer = lambda connection, _: answer(connection, bytes(90))
     setting.receive(framed(b"1", b"2", b"3", b"4"))
     assert setting.owner.served == [b"1", b"2"]
     assert (setting.loop.reader, setting.loop.writer is None) == (None, False)
@@ -224,8 +252,8 @@ class FakeFile:
 
 def test_file_ranges_leave_between_their_neighbours_and_survive_a_full_socket() -> None:
     setting = Setting()
-    setting.owner.answer = lambda connection, _: connection.answer(
-        ([b"head", FileRange(FakeFile(), 0, 50), b"tail"], 58)
+    setting.owner.answer = lambda connection, _: answer(
+        connection, ([b"head", FileRange(FakeFile(), 0, 50), b"tail"], 58)
     )
     setting.channel.room = 20
     setting.receive(framed(b"x"))
@@ -239,7 +267,7 @@ def test_file_ranges_leave_between_their_neighbours_and_survive_a_full_socket() 
 def test_a_file_that_is_too_short_closes_the_connection() -> None:
     setting = Setting()
     setting.channel.send_file = lambda *_: 0  # type: ignore[method-assign]
-    setting.owner.answer = lambda connection, _: connection.answer(([b"h", FileRange(FakeFile(), 0, 5)], 6))
+    setting.owner.answer = lambda connection, _: answer(connection, ([b"h", FileRange(FakeFile(), 0, 5)], 6))
     setting.receive(framed(b"x"))
     assert setting.channel.closed
 
@@ -255,10 +283,10 @@ def test_impossible_sizes_close_the_connection(size_bytes: int) -> None:
 def test_an_unreadable_request_closes_the_connection_and_later_ones_are_not_served() -> None:
     setting = Setting()
 
-    def answer(connection: Connection, body: bytes) -> None:
+    def serve(connection: Connection, body: bytes) -> None:
         raise FrameError("no")
 
-    setting.owner.answer = answer
+    setting.owner.answer = serve
     setting.receive(framed(b"a", b"b"))
     assert setting.owner.served == [b"a"]
     assert setting.owner.closed == [("sent a request that cannot be read: no", True)]
@@ -268,15 +296,15 @@ def test_the_end_of_the_stream_abandons_what_was_deferred() -> None:
     setting = Setting()
     events = []
 
-    def answer(connection: Connection, _: bytes) -> None:
-        slot = connection.defer()
+    def serve(connection: Connection, _: bytes) -> None:
+        slot = defer(connection)
         slot.on_abandon = lambda: events.append("abandoned")
         events.append(slot)
 
-    setting.owner.answer = answer
+    setting.owner.answer = serve
     setting.receive(framed(b"a") + b"\x00\x00", b"")
     assert events[1] == "abandoned"
-    events[0].complete(b"too late")
+    events[0].answer(b"too late")
     setting.loop.run_soon()
     assert bytes(setting.channel.sent) == b""
     assert (setting.owner.memory.used_bytes, setting.owner.closed) == (
@@ -331,6 +359,6 @@ def test_slow_and_idle_connections_are_overdue() -> None:
     setting.receive(b"c")
     assert setting.connection.overdue(1108) is None
     assert "idle" in (setting.connection.overdue(1110) or "")
-    setting.owner.answer = lambda connection, _: connection.defer()
+    setting.owner.answer = lambda connection, _: defer(connection)
     setting.receive(framed(b"x"))
     assert setting.connection.overdue(9000) is None

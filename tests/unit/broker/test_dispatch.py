@@ -13,8 +13,10 @@ import pytest
 
 from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.dispatch import LARGE_AT_ONCE, SMALL_REQUEST_BYTES, Api, Dispatcher
+from spark_kafkalite.broker.exchange import Oversight
 from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.session import Session
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -27,11 +29,11 @@ DELETE_GROUPS, HEARTBEAT = 42, 12
 class World:
     """A dispatcher with handlers of the test's own, on the running loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, oversight: Oversight | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.context: Any = SimpleNamespace(loop=self.loop, slices=Slices(self.loop))
         self.apis: dict[int, Api] = {}
-        self.dispatcher = Dispatcher(self.context, self.apis)
+        self.dispatcher = Dispatcher(self.context, self.apis, oversight)
 
     def serve(self, key: int, handler: Callable[..., Any], *, raw: bool = False) -> None:
         is_coroutine = asyncio.iscoroutinefunction(handler)
@@ -51,7 +53,7 @@ class Client:
         self.owner.serve = world.dispatcher.serve
         self.fake: FakeLoop = self.owner.loop
         self.channel = FakeChannel()
-        self.connection = Connection(self.owner, self.channel, "127.0.0.1:1", Listener("P", "h", 1, "h", 1))
+        self.connection = Connection(self.owner, self.channel, Session("127.0.0.1:1", Listener("P", "h", 1, "h", 1)))
         self.sent = 0
 
     def send(self, *messages: Any, version: int = 2) -> None:
@@ -118,9 +120,9 @@ def busy(seconds: float) -> Iterator[None]:
         yield None
 
 
-def run(scenario: Callable[[World], Any]) -> None:
+def run(scenario: Callable[[World], Any], oversight: Oversight | None = None) -> None:
     async def main() -> None:
-        await scenario(World())
+        await scenario(World(oversight))
 
     asyncio.run(main())
 

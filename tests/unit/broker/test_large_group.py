@@ -53,7 +53,10 @@ def rebalance() -> dict[str, float]:
         def serve(handler: Any, frame: bytes, key: int, version: int) -> asyncio.Task[bytes]:
             """As the dispatcher does: decode at once, then run the handler and encode what it answers as a task."""
             request: Any = SimpleNamespace(
-                api_version=version, client_id="member", client_host="/127.0.0.1", on_abandon=lambda callback: None
+                api_version=version,
+                client_id="member",
+                session=SimpleNamespace(client_host="/127.0.0.1"),
+                call_if_abandoned=lambda callback: None,
             )
             work = handler(context, request, codec.decode_request(key, version, frame, 0))
 
