@@ -97,8 +97,10 @@ class Connection:
         "_own_frame",
         "_owner",
         "_pending",
+        "_read_scheduled",
         "_reading",
         "_serving",
+        "_watched",
         "_writing",
         "closed",
         "last_activity_s",
@@ -124,22 +126,107 @@ class Connection:
         self._outbox = Outbox(channel)
         self._serving = False
         self._flush_scheduled = False
+        self._read_scheduled = False
+        # What the connection would do, and what it has the loop watch for that: readable, writable.
         self._writing = False
         self._reading = True
+        self._watched = (False, False)
         self.closed = False
         # When bytes last came, and when they last came or went.
         self.received_s = self.last_activity_s = owner.loop.time()
-        owner.loop.add_reader(channel.fileno(), self._on_readable)
+        self._watch()
+
+    # Readiness ------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Have the loop watch for what reading and writing wait for, which under TLS may be each other's."""
+        if self.closed:
+            return
+        channel = self._channel
+        wanted = (
+            (self._reading and not channel.read_needs_write) or (self._writing and channel.write_needs_read),
+            (self._writing and not channel.write_needs_read) or (self._reading and channel.read_needs_write),
+        )
+        watched = self._watched
+        if wanted == watched:
+            return
+        self._watched = wanted
+        loop, fileno = self._owner.loop, channel.fileno()
+        if wanted[0] != watched[0]:
+            if wanted[0]:
+                loop.add_reader(fileno, self._on_readable)
+            else:
+                loop.remove_reader(fileno)
+        if wanted[1] != watched[1]:
+            if wanted[1]:
+                loop.add_writer(fileno, self._on_writable)
+            else:
+                loop.remove_writer(fileno)
+
+    def _on_readable(self) -> None:
+        if self._writing and self._channel.write_needs_read:
+            self._go_on_writing()
+            self._watch()
+        if self._reading:
+            self._go_on_reading()
+
+    def _on_writable(self) -> None:
+        if self._reading and self._channel.read_needs_write:
+            self._go_on_reading()
+            self._watch()
+        if self._writing:
+            self._go_on_writing()
+
+    def _set_reading(self, reading: bool) -> None:
+        if reading == self._reading or self.closed:
+            return
+        self._reading = reading
+        self._watch()
+        if reading and self._channel.has_buffered:
+            self._schedule_read()
+
+    def _set_writing(self, writing: bool) -> None:
+        if (not writing and not self._writing) or self.closed:
+            return
+        self._writing = writing
+        self._watch()
 
     # Reading --------------------------------------------------------------------------------------------------------
 
-    def _on_readable(self) -> None:
+    def _go_on_reading(self) -> None:
         try:
+            if self._channel.needs_handshake and not self._shake_hands():
+                return
             self._read()
+            if self._channel.has_buffered and self._reading:
+                self._schedule_read()
         except MemoryError:
             self._out_of_memory("a request")
         except Exception:
             self._report_bug()
+
+    def _shake_hands(self) -> bool:
+        """Go on with the channel's handshake; return whether it is done."""
+        try:
+            done = self._channel.handshake()
+        except OSError as error:
+            self.close(f"did not complete its handshake: {error.strerror or error}", hostile=True)
+            return False
+        if not done:
+            self._watch()
+        return done
+
+    def _schedule_read(self) -> None:
+        """Read on in the next pass of the loop, which no event of the socket would cause."""
+        if not self._read_scheduled:
+            self._read_scheduled = True
+            self._owner.loop.call_soon(self._scheduled_read)
+
+    def _scheduled_read(self) -> None:
+        self._read_scheduled = False
+        if self._reading:
+            self._go_on_reading()
+            self._watch()
 
     def _report_bug(self) -> None:
         """Close after an error that is ours: a callback that raises would be called again and again."""
@@ -167,11 +254,12 @@ class Connection:
                 received = self._channel.recv_into(scratch[_HEAD_BYTES:])
             else:
                 beside = len(scratch) if len(frame) < _LARGE_FRAME_BYTES else _BESIDE_A_LARGE_FRAME
-                received = self._channel.recv_into_two(frame[self._filled :], scratch[_HEAD_BYTES:beside])
+                received = self._channel.recv_into(frame[self._filled :], scratch[_HEAD_BYTES:beside])
         except OSError as error:
             self.close(f"connection lost: {error.strerror}")
             return
         if received is None:
+            self._watch()
             return
         if received == 0:
             cut = self._frame is not None or self._head
@@ -317,15 +405,6 @@ class Connection:
         if not self.closed:
             self._maybe_resume()
 
-    def _set_reading(self, reading: bool) -> None:
-        if reading == self._reading or self.closed:
-            return
-        self._reading = reading
-        if reading:
-            self._owner.loop.add_reader(self._channel.fileno(), self._on_readable)
-        else:
-            self._owner.loop.remove_reader(self._channel.fileno())
-
     # Answering ------------------------------------------------------------------------------------------------------
 
     def answered(self, exchange: Exchange) -> None:
@@ -432,7 +511,7 @@ class Connection:
         if outbox.sent_bytes != sent_bytes:
             self.last_activity_s = self._owner.loop.time()
 
-    def _on_writable(self) -> None:
+    def _go_on_writing(self) -> None:
         try:
             self._flush()
             if not self.closed:
@@ -440,21 +519,16 @@ class Connection:
         except Exception:
             self._report_bug()
 
-    def _set_writing(self, writing: bool) -> None:
-        if writing == self._writing or self.closed:
-            return
-        self._writing = writing
-        if writing:
-            self._owner.loop.add_writer(self._channel.fileno(), self._on_writable)
-        else:
-            self._owner.loop.remove_writer(self._channel.fileno())
-
     # Ending ---------------------------------------------------------------------------------------------------------
 
     def overdue(self, now_s: float) -> str | None:
         """Return why the connection must be closed now for being slow or idle, or None. Called every second or so."""
         limits = self._owner.limits
-        if self._frame is not None or self._head:
+        if self._channel.needs_handshake:
+            waited_s = now_s - self.last_activity_s
+            if waited_s > limits.read_timeout_s:
+                return f"did not complete its handshake in {waited_s:.0f} s (request.read.timeout.ms)"
+        elif self._frame is not None or self._head:
             allowed_s = limits.read_timeout_s + self._filled / _READ_RATE_BYTES_PER_S
             # Not the peer's fault while we do not read.
             if self._reading and now_s - self._frame_begun_s > allowed_s:
@@ -490,8 +564,8 @@ class Connection:
         """Close at once; what is queued is dropped and whoever works on a deferred response is told."""
         if self.closed:
             return
-        self._set_reading(False)
-        self._set_writing(False)
+        self._reading = self._writing = False
+        self._watch()
         self.closed = True
         self._channel.close()
         memory = self._owner.memory
