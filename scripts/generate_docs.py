@@ -65,8 +65,6 @@ not in the table does; only ApiVersions itself answers a version that it does no
   requests of its connection wait meanwhile, and of requests above 32 KiB four are worked on at a time. What is named
   twice is answered once. While it is worked on such a request takes at most 256 MiB of memory beside its own bytes
   and its answer.
-- One batch is checked and written in one go: 2 to 4 ms a MiB, which others notice from 16 MiB on, where
-  `max.message.bytes` was raised that far.
 - Requests may be pipelined; answers come in the order of the requests. A connection with more than
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
 - A partition knows `max.producer.ids.per.partition` idempotent producers. One that was forgotten, because that many

@@ -1,13 +1,12 @@
 """Batches of one partition that wait for a thread, and those that came after them and must not overtake them.
 
-A batch goes to a thread when walking its records is too much for the loop (a large compressed one), or when the
-topic's ``compression.type`` names another codec than the producer's, so that it must be compressed anew; or when the
-log's end has to be read first, which a fast start has put off (``PartitionLog.unread_tail``). The thread
+A batch goes to a thread when checking it is too much for the loop (a large one, more so if it is compressed), or when
+the topic's ``compression.type`` names another codec than the producer's, so that it must be compressed anew; or when
+the log's end has to be read first, which a fast start has put off (``PartitionLog.unread_tail``). The thread
 gets the batch and the rules of that moment, and gives back the batch to append; nothing else is shared with it.
-Everything handed in later queues behind, in order, and is then appended by the loop without a thread where it needs
-none.
-
-A queued batch is a copy: the request's memory is gone by then. It counts as request memory until it is answered.
+A large one goes to a thread once more, which writes it behind the log's end (``log.write_ahead``), again and again if
+the end changes meanwhile. Everything handed in later queues behind, in order, and is then appended by the loop without
+a thread where it needs none.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
-from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.errors import KafkaError, KafkaStorageError
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.fs import NotInMemory
 from spark_kafkalite.log.partition_log import AppendResult
+from spark_kafkalite.log.write_ahead import WriteAhead
 from spark_kafkalite.records import layout
 from spark_kafkalite.records.admission import AdmissionRules, check_size, walk
 from spark_kafkalite.records.assemble import SectionFacts, assemble
@@ -31,6 +30,7 @@ from spark_kafkalite.records.compression import CODECS, GZIP, LZ4, NONE, ZSTD, d
 from spark_kafkalite.records.layout import BatchHeader
 
 AppendOutcome = AppendResult | KafkaError
+T = TypeVar("T")
 
 
 class Recompression(NamedTuple):
@@ -102,7 +102,7 @@ def _without_frames(error: KafkaError) -> KafkaError:
 class _Queued:
     """A batch in the queue."""
 
-    __slots__ = ("batch", "header", "on_done", "produce_version")
+    __slots__ = ("ahead", "batch", "header", "in_thread", "on_done", "produce_version", "release")
 
     def __init__(
         self,
@@ -110,11 +110,15 @@ class _Queued:
         produce_version: int,
         header: BatchHeader | None,
         on_done: Callable[[AppendOutcome], None],
+        release: Callable[[], None],
     ) -> None:
         self.batch = batch
         self.produce_version = produce_version
         self.header = header
         self.on_done = on_done
+        self.release = release
+        self.in_thread = False
+        self.ahead: WriteAhead | None = None
 
 
 class Appender:
@@ -124,8 +128,9 @@ class Appender:
         """Append at once, or return the header of a batch that needs a thread. Raises KafkaError."""
         raise NotImplementedError
 
-    def append_checked(self, checked: Checked) -> AppendResult:
-        """Append a batch that a thread has checked. Raises KafkaError, also when leadership has gone meanwhile."""
+    def append_checked(self, checked: Checked, ahead: WriteAhead | None) -> AppendResult | WriteAhead:
+        """Append a batch that a thread has checked, or return what a thread has to write first; ``ahead`` is what was
+        returned last time. Raises KafkaError, also when leadership has gone meanwhile."""
         raise NotImplementedError
 
     def thread_rules(self) -> tuple[AdmissionRules, Recompression | None]:
@@ -140,14 +145,13 @@ class Appender:
 class AppendQueue:
     """The queue of one partition; empty nearly always."""
 
-    __slots__ = ("_appender", "_end", "_io", "_memory", "_queue")
+    __slots__ = ("_appender", "_end", "_io", "_queue")
 
-    def __init__(self, appender: Appender, io: IoThreads, memory: RequestMemory) -> None:
+    def __init__(self, appender: Appender, io: IoThreads) -> None:
         self._appender = appender
         # Why nothing is taken any more.
         self._end: KafkaError | None = None
         self._io = io
-        self._memory = memory
         self._queue: deque[_Queued] = deque()
 
     def __bool__(self) -> bool:
@@ -159,23 +163,25 @@ class AppendQueue:
         produce_version: int,
         header: BatchHeader | None,
         on_done: Callable[[AppendOutcome], None],
+        release: Callable[[], None],
     ) -> None:
         """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error.
 
-        ``batch`` must stay valid until then. ``header``: it has been admitted and needs a thread; None: not looked at.
+        ``batch`` stays as it is until ``release`` is called, which may be later: a thread may still be at work on it.
+        ``header``: it has been admitted and needs a thread; None: not looked at.
         """
         if self._end is not None:
+            release()
             on_done(self._end)
             return
-        self._memory.take(len(batch))
-        self._queue.append(_Queued(batch, produce_version, header, on_done))
+        self._queue.append(_Queued(batch, produce_version, header, on_done, release))
         if len(self._queue) == 1:
             self._work_off()
 
     def fail(self, error: KafkaError) -> None:
         """Answer everything in the queue with an error; a thread that still works does so in vain."""
         while self._queue:
-            self._head_done(error)
+            self._done(self._queue[0], error)
 
     def close(self, error: KafkaError) -> None:
         """Answer everything with an error, from now on too, and let go of the partition: see ``collector``."""
@@ -191,12 +197,13 @@ class AppendQueue:
             try:
                 header = queued.header
                 outcome = self._appender.try_append(queued.batch, queued.produce_version) if header is None else header
-            except KafkaError as error:
-                outcome = _without_frames(error)
+            except (KafkaError, MemoryError) as error:
+                outcome = _outcome_of(error)
             if isinstance(outcome, BatchHeader):
                 self._start_thread(queued, outcome)
                 return
-            self._head_done(outcome)
+            if not self._done(queued, outcome):
+                return
 
     def _start_thread(self, queued: _Queued, header: BatchHeader) -> None:
         rules, recompression = self._appender.thread_rules()
@@ -210,32 +217,68 @@ class AppendQueue:
                     missing.load()
             return check_in_thread(queued.batch, header, own_rules, recompression)
 
-        self._io.submit(
-            work,
-            lambda checked: self._checked(queued, checked),
-            lambda error: self._checked(queued, error),
-            Lane.CHECK,
-        )
+        self._submit(queued, work, lambda checked: self._append(queued, checked))
 
-    def _checked(self, queued: _Queued, checked: Checked | BaseException) -> None:
-        if not self._queue or self._queue[0] is not queued:
-            return  # Answered meanwhile with an error, by fail().
+    def _submit(self, queued: _Queued, work: Callable[[], T], on_done: Callable[[T], None]) -> None:
+        """Have a thread work on the batch at the head."""
+
+        def is_wanted() -> bool:
+            queued.in_thread = False
+            if self._is_head(queued):
+                return True
+            queued.release()
+            return False
+
+        def done(result: T) -> None:
+            if is_wanted():
+                on_done(result)
+
+        def failed(error: BaseException) -> None:
+            if is_wanted():
+                self._done(queued, _outcome_of(error))
+                self._work_off()
+
+        queued.in_thread = True
+        self._io.submit(work, done, failed, Lane.CHECK)
+
+    def _append(self, queued: _Queued, checked: Checked) -> None:
+        """Append the batch at the head, or have a thread write it first."""
         outcome: AppendOutcome
-        if isinstance(checked, KafkaError):
-            outcome = _without_frames(checked)
-        elif isinstance(checked, MemoryError):
-            outcome = KafkaStorageError("the broker is out of memory; nothing was written, try again")
-        elif isinstance(checked, BaseException):
-            outcome = KafkaError(f"the batch could not be checked: {checked!r}")
+        try:
+            appended = self._appender.append_checked(checked, queued.ahead)
+        except (KafkaError, MemoryError) as error:
+            outcome = _outcome_of(error)
         else:
-            try:
-                outcome = self._appender.append_checked(checked)
-            except KafkaError as error:
-                outcome = _without_frames(error)
-        self._head_done(outcome)
-        self._work_off()
+            if isinstance(appended, WriteAhead):
+                queued.ahead = appended
+                self._submit(queued, appended.run, lambda _: self._append(queued, checked))
+                return
+            outcome = appended
+        if self._done(queued, outcome):
+            self._work_off()
 
-    def _head_done(self, outcome: AppendOutcome) -> None:
-        queued = self._queue.popleft()
-        self._memory.give_back(len(queued.batch))
+    def _is_head(self, queued: _Queued) -> bool:
+        return bool(self._queue) and self._queue[0] is queued
+
+    def _done(self, queued: _Queued, outcome: AppendOutcome) -> bool:
+        """Answer the head and return True; False when ``fail`` has answered it already, as in an append of its own that
+        has taken the partition offline."""
+        if not self._is_head(queued):
+            return False
+        self._queue.popleft()
+        if queued.ahead is not None:
+            # Of use only to what has been appended.
+            queued.ahead.stop()
+        if not queued.in_thread:
+            queued.release()
         queued.on_done(outcome)
+        return True
+
+
+def _outcome_of(error: BaseException) -> KafkaError:
+    """Return what a batch is answered with when a thread has failed."""
+    if isinstance(error, KafkaError):
+        return _without_frames(error)
+    if isinstance(error, MemoryError):
+        return KafkaStorageError("the broker is out of memory; nothing was written, try again")
+    return KafkaError(f"the batch could not be checked: {error!r}")

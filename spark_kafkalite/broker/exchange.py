@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from spark_kafkalite.broker.request_memory import KeptMemory
 from spark_kafkalite.wire.header import RequestHeader
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Exchange:
     """
 
     __slots__ = (
-        "_give_back",
+        "_kept",
         "abandoned",
         "answered_s",
         "api_key",
@@ -98,7 +99,7 @@ class Exchange:
         self.deferred = False
         self.abandoned = False
         self.on_abandon: Callable[[], None] | None = None
-        self._give_back: Callable[[], None] | None = None
+        self._kept: KeptMemory | None = None
         self.arrived_s = connection.received_s
         self.started_s = self.deferred_s = self.answered_s = self.sent_s = 0.0
         # -1: not asked for yet.
@@ -185,14 +186,25 @@ class Exchange:
 
     def keep(self, frame: memoryview) -> memoryview:
         """Return the request's bytes in memory that stays as it is until the work on the request is done."""
-        kept, self._give_back = self.connection.keep(frame)
+        kept, give_back = self.connection.keep(frame)
+        self._kept = KeptMemory(give_back)
         return kept
 
+    def keep_part(self, part: memoryview) -> tuple[memoryview, Callable[[], None]]:
+        """Return a part of the request's bytes in memory that stays as it is until the function beside it is called.
+
+        That is the part itself where the request's bytes are kept, else a copy.
+        """
+        if self._kept is None:
+            return self.connection.keep(part)
+        self._kept.hold()
+        return part, self._kept.release
+
     def work_done(self) -> None:
-        """Give back what was kept."""
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back()
+        """Let go of what was kept."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.release()
 
     def __repr__(self) -> str:
         return f"<Exchange api={self.api_key} v{self.api_version} #{self.correlation_id} with {self.session.peer}>"

@@ -39,7 +39,6 @@ from spark_kafkalite.broker.append_queue import (
 from spark_kafkalite.broker.flusher import Flusher
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
-from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
@@ -55,9 +54,10 @@ from spark_kafkalite.log.fs import NotInMemory
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.log.write_ahead import WriteAhead
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.admission import AdmissionRules, admit
+from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,6 @@ class PartitionServices:
         "clock",
         "io",
         "max_decompressed_bytes",
-        "memory",
         "on_role_change",
         "on_storage_failure",
         "purgatory",
@@ -88,7 +87,6 @@ class PartitionServices:
         clock: Clock,
         io: IoThreads,
         purgatory: Purgatory,
-        memory: RequestMemory,
         max_decompressed_bytes: int,
         on_storage_failure: Callable[[Partition, BaseException], None],
     ) -> None:
@@ -96,7 +94,6 @@ class PartitionServices:
         self.clock = clock
         self.io = io
         self.purgatory = purgatory
-        self.memory = memory
         self.max_decompressed_bytes = max_decompressed_bytes
         self.on_storage_failure = on_storage_failure
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
@@ -157,7 +154,7 @@ class Partition(Appender):
         self._flusher = Flusher(
             log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
         )
-        self._queue = AppendQueue(self, services.io, services.memory)
+        self._queue = AppendQueue(self, services.io)
         self._fetch_waiters: dict[DelayedOperation, None] = {}
         self._ack_waiters: dict[DelayedOperation, None] = {}
         # Where the visible end was when visibility.policy became ``flushed``.
@@ -366,17 +363,33 @@ class Partition(Appender):
         produce_version: int,
         header: BatchHeader | None,
         on_done: Callable[[AppendOutcome], None],
+        release: Callable[[], None],
     ) -> None:
         """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error.
 
-        ``batch`` must stay valid until then. ``header`` is what :meth:`try_append` returned, None when not asked.
+        ``batch`` must stay valid until ``release`` is called. ``header`` is what :meth:`try_append` returned, None when
+        not asked.
         """
-        self._queue.add(batch, produce_version, header, on_done)
+        self._queue.add(batch, produce_version, header, on_done, release)
 
-    def append_checked(self, checked: Checked) -> AppendResult:
-        """Append a batch that a thread has checked. Raises KafkaError, also when leadership has gone meanwhile."""
+    def append_checked(self, checked: Checked, ahead: WriteAhead | None) -> AppendResult | WriteAhead:
+        """Append a batch that a thread has checked; of a large one return what a thread has to write first.
+
+        Raises KafkaError, also when leadership has gone meanwhile.
+        """
         self.check_leader()
-        return self._append(checked.batch, checked.header)
+        batch, header = checked
+        if len(batch) <= INLINE_BATCH_BYTES:
+            return self._append(batch, header)
+        if ahead is None or not self.log.holds(ahead):
+            try:
+                ahead = self.log.write_ahead(batch, header)
+            except KafkaStorageError as error:
+                self._log_refused(error)
+                raise
+            if ahead is not None:
+                return ahead
+        return self._append(batch, header, ahead)
 
     def read_first(self) -> NotInMemory | None:
         """Return what a thread loads before the log takes the next append, if anything."""
@@ -387,9 +400,9 @@ class Partition(Appender):
         self._rules.now_ms = self._services.clock.wall_ms()
         return self._rules, self._recompression
 
-    def _append(self, batch: memoryview, header: BatchHeader) -> AppendResult:
+    def _append(self, batch: memoryview, header: BatchHeader, ahead: WriteAhead | None = None) -> AppendResult:
         try:
-            result = self.log.append_as_leader(batch, header, self.leader_epoch)
+            result = self.log.append_as_leader(batch, header, self.leader_epoch, ahead)
         except KafkaStorageError as error:
             self._log_refused(error)
             raise

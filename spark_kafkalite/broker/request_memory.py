@@ -16,6 +16,7 @@ unmapping). They are lent for as long as the request's memory is valid, so nothi
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from typing import Protocol
 
 # Below this a bytearray is cheaper than a mapping.
@@ -55,6 +56,26 @@ class FrameBuffers:
 
 def _mapping(size_bytes: int) -> mmap.mmap:
     return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+class KeptMemory:
+    """Memory of a request with several holders, given back when the last one has released it."""
+
+    __slots__ = ("_give_back", "_holders")
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        """One who has it releases it."""
+        self._give_back = give_back
+        self._holders = 1
+
+    def hold(self) -> None:
+        """Have it for one more, who releases it."""
+        self._holders += 1
+
+    def release(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            self._give_back()
 
 
 class Reader(Protocol):

@@ -210,7 +210,6 @@ class Broker:
             self._clock,
             io,
             Purgatory(loop),
-            memory,
             config["max.decompressed.batch.bytes"],
             self._storage_failed,
         )

@@ -21,6 +21,7 @@ from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.segment import IndexesDamaged, Segment
 from spark_kafkalite.log.time_index import TimeIndex
+from spark_kafkalite.log.write_ahead import WriteAhead
 from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
 
 # What a rebuild of indexes reads at once, and how often it makes an entry (Kafka's default, whatever the topic's is).
@@ -46,6 +47,7 @@ class ActiveSegment(Segment):
     """The last segment of a log, which appends go to."""
 
     __slots__ = (
+        "_ahead",
         "_file",
         "_index_bytes",
         "_offset_of_max_timestamp",
@@ -79,6 +81,8 @@ class ActiveSegment(Segment):
             time_index_entries=time_index_entries,
         )
         self._file = files.open_apart(self.log_path, create=True)
+        # What is being written, or was, behind the end; None nearly always.
+        self._ahead: WriteAhead | None = None
         self._since_index_entry = 0
         # What the larger of the two indexes takes; the time index never has more entries, but for its last one.
         self._index_bytes = index_entries * TimeIndex.ENTRY.size
@@ -126,7 +130,9 @@ class ActiveSegment(Segment):
         """
         position = self.size_bytes
         size = len(data)
-        if self._file.pwrite(data, position) != size:
+        if self._ahead is not None:
+            data = self._unwritten(self._ahead, data)
+        if self._file.pwrite(data, position) != len(data):
             # The disk is full; the second write says so with its own error number.
             write_whole(self._file, data, position)
         self.take_up(position, size, last_offset, max_timestamp, index_interval_bytes)
@@ -148,10 +154,44 @@ class ActiveSegment(Segment):
         self._since_index_entry += size
         self.size_bytes = position + size
 
+    def _unwritten(self, ahead: WriteAhead, batch: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+        """Return what of a batch is not in the file yet: its header, if it is the one that was written ahead."""
+        if ahead.batch is batch and self.holds(ahead):
+            if ahead.error is not None:
+                raise ahead.error
+            if ahead.is_written:
+                self._ahead = None
+                return batch[:HEADER_BYTES]
+        self.cut_back()
+        return batch
+
+    def write_ahead(self, batch: bytearray | memoryview, append_time_ms: int) -> WriteAhead:
+        """Return what a thread runs before ``append`` is called with the same batch object; see ``write_ahead``."""
+        self.drop_ahead()
+        self._ahead = WriteAhead(self._file, self.size_bytes, batch, append_time_ms)
+        return self._ahead
+
+    def holds(self, ahead: WriteAhead) -> bool:
+        """Return whether what was written ahead lies where the next batch goes."""
+        return self._ahead is ahead and not ahead.is_stopped
+
+    def drop_ahead(self) -> None:
+        """Have nothing behind the end of the segment, because the end is about to change, or is to be relied on."""
+        if self._ahead is not None:
+            self.cut_back()
+
     def cut_back(self) -> None:
-        """Cut the remains of a failed write off the file, if there are any."""
+        """Cut off what lies behind the segment's end, if anything: the remains of a failed write, or of one ahead."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.stop()
         if self._file.size() != self.size_bytes:
             self._file.truncate(self.size_bytes)
+
+    def forget_files(self) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+        super().forget_files()
 
     def must_roll(self, size: int, last_offset: int, max_timestamp: int, config: TopicConfig, clock: Clock) -> bool:
         """Return whether a batch belongs into a new segment. Source: LogSegment.shouldRoll."""
@@ -189,6 +229,7 @@ class ActiveSegment(Segment):
 
     def seal(self) -> Segment:
         """Write the indexes and return the segment as one that only reads."""
+        self.drop_ahead()
         self.write_indexes()
         sealed = Segment(
             self.files,
@@ -308,6 +349,7 @@ class ActiveSegment(Segment):
 
     def truncate(self, position: int, offset: int) -> None:
         """Cut the file at a batch start; ``offset`` is the first one that is gone."""
+        self.drop_ahead()
         self._file.truncate(position)
         self.size_bytes = position
         self._walked = []

@@ -3,9 +3,10 @@
 Knows segments and positions, the log end, the recovery point and the first failure; nothing of producers, leader epochs
 or log start offsets, which ``PartitionLog`` adds on top. The split is Kafka's, of LocalLog and UnifiedLog.
 
-One thread owns a log and calls everything here; only ``FlushJob.run`` may be called elsewhere. Nothing waits. An append
-is one ``pwrite`` at a position that only this object advances, so a reader's slice, which ends at a batch that is
-already written, can never run into one that is being written.
+One thread owns a log and calls everything here; only ``FlushJob.run`` and ``WriteAhead.run`` may be called elsewhere.
+Nothing waits. An append is one ``pwrite`` at a position that only this object advances, so a reader's slice, which ends
+at a batch that is already written, can never run into one that is being written. Of a large batch another thread has
+written all but the header by then (``write_ahead``).
 
 What a failed write means is decided in ``disk``. A full disk and a lack of descriptors leave the log as it was, once
 what was half written has been cut off. Every other failed write, and every failed sync, ends the log's life as far as
@@ -31,6 +32,7 @@ from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.reader import Reader
 from spark_kafkalite.log.segment import LogSlice, Segment
 from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.log.write_ahead import WriteAhead
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records.layout import MAX_INT32
 
@@ -125,12 +127,17 @@ class LocalLog:
     # Write ----------------------------------------------------------------------------------------------------------
 
     def _write(
-        self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
+        self,
+        batch: bytes | bytearray | memoryview,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        ahead: WriteAhead | None = None,
     ) -> None:
         active = self.segments.active
         config = self.config
         self._append_position = -1
-        if active.must_roll(len(batch), last_offset, max_timestamp, config, self._clock):
+        if ahead is None and active.must_roll(len(batch), last_offset, max_timestamp, config, self._clock):
             # A gap that the leader's compaction has made stays within a segment, where a recovery takes it for one.
             self.roll(base_offset if last_offset - self.log_end_offset > MAX_INT32 else None)
             active = self.segments.active
@@ -144,6 +151,20 @@ class LocalLog:
         if self._dirty_since_s is None:
             self._dirty_since_s = self._clock.monotonic_s()
             self._on_dirty(self)
+
+    def _write_ahead(
+        self, batch: bytearray | memoryview, last_offset: int, max_timestamp: int, append_time_ms: int
+    ) -> WriteAhead:
+        if self.segments.active.must_roll(len(batch), last_offset, max_timestamp, self.config, self._clock):
+            self.roll()
+        try:
+            return self.segments.active.write_ahead(batch, append_time_ms)
+        except OSError as error:
+            raise self._failed("append to", error) from error
+
+    def holds(self, ahead: WriteAhead) -> bool:
+        """Return whether what was written ahead is still where the next batch goes."""
+        return self.segments.active.holds(ahead)
 
     def _take_back(self, base_offset: int) -> None:
         """Undo an append in the middle of which memory ran out, so that nobody sees what its producer is not told of.
@@ -387,6 +408,7 @@ class LocalLog:
         """
         if self.swap is not None:
             self.swap.settle()
+        self.segments.active.drop_ahead()
         self.generation += 1
         self._reader.forget_positions()
         self._unsynced.directories.append(self.directory)

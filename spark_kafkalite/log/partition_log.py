@@ -56,6 +56,7 @@ from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.recovery import LoadedLog, forget_producers, load_log, rebuild_producers
 from spark_kafkalite.log.scan import OnBytes
 from spark_kafkalite.log.segment import DELETED_SUFFIX, LogSlice, Segment
+from spark_kafkalite.log.write_ahead import WriteAhead
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
@@ -252,12 +253,19 @@ class PartitionLog(LocalLog):
 
     # Append ---------------------------------------------------------------------------------------------------------
 
-    def append_as_leader(self, batch: bytearray | memoryview, header: BatchHeader, leader_epoch: int) -> AppendResult:
+    def append_as_leader(
+        self,
+        batch: bytearray | memoryview,
+        header: BatchHeader,
+        leader_epoch: int,
+        ahead: WriteAhead | None = None,
+    ) -> AppendResult:
         """Append one admitted batch, giving it its offsets in place (``batch`` must be writable).
 
-        A batch of an idempotent producer that is in the log already is not written again: the result names the
-        original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), UnknownProducerId (59),
-        RecordListTooLarge (18), KafkaStorageError (56); nothing is written then.
+        ``ahead``: what :meth:`write_ahead` has given for this batch and a thread has run; it is of use as long as the
+        log ``holds`` it. A batch of an idempotent producer that is in the log already is not written again: the result
+        names the original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), UnknownProducerId
+        (59), RecordListTooLarge (18), KafkaStorageError (56); nothing is written then.
         """
         if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
             self._make_ready()
@@ -269,29 +277,22 @@ class PartitionLog(LocalLog):
                 return AppendResult(
                     original.base_offset, original.last_offset, original.timestamp_ms if stamped else -1, True
                 )
-        config = self.config
-        size = len(batch)
-        if size > config.segment_bytes:
-            raise RecordListTooLarge(
-                f"{self.topic_partition}: a batch of {size} bytes does not fit segment.bytes={config.segment_bytes}"
-            )
-        self.disk.budget_bytes -= size
-        if self.disk.budget_bytes < 0:
-            self.disk.check(size)
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
-        if config.message_timestamp_type == "LogAppendTime":
-            # The clock as it is, as in Kafka: times that may not go back would keep one wrong moment of it for ever.
-            append_time_ms = self._clock.wall_ms()
-            kernel.stamp(batch, 0, base_offset, leader_epoch, append_time_ms)
-            header = header._replace(max_timestamp=append_time_ms)
-        else:
-            append_time_ms = -1
+        if ahead is not None and self.holds(ahead):
+            append_time_ms = ahead.append_time_ms
             kernel.stamp(batch, 0, base_offset, leader_epoch)
+        else:
+            ahead = None
+            self._take_room(len(batch))
+            append_time_ms = self._append_time_ms()
+            kernel.stamp(batch, 0, base_offset, leader_epoch, append_time_ms if append_time_ms >= 0 else None)
+        if append_time_ms >= 0:
+            header = header._replace(max_timestamp=append_time_ms)
         if leader_epoch != self.epochs.latest:
             self.assign_leader_epoch(leader_epoch, sync=False)
         try:
-            self._write(batch, base_offset, last_offset, header.max_timestamp)
+            self._write(batch, base_offset, last_offset, header.max_timestamp, ahead)
             if has_producer:
                 seen_ms = append_time_ms if append_time_ms >= 0 else self._clock.wall_ms()
                 self.producers.update(header, base_offset, seen_ms)
@@ -301,6 +302,37 @@ class PartitionLog(LocalLog):
             self._take_back(base_offset)
             raise
         return AppendResult(base_offset, last_offset, append_time_ms, False)
+
+    def write_ahead(self, batch: bytearray | memoryview, header: BatchHeader) -> WriteAhead | None:
+        """Return what a thread runs before a large batch is appended, so that the append is little work.
+
+        None when the batch is not going to be written: ``append_as_leader`` says why. Raises what that raises.
+        """
+        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+            self._make_ready()
+        if header.producer_id >= 0 and self._check_sequence(header) is not None:
+            return None
+        self._take_room(len(batch))
+        append_time_ms = self._append_time_ms()
+        max_timestamp = append_time_ms if append_time_ms >= 0 else header.max_timestamp
+        last_offset = self.log_end_offset + header.last_offset_delta
+        return self._write_ahead(batch, last_offset, max_timestamp, append_time_ms)
+
+    def _take_room(self, size: int) -> None:
+        """Raise unless a batch of this size fits a segment, and the disk."""
+        if size > self.config.segment_bytes:
+            raise RecordListTooLarge(
+                f"{self.topic_partition}: a batch of {size} bytes does not fit "
+                f"segment.bytes={self.config.segment_bytes}"
+            )
+        self.disk.budget_bytes -= size
+        if self.disk.budget_bytes < 0:
+            self.disk.check(size)
+
+    def _append_time_ms(self) -> int:
+        """Return what is stamped into the next batch as LogAppendTime, -1 for nothing."""
+        # The clock as it is, as in Kafka: times that may not go back would keep one wrong moment of it for ever.
+        return self._clock.wall_ms() if self.config.message_timestamp_type == "LogAppendTime" else -1
 
     def _tell_of_forgotten(self) -> None:
         """Warn, at most once a minute, that producers were forgotten for want of room."""
@@ -646,6 +678,8 @@ class PartitionLog(LocalLog):
     def _write_small_files(self) -> None:
         self._write_epochs()
         active = self.segments.active
+        # A clean stop leaves files that end where the log ends.
+        active.drop_ahead()
         if active.write_indexes():
             self._unsynced.add_path(active.offset_index.path)
             self._unsynced.add_path(active.time_index.path)

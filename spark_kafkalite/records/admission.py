@@ -3,7 +3,8 @@
 :func:`admit` looks at one partition's part of a Produce request: exactly one whole batch of magic 2, its size, codec,
 CRC and header, and then, record by record, everything inside. Header checks alone would let in batches whose records
 no consumer can read. A compressed batch above 64 KiB, or one whose records take more than 256 KiB, is too much for
-the broker's loop: ``admit`` then leaves the records to :func:`walk`, which the caller runs in a thread.
+the broker's loop, and so is any batch above 4 MiB: ``admit`` then leaves all but size and codec to :func:`walk`, which
+the caller runs in a thread.
 
 Nothing here assigns offsets or looks at sequences; that is the log's. Errors are those that Kafka's clients know for
 each case; their text goes into the response. One header field may be set right in place: a ``max_timestamp`` that is
@@ -37,6 +38,8 @@ from spark_kafkalite.records.layout import MAX_INT64, MIN_INT64, BatchHeader
 # D3: what the loop may decompress and walk itself, about a millisecond's work.
 INLINE_COMPRESSED_BYTES: Final = 64 * 1024
 INLINE_DECOMPRESSED_BYTES: Final = 256 * 1024
+# What the loop may check, and write to a log, itself: some milliseconds' work, the writing nearly all of it.
+INLINE_BATCH_BYTES: Final = 4 * 1024 * 1024
 # KIP-110: older versions of Produce know no zstd.
 FIRST_PRODUCE_VERSION_WITH_ZSTD: Final = 7
 
@@ -59,7 +62,7 @@ class AdmissionRules:
 
 
 class Admission(NamedTuple):
-    """An admitted batch; while ``needs_thread`` holds its records are still to be walked."""
+    """An admitted batch; while ``needs_thread`` holds it is still to be walked."""
 
     header: BatchHeader
     needs_thread: bool
@@ -71,11 +74,12 @@ def admit(buffer: Buffer, position: int, end: int, rules: AdmissionRules, *, pro
     Raises InvalidRecord (87), CorruptMessage (2), MessageTooLarge (10), UnsupportedCompressionType (76),
     InvalidTimestamp (32), TransactionalIdAuthorizationFailed (53).
     """
-    header = _admit_header(buffer, position, end, rules, produce_version)
+    header = _read_whole(buffer, position, end, rules, produce_version)
     if needs_thread(header):
         return Admission(header, True)
     if header.codec == NONE:
         return Admission(walk(buffer, position, header, rules), False)
+    _check_header(buffer, position, header)
     section = _section(buffer, position, header)
     limit = min(INLINE_DECOMPRESSED_BYTES, rules.max_decompressed_bytes)
     try:
@@ -89,14 +93,16 @@ def admit(buffer: Buffer, position: int, end: int, rules: AdmissionRules, *, pro
 
 def needs_thread(header: BatchHeader) -> bool:
     """Return whether the header alone says that the batch is too much for the loop."""
-    return header.codec != NONE and header.size_bytes > INLINE_COMPRESSED_BYTES
+    return header.size_bytes > (INLINE_BATCH_BYTES if header.codec == NONE else INLINE_COMPRESSED_BYTES)
 
 
 def walk(buffer: Buffer, position: int, header: BatchHeader, rules: AdmissionRules) -> BatchHeader:
-    """Decompress the batch's records and check each; returns the header, with ``max_timestamp`` set right.
+    """Check the batch's CRC and header, decompress its records and check each; returns the header, with
+    ``max_timestamp`` set right.
 
-    Raises InvalidRecord (87), CorruptMessage (2), InvalidTimestamp (32).
+    Raises InvalidRecord (87), CorruptMessage (2), InvalidTimestamp (32), TransactionalIdAuthorizationFailed (53).
     """
+    _check_header(buffer, position, header)
     payload = decompress(header.codec, _section(buffer, position, header), rules.max_decompressed_bytes)
     return _walk_payload(buffer, position, header, payload, rules)
 
@@ -105,7 +111,7 @@ def _section(buffer: Buffer, position: int, header: BatchHeader) -> memoryview:
     return memoryview(buffer)[position + layout.HEADER_BYTES : position + header.size_bytes]
 
 
-def _admit_header(buffer: Buffer, position: int, end: int, rules: AdmissionRules, produce_version: int) -> BatchHeader:
+def _read_whole(buffer: Buffer, position: int, end: int, rules: AdmissionRules, produce_version: int) -> BatchHeader:
     available = end - position
     if available <= 0:
         raise InvalidRecord(
@@ -131,8 +137,6 @@ def _admit_header(buffer: Buffer, position: int, end: int, rules: AdmissionRules
         raise UnsupportedCompressionType(
             f"zstd needs Produce version {FIRST_PRODUCE_VERSION_WITH_ZSTD} or newer, this is version {produce_version}"
         )
-    check_crc(view, position, size_bytes)
-    _check_fields(header)
     return header
 
 
@@ -144,7 +148,8 @@ def check_size(size_bytes: int, rules: AdmissionRules) -> None:
         )
 
 
-def _check_fields(header: BatchHeader) -> None:
+def _check_header(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    check_crc(buffer, position, header.size_bytes)
     if header.base_offset != 0:
         raise InvalidRecord(f"base offset {header.base_offset}: a produced batch begins at 0, the broker gives offsets")
     if header.record_count <= 0:

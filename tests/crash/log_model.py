@@ -77,9 +77,13 @@ class Model:
 class Run:
     """Random work on a manager, and the model of it. Nothing is compacted, whatever the topics' policy says."""
 
-    def __init__(self, seed: int, fs: MemoryFs, policy: str = "delete", *, below_start: bool = True) -> None:
-        """Without ``below_start`` no truncation goes below the log start: the runs of older seeds."""
+    def __init__(
+        self, seed: int, fs: MemoryFs, policy: str = "delete", *, below_start: bool = True, ahead: bool = False
+    ) -> None:
+        """Without ``below_start`` no truncation goes below the log start, and without ``ahead`` no batch is written
+        before it is appended: the runs of older seeds."""
         self.below_start = below_start
+        self.ahead = ahead
         self.chance = random.Random(seed)
         self.fs = fs
         self.clock = ManualClock()
@@ -105,6 +109,7 @@ class Run:
             (1, self.advance_start),
             (1, self.delete),
             (1, self.stop_and_start),
+            (12 * int(self.ahead), self.append_written_ahead),
         ]
         weights = [weight for weight, _ in actions]
         for _ in range(steps):
@@ -126,6 +131,25 @@ class Run:
         result = log.append_as_leader(batch, header_of(batch), self.epoch)
         assert result.base_offset == len(model.records)
         self.appended(model, [values])
+
+    def append_written_ahead(self, key: TopicPartition) -> None:
+        """Write a batch ahead, have something else happen perhaps, and append it if it is still of use."""
+        log, model = self.log(key), self.models[key]
+        batch, values = self.next_batch(model)
+        producer = (model.producer_epoch, model.sequence)
+        ahead = log.write_ahead(batch, header_of(batch))
+        assert ahead is not None
+        for _ in range(self.chance.randrange(4)):
+            ahead.write_piece()
+        if self.chance.random() < 0.5:
+            others = [self.append, self.append_as_follower, self.roll, self.flush, self.checkpoint, self.truncate]
+            self.chance.choice([*others, self.remove_oldest, self.delete, self.stop_and_start])(key)
+        ahead.run()
+        is_next = producer == (model.producer_epoch, model.sequence)
+        if self.manager.get(key) is log and is_next and log.holds(ahead):
+            model.in_flight = [(value, self.epoch) for value in values]
+            assert log.append_as_leader(batch, header_of(batch), self.epoch, ahead).base_offset == len(model.records)
+            self.appended(model, [values])
 
     def next_batch(self, model: Model, *, sequence: int | None = None) -> tuple[bytearray, list[bytes]]:
         values = []
@@ -302,6 +326,7 @@ def crash_and_check(
     stop_recovery_too: bool = False,
     policy: str = "delete",
     below_start: bool = True,
+    ahead: bool = False,
 ) -> bool:
     """Do a run that stops at an operation, and check what is left; returns whether it stopped at all."""
     fs = MemoryFs()
@@ -310,7 +335,7 @@ def crash_and_check(
     run = None
     stopped = False
     try:
-        run = Run(seed, fs, policy, below_start=below_start)
+        run = Run(seed, fs, policy, below_start=below_start, ahead=ahead)
         run.work(steps)
     except SimulatedCrash:
         stopped = True

@@ -11,6 +11,7 @@ import random
 
 import pytest
 
+from spark_kafkalite.log import write_ahead
 from spark_kafkalite.testing.memory_fs import CrashMode
 from tests.crash.log_model import crash_and_check
 
@@ -18,10 +19,12 @@ RUNS = int(os.environ.get("KAFKALITE_CRASH_RUNS", "2000"))
 _BLOCKS = 6
 
 
-def run(seed: int, mode: CrashMode, *, stop_recovery_too: bool = False, policy: str = "delete") -> None:
+def run(
+    seed: int, mode: CrashMode, *, stop_recovery_too: bool = False, policy: str = "delete", ahead: bool = False
+) -> None:
     stop_at = random.Random(seed).randrange(1, 400)
     try:
-        crash_and_check(seed, stop_at, mode, stop_recovery_too=stop_recovery_too, policy=policy)
+        crash_and_check(seed, stop_at, mode, stop_recovery_too=stop_recovery_too, policy=policy, ahead=ahead)
     except Exception as error:
         raise AssertionError(f"seed {seed}, stopped at {stop_at}, {mode}: {error}") from error
 
@@ -37,6 +40,13 @@ def test_random_runs(mode: CrashMode, block: int) -> None:
 def test_random_runs_that_are_stopped_in_recovery_too(mode: CrashMode) -> None:
     for seed in range(100_000, 100_000 + RUNS // 3):
         run(seed, mode, stop_recovery_too=True)
+
+
+@pytest.mark.parametrize("mode", CrashMode)
+def test_random_runs_with_batches_that_are_written_ahead(mode: CrashMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_ahead, "PIECE_BYTES", 100)
+    for seed in range(300_000, 300_000 + RUNS // 3):
+        run(seed, mode, stop_recovery_too=seed % 3 == 0, ahead=True)
 
 
 @pytest.mark.parametrize("mode", CrashMode)

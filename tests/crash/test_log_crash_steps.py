@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log import checkpoint, log_starts, scan
+from spark_kafkalite.log import checkpoint, log_starts, scan, write_ahead
+from spark_kafkalite.log.active_segment import ActiveSegment
 from spark_kafkalite.log.checkpoints import Checkpoints
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.fs import Fs, write_whole
@@ -20,6 +21,7 @@ from spark_kafkalite.log.log_starts import LogStartCheckpoint
 from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.log.write_ahead import WriteAhead
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.memory_fs import CrashMode
 from tests.crash.log_model import crash_and_check
@@ -36,6 +38,22 @@ def test_stopped_in_every_operation_of_a_run(mode: CrashMode, seed: int, below_s
             stopped = crash_and_check(seed, stop_at, mode, steps=30, below_start=below_start)
         except Exception as error:
             raise AssertionError(f"seed {seed}, stopped at {stop_at}, {mode}: {error}") from error
+        if not stopped:
+            assert stop_at > 100, "the run was too short to say anything"
+            return
+    pytest.fail("the run never came to its end")
+
+
+@pytest.mark.parametrize("mode", CrashMode)
+def test_stopped_in_every_operation_of_a_run_that_writes_ahead(
+    mode: CrashMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_ahead, "PIECE_BYTES", 100)
+    for stop_at in range(1, 10_000):
+        try:
+            stopped = crash_and_check(71, stop_at, mode, steps=25, ahead=True)
+        except Exception as error:
+            raise AssertionError(f"stopped at {stop_at}, {mode}: {error}") from error
         if not stopped:
             assert stop_at > 100, "the run was too short to say anything"
             return
@@ -177,6 +195,44 @@ def _keep_log_starts_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _take_log_starts_back_before_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionLog, "sync_truncation", lambda self: None)
+
+
+def _never_stop_what_is_written_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WriteAhead, "stop", lambda self: None)
+    monkeypatch.setattr(ActiveSegment, "holds", lambda self, ahead: not ahead.is_stopped)
+
+
+def _write_the_header_ahead_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = WriteAhead.run
+
+    def hasty(self: WriteAhead) -> None:
+        self._file.pwrite(memoryview(self.batch)[:61], self._position)
+        run(self)
+
+    monkeypatch.setattr(WriteAhead, "run", hasty)
+
+
+def _leave_what_was_written_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(self: ActiveSegment) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None
+
+    monkeypatch.setattr(ActiveSegment, "drop_ahead", careless)
+
+
+@pytest.mark.parametrize(
+    "bug", [_never_stop_what_is_written_ahead, _write_the_header_ahead_too, _leave_what_was_written_ahead]
+)
+def test_seeded_bug_of_writing_ahead_is_found(
+    monkeypatch: pytest.MonkeyPatch, bug: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    monkeypatch.setattr(write_ahead, "PIECE_BYTES", 100)
+    bug(monkeypatch)
+    with pytest.raises(Exception) as found:
+        for seed in range(1500):
+            crash_and_check(seed, random.Random(seed).randrange(1, 400), CrashMode.PROCESS, ahead=True)
+    print(f"seed {seed} found it: {found.type.__name__} {found.value}")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ import pytest
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import Purgatory
-from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.errors import OutOfOrderSequenceNumber
 from spark_kafkalite.log.config import TopicConfig
@@ -107,7 +106,6 @@ class Host:
             clock,
             self.steps,  # type: ignore[arg-type]
             Purgatory(self.steps),  # type: ignore[arg-type]
-            RequestMemory(1 << 30),
             1 << 26,
             _storage_failed,
         )

@@ -30,10 +30,13 @@ MOST_BYTES = 256 * MEBIBYTE
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]:
-    with MeteredBroker(tmp_path_factory.mktemp("worst") / "data") as running:
+    overrides = {"max.decompressed.batch.bytes": str(100 * MEBIBYTE)}
+    with MeteredBroker(tmp_path_factory.mktemp("worst") / "data", overrides=overrides) as running:
         with Admin(bootstrap_servers=running.bootstrap) as admin:
             admin.create_topic("wide", WIDE, 1)
-            admin.create_topic("large", 1, 1, {"max.message.bytes": str(100 * MEBIBYTE)})
+            large = {"max.message.bytes": str(100 * MEBIBYTE)}
+            admin.create_topic("large", 1, 1, large)
+            admin.create_topic("stamped", 1, 1, large | {"message.timestamp.type": "LogAppendTime"})
             names = worst_requests.names("names-", worst_requests.MANY_TOPICS)
             admin.create_topics([NewTopic(name, 1, 1) for name in names])
         with Consumer(bootstrap_servers=running.bootstrap, group_id="g") as consumer:

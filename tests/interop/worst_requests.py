@@ -1,8 +1,8 @@
 """The worst that a client can ask of each API within one request, for ``test_worst_requests``.
 
 Each is as long as the broker decodes, or names what is there as often as that allows. Topic ``wide`` has a thousand
-partitions, ``names-N`` one each, ``large`` takes
-batches of 100 MiB; ``g`` is a group with offsets for all of ``wide``.
+partitions, ``names-N`` one each, ``large`` and ``stamped`` (with LogAppendTime) take batches of any size; ``g`` is a
+group with offsets for all of ``wide``.
 """
 
 from __future__ import annotations
@@ -78,10 +78,9 @@ def produce(batches: int, records: int = 1, record_bytes: int = 1) -> bytes:
     return b"".join(bytes(piece) for piece in pieces)
 
 
-def produce_one(megabytes: int) -> bytes:
-    """One batch of records of a megabyte each, to topic ``large``, which takes it."""
-    batch = bytes(make_batch([b"x" * 1_000_000] * megabytes))
-    pieces, _ = hot.pack_produce_request(1, "worst", 9, 1, 30_000, [("large", [(0, batch)])])
+def produce_one(topic: str, records: int, record_bytes: int) -> bytes:
+    batch = make_batch([b"x" * record_bytes] * records)
+    pieces, _ = hot.pack_produce_request(1, "worst", 9, 1, 30_000, [(topic, [(0, batch)])])
     return b"".join(bytes(piece) for piece in pieces)
 
 
@@ -279,7 +278,9 @@ def tags(message: ApiMessage, version: int, count: int) -> bytes:
 ALL = [
     Worst("produce of 60,000 batches", 0, lambda: produce(60_000)),
     Worst("produce of 90 MiB in 100 batches", 0, lambda: produce(100, 9, 102_000)),
-    Worst("produce of one batch of 16 MB", 0, lambda: produce_one(16)),
+    Worst("produce of one batch of 104 MB", 0, lambda: produce_one("large", 104, 1_000_000)),
+    Worst("produce of one batch of 104 MB, stamped by the broker", 0, lambda: produce_one("stamped", 104, 1_000_000)),
+    Worst("produce of one batch of 4 million records", 0, lambda: produce_one("large", 4_000_000, 1)),
     Worst("fetch of a partition 200,000 times", 1, lambda: fetch([hot.FetchPartition(0, 0, 1024)] * 200_000)),
     Worst("fetch of 200,000 unknown partitions", 1, lambda: fetch([hot.FetchPartition(n, 0, 9) for n in range(MANY)])),
     Worst("fetch of 120,000 unknown topics", 1, lambda: fetch_topics(120_000)),

@@ -10,9 +10,9 @@ v7  zstd
 v8  error texts in the answer
 v9  flexible
 
-Each partition has its own outcome. A batch is checked and appended straight from the request's memory; one whose
-records must be walked in a thread is copied and queued with its partition, and later batches of that partition queue
-behind it. The brokers' own topics are refused.
+Each partition has its own outcome. A batch is checked and appended straight from the request's memory; one that a
+thread must work on is queued with its partition, and later batches of that partition queue behind it; their memory is
+kept until then. The brokers' own topics are refused.
 
 The answer leaves when every partition has one: an error, or an append that is acknowledged (``acks=1``: appended;
 ``acks=all``: below the high watermark; ``flush.before.ack``: flushed besides). What is not acknowledged when the
@@ -41,6 +41,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
+from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.hot import (
@@ -57,8 +58,6 @@ Outcomes = list[tuple[str, list[ProducedPartition]]]
 _EMPTY = memoryview(b"")
 # What is sent after a request with acks=0.
 _NO_ANSWER = b""
-# Checking and writing this much takes a few milliseconds.
-_AT_ONCE_BYTES = 4 * 1024 * 1024
 # Steps of the parser, of a hundred batches and more each: more batches than that are appended in slices.
 _PARSED_AT_ONCE = 5
 
@@ -79,7 +78,7 @@ def handle(
             produce = parsed.value
         else:
             return _in_slices(context, exchange, exchange.keep(frame), position)
-        if len(frame) > _AT_ONCE_BYTES:
+        if len(frame) > INLINE_BATCH_BYTES:
             return _in_slices(context, exchange, exchange.keep(frame), position)
     producing = _Producing(context, exchange, produce)
     for name, batches in produce.topics:
@@ -249,15 +248,17 @@ class DelayedProduce(DelayedOperation):
     def append_later(
         self, partition: Partition, batch: memoryview, header: BatchHeader | None, produced: list[ProducedPartition]
     ) -> None:
-        """Queue a batch, of which a copy is kept, with its partition, and leave its outcome open."""
+        """Queue a batch with its partition, and leave its outcome open."""
         produced.append(_open_outcome(partition.topic_partition.partition))
         index = len(produced) - 1
         self._queued += 1
+        kept, release = self._exchange.keep_part(batch)
         partition.append_later(
-            memoryview(bytearray(batch)),
+            kept,
             self._exchange.api_version,
             header,
             lambda outcome: self._appended(partition, outcome, produced, index),
+            release,
         )
 
     def start(self, timeout_ms: int) -> None:

@@ -276,6 +276,41 @@ def test_raw_work_keeps_its_frame_and_gives_it_back() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("large", [True, False])
+def test_a_part_of_a_request_is_kept_until_it_is_let_go_of_and_counted_once(large: bool) -> None:
+    kept: list[tuple[memoryview, Callable[[], None]]] = []
+
+    def raw(_: Any, request: Any, frame: memoryview, position: int) -> Any:
+        return later(request, request.keep(frame)) if large else answer(request, frame)
+
+    def later(request: Any, frame: memoryview) -> Work[bytes]:
+        yield None
+        return answer(request, frame)
+
+    def answer(request: Any, frame: memoryview) -> bytes:
+        kept[:] = [request.keep_part(frame[start : start + 100]) for start in (100, 300)]
+        return codec.encode_response(HeartbeatResponse(), 2, request.correlation_id)
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, raw, raw=True)
+        world.serve(HEARTBEAT, answer_heartbeat)
+        client = world.connect()
+        memory = client.owner.memory
+        request = names(30_000 if large else 100)
+        frame = codec.encode_request(request, 2, 1, None)
+        client.send(request)
+        await client.until(lambda: client.answers() == [1])
+        assert memory.used_bytes == (len(frame) if large else 200)
+        client.send(small())
+        assert [bytes(part) for part, _ in kept] == [frame[100:200], frame[300:400]]
+        kept[0][1]()
+        assert memory.used_bytes == (len(frame) if large else 100)
+        kept[1][1]()
+        assert memory.used_bytes == 0
+
+    run(scenario)
+
+
 def test_a_large_request_that_cannot_be_read_closes_its_connection_with_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

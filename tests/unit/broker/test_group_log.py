@@ -13,7 +13,6 @@ from spark_kafkalite.broker.group_log import GroupLog
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import Purgatory
-from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
     KafkaError,
@@ -65,7 +64,6 @@ class Stage:
             self.clock,
             self.io,
             Purgatory(loop),
-            RequestMemory(1 << 30),
             1 << 26,
             lambda partition, error: None,  # type: ignore[arg-type]
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import random
 from collections.abc import Callable, Iterator
@@ -14,7 +15,6 @@ from spark_kafkalite.broker.append_queue import AppendOutcome, AppendQueue
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
-from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
@@ -30,11 +30,13 @@ from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
-from spark_kafkalite.testing.batches import make_batch
+from spark_kafkalite.testing.batches import make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
 TP = TopicPartition("t", 0)
+# More than the loop writes at once.
+HUGE = [bytes([number]) * 1_500_000 for number in range(3)]
 LARGE = [b"%06d" % number * 100 for number in range(3000)]
 
 
@@ -73,14 +75,14 @@ class Harness:
         self.fs = MemoryFs()
         self.clock = ManualClock()
         self.io = FakeIo()
-        self.memory = RequestMemory(1 << 30)
+        # Of batches that are queued, those whose memory has been let go of.
+        self.released: list[memoryview] = []
         self.failures: list[BaseException] = []
         services = PartitionServices(
             1,
             self.clock,
             self.io,  # type: ignore[arg-type]
             Purgatory(loop),
-            self.memory,
             1 << 26,
             self._storage_failed,
         )
@@ -395,7 +397,7 @@ class TestQueue:
             if isinstance(appended, AppendResult):
                 return [appended]
             header = appended
-        partition.append_later(batch, 9, header, outcomes.append)
+        partition.append_later(batch, 9, header, outcomes.append, lambda: harness.released.append(batch))
         return outcomes
 
     def test_later_batches_do_not_overtake_one_in_a_thread(self, harness: Harness) -> None:
@@ -404,10 +406,10 @@ class TestQueue:
         outcomes = [self.queue(harness, partition, harness.batch(2)) for _ in range(1)]
         outcomes += [self.queue(harness, partition, batch) for batch in (large, harness.batch(1))]
         assert [bool(one) for one in outcomes] == [True, False, False]
-        assert harness.memory.used_bytes > len(large)
+        assert not harness.released
         harness.io.run_one()
         assert [one[0].base_offset for one in outcomes if isinstance(one[0], AppendResult)] == [0, 2, 3002]
-        assert (harness.memory.used_bytes, partition.must_queue) == (0, False)
+        assert (len(harness.released), partition.must_queue) == (2, False)
 
     def test_a_bad_batch_in_a_thread_spoils_only_itself(self, harness: Harness) -> None:
         partition = harness.partition(cleanup_policy="compact")
@@ -423,8 +425,10 @@ class TestQueue:
         second = self.queue(harness, partition, harness.batch(1))
         partition.resign(2, 1, 1)
         assert [getattr(one[0], "code", None) for one in (first, second)] == [6, 6]
+        # The thread may still be at work on the first one.
+        assert len(harness.released) == 1
         harness.io.run_one()
-        assert (len(first), partition.log.log_end_offset) == (1, 0)
+        assert (len(first), partition.log.log_end_offset, len(harness.released)) == (1, 0, 2)
 
     def test_the_topics_codec_wins(self, harness: Harness) -> None:
         partition = harness.partition(compression_type="zstd")
@@ -448,6 +452,103 @@ class TestQueue:
         (error,) = large
         assert isinstance(error, MessageTooLarge) and str(error).endswith("max.message.bytes of the topic is 1000")
         assert small == [AppendResult(0, 0, -1, False)]
+
+    def test_a_large_batch_is_checked_and_written_in_threads_and_nothing_overtakes_it(self, harness: Harness) -> None:
+        partition = harness.partition(max_message_bytes=1 << 23)
+        waiter = Waiter()
+        partition.add_fetch_waiter(waiter)
+        outcomes = [self.queue(harness, partition, harness.batch(2))]
+        harness.run_loop()
+        checks = waiter.checks
+        outcomes += [self.queue(harness, partition, harness.batch(values=values)) for values in (HUGE, [b"v"], HUGE)]
+        for _ in ("checked", "written"):
+            harness.run_loop()
+            assert (len(outcomes[1]), partition.log.log_end_offset, waiter.checks) == (0, 2, checks)
+            assert partition.read(2, 1 << 20, at_least_one=True) is None
+            harness.io.run_one()
+        assert [len(one) for one in outcomes] == [1, 1, 1, 0]
+        harness.run_loop()
+        assert waiter.checks == checks + 1
+        harness.io.run_one()
+        harness.io.run_one()
+        ends = [(one[0].base_offset, one[0].last_offset) for one in outcomes if isinstance(one[0], AppendResult)]
+        assert ends == [(0, 1), (2, 4), (5, 5), (6, 8)]
+        assert len(harness.released) == 3
+        found = partition.read(2, 1, at_least_one=True)
+        assert found is not None
+        assert values_of(found.read()) == [(2 + number, value) for number, value in enumerate(HUGE)]
+
+    def test_a_large_batch_that_is_corrupt_is_refused_by_the_thread(self, harness: Harness) -> None:
+        partition = harness.partition(max_message_bytes=1 << 23)
+        batch = harness.batch(values=HUGE)
+        batch[-1] ^= 1
+        outcomes = [self.queue(harness, partition, each) for each in (batch, harness.batch(1))]
+        harness.io.run_one()
+        assert [getattr(one[0], "code", None) for one in outcomes] == [2, None]
+        assert not harness.io.work
+
+    def test_a_large_batch_is_written_again_when_the_segment_rolls_meanwhile(self, harness: Harness) -> None:
+        partition = harness.partition(max_message_bytes=1 << 23)
+        harness.append(partition)
+        outcome = self.queue(harness, partition, harness.batch(values=HUGE))
+        harness.io.run_one()
+        partition.roll()
+        harness.io.run_one()
+        assert not outcome
+        harness.io.run_one()
+        assert outcome == [AppendResult(1, 3, -1, False)]
+        sizes = [(each.base_offset, each.size_bytes) for each in partition.log.segments]
+        assert sizes == [(each.base_offset, each.file.size()) for each in partition.log.segments]
+        assert [base for base, _ in sizes] == [0, 1]
+
+    def test_a_large_batch_is_refused_when_leadership_goes_while_it_is_written(self, harness: Harness) -> None:
+        partition = harness.partition(max_message_bytes=1 << 23)
+        outcome = self.queue(harness, partition, harness.batch(values=HUGE))
+        harness.io.run_one()
+        partition.resign(2, 1, 1)
+        assert ([getattr(one, "code", None) for one in outcome], harness.released) == ([6], [])
+        harness.io.run_one()
+        assert (partition.log.log_end_offset, len(harness.released), harness.io.work) == (0, 1, [])
+        # Nothing of it was written, and what the new leader has goes to its place.
+        partition.log.append_as_follower(make_stored_batch(0, 1))
+        active = partition.log.segments.active
+        assert active.file.size() == active.size_bytes
+
+    def test_a_large_batch_that_finds_the_disk_full_is_refused_alone(self, harness: Harness) -> None:
+        partition = harness.partition(max_message_bytes=1 << 23)
+        outcomes = [self.queue(harness, partition, harness.batch(values=HUGE)) for _ in range(2)]
+        harness.fs.fail("pwrite", errno.ENOSPC, skip=3)
+        for _ in range(3):
+            harness.io.run_one()
+        assert [getattr(one[0], "code", None) for one in outcomes] == [56, 56]
+        assert (partition.is_leader, partition.log.segments.active.file.size(), harness.failures) == (True, 0, [])
+
+    def test_a_large_batch_that_the_disk_fails_takes_the_partition_offline(self, harness: Harness) -> None:
+        partition = harness.partition(max_message_bytes=1 << 23)
+        outcomes = [self.queue(harness, partition, harness.batch(values=values)) for values in (HUGE, [b"v"])]
+        harness.fs.fail("pwrite", errno.EIO, skip=3)
+        harness.io.run_one()
+        harness.io.run_one()
+        assert [getattr(one[0], "code", None) for one in outcomes] == [56, 56]
+        assert (partition.is_leader, len(harness.failures)) == (False, 1)
+
+    def test_a_queue_goes_on_when_memory_runs_out_in_an_append(
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        partition = harness.partition()
+        outcomes = [self.queue(harness, partition, harness.batch(values=LARGE, codec="gzip"))]
+        outcomes += [self.queue(harness, partition, harness.batch(1)) for _ in range(2)]
+        fails = iter([True, True, False])
+        stamp = kernel.stamp
+
+        def short_of_memory(*arguments: Any) -> None:
+            if next(fails):
+                raise MemoryError
+            stamp(*arguments)
+
+        monkeypatch.setattr(kernel, "stamp", short_of_memory)
+        harness.io.run_one()
+        assert [getattr(one[0], "code", None) for one in outcomes] == [56, 56, None]
 
     @pytest.mark.parametrize("damaged", [True, False])
     def test_after_a_fast_start_a_thread_reads_a_damaged_end_first(self, harness: Harness, damaged: bool) -> None:
@@ -508,10 +609,10 @@ def test_a_closed_partition_is_freed_without_the_collector(harness: Harness) -> 
 
 
 def test_what_is_queued_after_the_end_is_refused_at_once(harness: Harness) -> None:
-    queue = AppendQueue(harness.partition(), harness.io, harness.memory)  # type: ignore[arg-type]
+    queue = AppendQueue(harness.partition(), harness.io)  # type: ignore[arg-type]
     end = NotLeaderOrFollower("gone")
     queue.close(end)
     outcomes: list[object] = []
-    queue.add(harness.batch(), 9, None, outcomes.append)
-    assert outcomes == [end]
+    queue.add(harness.batch(), 9, None, outcomes.append, lambda: outcomes.append("released"))
+    assert outcomes == ["released", end]
     assert not queue

@@ -20,7 +20,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import TimestampType
 from spark_kafkalite.records import layout
-from spark_kafkalite.records.admission import AdmissionRules, admit, needs_thread, walk
+from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit, needs_thread, walk
 from spark_kafkalite.records.assemble import SectionFacts, assemble
 from spark_kafkalite.records.kernel import OpenBatch, check_crc, read_header
 
@@ -212,6 +212,18 @@ def test_large_compressed_batches_go_to_a_thread() -> None:
     assert admission.needs_thread and needs_thread(admission.header)
     assert walk(data, 0, admission.header, rules()) == admission.header
     assert not needs_thread(read_header(batch(1, value=value)))
+
+
+def test_large_batches_go_to_a_thread_with_all_that_is_to_be_checked() -> None:
+    data = batch(1, value=bytes(INLINE_BATCH_BYTES))
+    admission = admit(data, 0, len(data), rules(max_message_bytes=1 << 23), produce_version=9)
+    assert admission.needs_thread
+    assert walk(data, 0, admission.header, rules()) == admission.header
+    data[-1] ^= 1
+    assert admit(data, 0, len(data), rules(max_message_bytes=1 << 23), produce_version=9) == admission
+    with pytest.raises(CorruptMessage, match="CRC"):
+        walk(data, 0, admission.header, rules())
+    refused(data, MessageTooLarge, "max.message.bytes")
 
 
 def test_much_output_goes_to_a_thread() -> None:
