@@ -30,6 +30,7 @@ from spark_kafkalite.broker.listeners import Listener, address_text
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.session import Session
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Acceptor:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        slices: Slices,
         settings: DynamicConfig,
         memory: RequestMemory,
         serve: Callable[[Connection, memoryview], None],
@@ -57,6 +59,7 @@ class Acceptor:
     ) -> None:
         """``partitions`` counts the hosted ones, which need a descriptor each as connections do."""
         self.loop = loop
+        self.slices = slices
         self.memory = memory
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES + 4))
         self.serve = serve

@@ -8,6 +8,9 @@ request's memory is valid only until its handler returns; whoever keeps it longe
 Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
 (``exchange``). What the responses of one read add up to is sent in one call where possible.
 
+Turns. All connections share the slice of time that a pass of the loop has for what is begun in it (``slices``): when it
+is used up they are read, and what was read before is served, in the next pass.
+
 Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
 or all requests of the broker together take too much memory. Requests that were received but may not be served yet wait
 in ``_backlog``.
@@ -26,6 +29,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from spark_kafkalite.broker.channel import Channel
@@ -35,6 +39,7 @@ from spark_kafkalite.broker.outbox import FileEndedError, Outbox
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.session import Session
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.slices import Slices
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
@@ -70,6 +75,7 @@ class Owner(Protocol):
     limits: Limits
     memory: RequestMemory
     scratch: memoryview
+    slices: Slices
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request: answer it, defer the answer, or raise FrameError."""
@@ -119,7 +125,8 @@ class Connection:
         self._frame_begun_s = 0.0
         # The lent buffer in which the request lies that is being served, until somebody keeps it.
         self._own_frame: memoryview | None = None
-        self._held = False
+        # By how much work that is not done.
+        self._held = 0
         self._muted_until_s = 0.0
         self._backlog: memoryview | None = None
         self._pending: deque[Exchange] = deque()
@@ -194,6 +201,13 @@ class Connection:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def _go_on_reading(self) -> None:
+        slices = self._owner.slices
+        if slices.is_spent:
+            # The system says again what is there; nobody says what is buffered.
+            if self._channel.has_buffered:
+                self._schedule_read()
+            return
+        since_s = perf_counter()
         try:
             if self._channel.needs_handshake and not self._shake_hands():
                 return
@@ -204,6 +218,8 @@ class Connection:
             self._out_of_memory("a request")
         except Exception:
             self._report_bug()
+        finally:
+            slices.note(since_s)
 
     def _shake_hands(self) -> bool:
         """Go on with the channel's handshake; return whether it is done."""
@@ -313,6 +329,8 @@ class Connection:
     def _consume(self, data: memoryview, position: int, end: int) -> None:
         """Serve the complete requests in ``data[position:end]`` and keep what is left."""
         limits = self._owner.limits
+        slices = self._owner.slices
+        since_s, served = perf_counter(), False
         while end - position >= 4:
             size_bytes: int = _SIZE.unpack_from(data, position)[0]
             if not 0 < size_bytes <= limits.max_frame_bytes:
@@ -331,10 +349,17 @@ class Connection:
                 if self._is_congested():
                     self._keep_backlog(data[position:end])
                     return
+            if served:
+                slices.note(since_s)
+                if slices.is_spent:
+                    self._keep_backlog(data[position:end])
+                    self._schedule_flush()
+                    return
             position += 4
             if not self._serve(data[position : position + size_bytes]):
                 return
             position += size_bytes
+            served = True
         self._keep_rest(data, position, end)
         if self._outbox and not self._writing:
             self._flush()
@@ -381,7 +406,7 @@ class Connection:
     def _is_congested(self) -> bool:
         limits = self._owner.limits
         return (
-            self._held
+            self._held > 0
             or self._muted_until_s > 0.0
             or len(self._pending) + len(self._outbox) >= limits.max_requests
             or self._outbox.unsent_bytes >= limits.max_response_bytes
@@ -391,6 +416,9 @@ class Connection:
         """Serve the backlog and read on when nothing speaks against it any more."""
         while not self.closed and self._backlog is not None and not self._serving:
             if self._is_congested():
+                return
+            if self._owner.slices.is_spent:
+                self._schedule_flush()
                 return
             backlog, self._backlog = self._backlog, None
             try:
@@ -438,13 +466,13 @@ class Connection:
         return self._owner.loop.time()
 
     def hold(self) -> None:
-        """Serve no further request, and read none, until :meth:`release`."""
-        self._held = True
+        """Serve no further request, and read none, until :meth:`release` is called as often."""
+        self._held += 1
         self._set_reading(False)
 
     def release(self) -> None:
         """Go on with the requests that came meanwhile."""
-        self._held = False
+        self._held -= 1
         self._schedule_flush()
 
     def mute(self, seconds: float) -> None:

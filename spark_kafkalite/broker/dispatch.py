@@ -7,16 +7,17 @@ ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Fou
   does not grow with their length.
 - a generator function: the same, as work in slices (``slices.py``): it yields between elements. Nearly always one slice
   is enough, and the answer leaves at once.
-- a coroutine function: may wait; runs as a task, its answer keeps its place in the connection's order. What may take
-  long in it runs in slices, too (``await context.slices.run(...)``).
+- a coroutine function: may wait; runs as a task. What may take long in it runs in slices, too (``context.work``). One
+  that waits for what other clients do says so (``waits_for_clients``): it is never inside the gate.
 - ``handles(..., raw=True)``: gets the request's bytes and returns packed bytes (none when no answer is owed), or None
   when it has deferred its answer, or work in slices that returns these. Only what comes by the thousands a second,
   Produce, Fetch and OffsetCommit: no message objects and no task on these paths.
 
 No request holds the loop for long, whatever it names. A large one is decoded in slices, its handler works in slices,
-and its answer is encoded in slices; meanwhile its connection is not served, as in Apache Kafka, and of all connections
-at most ``LARGE_AT_ONCE`` such requests are worked on, because in memory they are many times as large as on the wire.
-The others wait in the buffers in which they arrived. Only a Produce may be larger than ``_MOST_DECODED_BYTES``.
+and its answer is encoded in slices; meanwhile, and while a coroutine has not answered, its connection is not served, as
+in Apache Kafka. Large requests, and small ones whose work is long, go through the gate (``gate``): a few are worked on
+at a time, the others wait in the buffers in which they arrived. Only a Produce may be larger than
+``_MOST_DECODED_BYTES``.
 
 What cannot be answered closes the connection, as in Kafka: an unknown API or version (the layout of an answer is
 unknown then; ApiVersions alone has one), a request that cannot be decoded, and a bug in a handler, whose traceback is
@@ -31,7 +32,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from types import GeneratorType
@@ -61,7 +61,6 @@ API_VERSIONS_KEY = 18
 _PRODUCE_KEY = 0
 # What a request of this many bytes names is served in a few milliseconds, at once.
 SMALL_REQUEST_BYTES = 32 * 1024
-LARGE_AT_ONCE = 4
 # Twice what a group's members may say of themselves (group.max.bytes); a thousand topics take a hundredth of it.
 _MOST_DECODED_BYTES = 32 * 1024 * 1024
 
@@ -79,6 +78,7 @@ class Api:
     is_raw: bool
     is_coroutine: bool
     is_work: bool
+    waits_for_clients: bool = False
 
 
 API_TABLE: dict[int, Api] = {}
@@ -91,6 +91,7 @@ def handles(
     *,
     advertised_from: int | None = None,
     raw: bool = False,
+    waits_for_clients: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive."""
 
@@ -102,50 +103,12 @@ def handles(
         advertised = min_version if advertised_from is None else advertised_from
         is_coroutine = inspect.iscoroutinefunction(handler)
         is_work = inspect.isgeneratorfunction(handler)
-        API_TABLE[key] = Api(key, name, min_version, max_version, advertised, handler, raw, is_coroutine, is_work)
+        API_TABLE[key] = Api(
+            key, name, min_version, max_version, advertised, handler, raw, is_coroutine, is_work, waits_for_clients
+        )
         return handler
 
     return register
-
-
-class _Gate:
-    """Lets a number of works in at a time; the others wait in the order in which they came."""
-
-    __slots__ = ("_inside", "_limit", "_loop", "_waiting")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
-        self._loop = loop
-        self._limit = limit
-        self._inside = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def through(self, work: Work[Any]) -> Work[Any]:
-        """Do the work, when it may come in."""
-        if self._inside >= self._limit:
-            turn: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append(turn)
-            try:
-                yield turn
-            except GeneratorExit:
-                # Nobody waits for the answer any more. If it was let in already, the next one may be.
-                if not turn.cancel():
-                    self._let_in()
-                raise
-        else:
-            self._inside += 1
-        try:
-            return (yield from work)
-        finally:
-            self._let_in()
-
-    def _let_in(self) -> None:
-        """Give the place of one that has left to the next one."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.cancelled():
-                turn.set_result(None)
-                return
-        self._inside -= 1
 
 
 class Dispatcher:
@@ -161,7 +124,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         # What ends the work that one slice did not finish.
         self._late: dict[Exchange, Callable[[], None]] = {}
-        self._gate = _Gate(context.loop, LARGE_AT_ONCE)
+        self._gate = context.gate
         self._quiet = QuietLog(logger)
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
@@ -185,7 +148,7 @@ class Dispatcher:
             elif len(frame) <= SMALL_REQUEST_BYTES:
                 self._serve_small(api, exchange, decode_request(key, version, frame, position))
             else:
-                self._work(exchange, self._gate.through(self._large(api, exchange, exchange.keep(frame), position)))
+                self._work(exchange, self._large(api, exchange, exchange.keep(frame), position))
         except FrameError:
             raise
         except Exception:
@@ -211,7 +174,8 @@ class Dispatcher:
         elif api.is_coroutine:
             self._start(exchange, api.handler(self._context, exchange, message))
         elif api.is_work:
-            self._work(exchange, self._answered(exchange, api.handler(self._context, exchange, message)))
+            work = self._answered(exchange, api.handler(self._context, exchange, message))
+            self._work(exchange, self._gate.when_long(work))
         else:
             answer = api.handler(self._context, exchange, message)
             if exchange.oversight is not None:
@@ -219,20 +183,29 @@ class Dispatcher:
             exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
 
     def _large(self, api: Api, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
-        """Decode a large request, call its handler, and encode the answer."""
-        message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
-        refusal = None if self._oversight is None else self._refusal(exchange, message)
-        if refusal is not None:
-            return encode_response(refusal, exchange.api_version, exchange.correlation_id)
-        answer = api.handler(self._context, exchange, message)
-        if api.is_coroutine:
-            self._start(exchange, answer, message)
-            return None
-        if not api.is_work:
-            return (yield from self._encoded(exchange, answer))
-        response = yield from self._answered(exchange, answer)
-        yield from dismantle(message)
-        return response
+        """Decode a large request, call its handler, and encode the answer, all of it inside the gate."""
+        yield from self._gate.enter()
+        is_inside = True
+        try:
+            message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
+            refusal = None if self._oversight is None else self._refusal(exchange, message)
+            if refusal is not None:
+                return encode_response(refusal, exchange.api_version, exchange.correlation_id)
+            answer = api.handler(self._context, exchange, message)
+            if api.is_coroutine:
+                # From here on it is the coroutine that is inside, if it may be.
+                exchange.is_inside = not api.waits_for_clients
+                is_inside = api.waits_for_clients
+                self._start(exchange, answer, message)
+                return None
+            if not api.is_work:
+                return (yield from self._encoded(exchange, answer))
+            response = yield from self._answered(exchange, answer)
+            yield from dismantle(message)
+            return response
+        finally:
+            if is_inside:
+                self._gate.leave()
 
     def _refusal(self, exchange: Exchange, body: ApiMessage | memoryview) -> ApiMessage | None:
         """Ask the oversight whether a request is served; the handler is next if it is."""
@@ -312,6 +285,7 @@ class Dispatcher:
     def _start(self, exchange: Exchange, work: Coroutine[Any, Any, Any], large: ApiMessage | None = None) -> None:
         """Run a handler that waits; its answer goes into the place that its request has now."""
         exchange.defer()
+        exchange.connection.hold()
 
         async def run() -> None:
             try:
@@ -322,6 +296,10 @@ class Dispatcher:
             except Exception as error:
                 self._report_bug(exchange, error)
                 exchange.close("a handler failed")
+            finally:
+                exchange.connection.release()
+                if exchange.is_inside:
+                    self._gate.leave()
 
         task = self._context.loop.create_task(run())
         self._tasks.add(task)

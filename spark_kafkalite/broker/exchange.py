@@ -72,6 +72,7 @@ class Exchange:
         "deferred",
         "deferred_s",
         "has_place",
+        "is_inside",
         "on_abandon",
         "oversight",
         "request_bytes",
@@ -97,6 +98,8 @@ class Exchange:
         self.has_place = False
         # Whether somebody else than the dispatcher answers.
         self.deferred = False
+        # Whether all that is done for it is inside the gate.
+        self.is_inside = False
         self.abandoned = False
         self.on_abandon: Callable[[], None] | None = None
         self._kept: KeptMemory | None = None

@@ -34,11 +34,11 @@ async def handle(
     context: BrokerContext, exchange: Exchange, message: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Extend topics; each has its own outcome."""
-    names, wanted, outcomes = await context.slices.run(_checked(context, message))
+    names, wanted, outcomes = await context.work(exchange, _checked(context, message))
     outcomes |= await context.topics.extend(
         wanted, timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
     )
-    return await context.slices.run(_answer(names, outcomes))
+    return await context.work(exchange, _answer(names, outcomes))
 
 
 def _checked(

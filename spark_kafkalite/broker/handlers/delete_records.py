@@ -37,9 +37,9 @@ _NO_LOW_WATERMARK = -1
 @handles(21, 0, 2)
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Move log starts; each partition has its own outcome."""
-    moves, outcomes = await context.slices.run(_checked(context, message))
+    moves, outcomes = await context.work(exchange, _checked(context, message))
     failed = await context.retention.advance_log_starts(moves)
-    return await context.slices.run(_answer(outcomes, failed))
+    return await context.work(exchange, _answer(outcomes, failed))
 
 
 def _checked(

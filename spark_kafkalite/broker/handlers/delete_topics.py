@@ -42,10 +42,10 @@ _FIRST_VERSION_WITH_DISABLED = 3
 @handles(20, 1, 6)
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics; each has its own outcome."""
-    resolved, counts = await context.slices.run(_resolve_all(context, exchange, message))
+    resolved, counts = await context.work(exchange, _resolve_all(context, exchange, message))
     once = [name for name, count in counts.items() if count == 1]
     outcomes = await context.topics.delete(once, timeout_s=max(message.timeout_ms, 0) / 1000)
-    return await context.slices.run(_answer(resolved, counts, outcomes))
+    return await context.work(exchange, _answer(resolved, counts, outcomes))
 
 
 def _resolve_all(

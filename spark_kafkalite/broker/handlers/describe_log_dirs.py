@@ -40,7 +40,7 @@ async def handle(
 ) -> DescribeLogDirsResponse:
     """Describe every directory, with all partitions or those asked for."""
     room = await _room(context)
-    return DescribeLogDirsResponse(results=await context.slices.run(_described(context, message, room)))
+    return DescribeLogDirsResponse(results=await context.work(exchange, _described(context, message, room)))
 
 
 def _described(

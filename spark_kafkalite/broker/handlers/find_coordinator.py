@@ -54,7 +54,7 @@ async def handle(
         problem = error
     many = exchange.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
     keys = message.coordinator_keys if many else [message.key]
-    found = await context.slices.run(_all_answered(context, exchange.session, keys, problem))
+    found = await context.work(exchange, _all_answered(context, exchange.session, keys, problem))
     if many:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found

@@ -64,7 +64,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRe
         described = _all_described(context, cluster)
     else:
         described = _each_answered(context, exchange, cluster, message.topics)
-    answer.topics = await context.slices.run(described)
+    answer.topics = await context.work(exchange, described)
     for topic in answer.topics:
         topic.topic_authorized_operations = operations
     answer.cluster_authorized_operations = (

@@ -45,7 +45,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDele
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     known = set(shard.offsets.keys(message.group_id))
-    topics, entries, deleted = await context.slices.run(_checked(context, message, known, in_use))
+    topics, entries, deleted = await context.work(exchange, _checked(context, message, known, in_use))
     if entries:
         try:
             await shard.append(entries)

@@ -22,7 +22,7 @@ from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroup
 _FIRST_VERSION_WITH_PROTOCOL = 5
 
 
-@handles(14, 0, 5)
+@handles(14, 0, 5, waits_for_clients=True)
 async def handle(context: BrokerContext, exchange: Exchange, message: SyncGroupRequest) -> SyncGroupResponse:
     """The leader hands in who reads what, and every member gets its share."""
     named = message.protocol_type is not None and message.protocol_name is not None
@@ -36,7 +36,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: SyncGroupR
             message.generation_id,
             message.protocol_type,
             message.protocol_name,
-            await context.slices.run(_shares(message)),
+            await context.work(exchange, _shares(message)),
         ),
     )
     if not waiting.done():

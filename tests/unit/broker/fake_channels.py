@@ -45,6 +45,12 @@ class FakeLoop:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
 
+    def run_pass(self) -> None:
+        """Call what was to be called in the next pass, and nothing that this adds."""
+        due, self.soon = self.soon, []
+        for callback in due:
+            callback()
+
     def run_soon(self) -> None:
         while self.soon:
             self.soon.pop(0)()

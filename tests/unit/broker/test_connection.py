@@ -19,6 +19,7 @@ from spark_kafkalite.broker.outbox import FileRange, Response
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.session import Session
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.header import RequestHeader
 from tests.unit.broker.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
 
@@ -53,6 +54,7 @@ class FakeOwner:
         } | limits
         self.limits = Limits(**settings)
         self.memory = RequestMemory(2000)
+        self.slices = Slices(self.loop)
         self.scratch = memoryview(bytearray(4 + 4096))
         self.served: list[bytes] = []
         self.answer: Callable[[Connection, bytes], None] = lambda connection, body: answer(connection, b"re:" + body)

@@ -43,8 +43,9 @@ def rebalance() -> dict[str, float]:
         log = LogDouble()
         limits = GroupLimits(initial_rebalance_delay_ms=200, max_bytes=1 << 30)
         shards = Shards(log.append_committed, log.read_committed_log, lambda: 1, SYSTEM_CLOCK, limits, lambda: 5.0)
+        slices = Slices(asyncio.get_running_loop())
         context: Any = SimpleNamespace(
-            groups=GroupCoordinator(shards, SYSTEM_CLOCK, 1 << 30), slices=Slices(asyncio.get_running_loop())
+            groups=GroupCoordinator(shards, SYSTEM_CLOCK, 1 << 30), work=lambda _, work: slices.run(work)
         )
         shards.lead(0, 1)
         while shards.is_loading:
