@@ -272,7 +272,7 @@ class Broker:
         )
         handlers.load()
         dispatcher = Dispatcher(context)
-        acceptor = Acceptor(loop, settings, memory, dispatcher.serve, descriptors, lambda: len(logs.logs))
+        acceptor = Acceptor(loop, slices, settings, memory, dispatcher.serve, descriptors, lambda: len(logs.logs))
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
         context.listeners.update({listener.name: listener for listener in listeners})

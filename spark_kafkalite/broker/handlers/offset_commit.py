@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
+from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.outbox import Response, as_response
 from spark_kafkalite.errors import (
     IllegalGeneration,
@@ -53,29 +54,32 @@ _Outcomes = list[tuple[str, list[tuple[int, int]]]]
 
 @handles(8, 2, 9, raw=True)
 def handle(
-    context: BrokerContext, request: Request, frame: memoryview, position: int
+    context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> bytes | Work[Response | None] | None:
     """Commit offsets; the answer comes when they are committed, or at once when there is nothing to wait for."""
     if len(frame) > SMALL_REQUEST_BYTES:
-        return _in_slices(context, request, request.keep(frame), position)
-    commit = parse_offset_commit(frame, position, request.api_version)
-    outcomes = run_whole(_commit(context, request, commit))
+        return _in_slices(context, exchange, exchange.keep(frame), position)
+    commit = parse_offset_commit(frame, position, exchange.api_version)
+    outcomes = run_whole(_commit(context, exchange, commit))
     if outcomes is None:
         return None
-    return pack_offset_commit_response(request.correlation_id, request.api_version, outcomes)
-
-
-def _in_slices(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
-    commit = yield from parse_offset_commit_in_slices(frame, position, request.api_version)
-    outcomes = yield from _commit(context, request, commit)
-    if outcomes is None:
-        return None
-    return as_response(
-        (yield from pack_offset_commit_response_in_slices(request.correlation_id, request.api_version, outcomes))
+    return pack_offset_commit_response(
+        exchange.correlation_id, exchange.api_version, outcomes, exchange.throttle_time_ms()
     )
 
 
-def _commit(context: BrokerContext, request: Request, commit: OffsetCommit) -> Work[_Outcomes | None]:
+def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
+    commit = yield from parse_offset_commit_in_slices(frame, position, exchange.api_version)
+    outcomes = yield from _commit(context, exchange, commit)
+    if outcomes is None:
+        return None
+    body = yield from pack_offset_commit_response_in_slices(
+        exchange.correlation_id, exchange.api_version, outcomes, exchange.throttle_time_ms()
+    )
+    return as_response(body)
+
+
+def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) -> Work[_Outcomes | None]:
     """Have the offsets written, and return None; or return the outcomes when there is nothing to wait for."""
     outcomes, entries = yield from _checked(context, commit)
     if not entries:
@@ -86,11 +90,15 @@ def _commit(context: BrokerContext, request: Request, commit: OffsetCommit) -> W
         _check_size(context, entries)
     except KafkaError as error:
         return _failed(outcomes, error)
-    slot = request.defer()
+    exchange.defer()
 
     def committed(error: KafkaError | None) -> None:
         told = outcomes if error is None else _failed(outcomes, error)
-        slot.complete(pack_offset_commit_response(request.correlation_id, request.api_version, told))
+        exchange.answer(
+            pack_offset_commit_response(
+                exchange.correlation_id, exchange.api_version, told, exchange.throttle_time_ms()
+            )
+        )
 
     shard.write(list(entries.items()), committed)
     return None

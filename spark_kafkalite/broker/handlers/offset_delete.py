@@ -8,7 +8,8 @@ deleted without an error. A group that does not exist is GROUP_ID_NOT_FOUND, an 
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
@@ -31,7 +32,7 @@ from spark_kafkalite.wire.messages.offset_delete import (
 
 
 @handles(47, 0, 0)
-async def handle(context: BrokerContext, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete offsets."""
     try:
         if not message.group_id:
@@ -44,7 +45,7 @@ async def handle(context: BrokerContext, request: Request, message: OffsetDelete
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     known = set(shard.offsets.keys(message.group_id))
-    topics, entries, deleted = await context.slices.run(_checked(context, message, known, in_use))
+    topics, entries, deleted = await context.work(exchange, _checked(context, message, known, in_use))
     if entries:
         try:
             await shard.append(entries)

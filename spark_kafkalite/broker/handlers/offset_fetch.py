@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, KafkaError
 from spark_kafkalite.groups.records import StoredOffset
 from spark_kafkalite.model import TopicPartition
@@ -50,13 +51,13 @@ _Found = list[tuple[str, list[tuple[int, StoredOffset]]]]
 
 
 @handles(9, 1, 9)
-def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest) -> Work[OffsetFetchResponse]:
+def handle(context: BrokerContext, exchange: Exchange, message: OffsetFetchRequest) -> Work[OffsetFetchResponse]:
     """Look offsets up."""
-    if request.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:
+    if exchange.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:
         return OffsetFetchResponse(groups=(yield from _groups(context, message.groups)))
     error_code, found = yield from _look_up(context, message.group_id, message.topics)
     # Version 1 has no place for it but the partitions'.
-    told = error_code if request.api_version < _FIRST_VERSION_WITH_GROUP_ERROR else 0
+    told = error_code if exchange.api_version < _FIRST_VERSION_WITH_GROUP_ERROR else 0
     topics = yield from _topics(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition, told)
     return OffsetFetchResponse(error_code=error_code, topics=topics)
 

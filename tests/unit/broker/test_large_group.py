@@ -43,8 +43,9 @@ def rebalance() -> dict[str, float]:
         log = LogDouble()
         limits = GroupLimits(initial_rebalance_delay_ms=200, max_bytes=1 << 30)
         shards = Shards(log.append_committed, log.read_committed_log, lambda: 1, SYSTEM_CLOCK, limits, lambda: 5.0)
+        slices = Slices(asyncio.get_running_loop())
         context: Any = SimpleNamespace(
-            groups=GroupCoordinator(shards, SYSTEM_CLOCK, 1 << 30), slices=Slices(asyncio.get_running_loop())
+            groups=GroupCoordinator(shards, SYSTEM_CLOCK, 1 << 30), work=lambda _, work: slices.run(work)
         )
         shards.lead(0, 1)
         while shards.is_loading:
@@ -53,7 +54,10 @@ def rebalance() -> dict[str, float]:
         def serve(handler: Any, frame: bytes, key: int, version: int) -> asyncio.Task[bytes]:
             """As the dispatcher does: decode at once, then run the handler and encode what it answers as a task."""
             request: Any = SimpleNamespace(
-                api_version=version, client_id="member", client_host="/127.0.0.1", on_abandon=lambda callback: None
+                api_version=version,
+                client_id="member",
+                session=SimpleNamespace(client_host="/127.0.0.1"),
+                call_if_abandoned=lambda callback: None,
             )
             work = handler(context, request, codec.decode_request(key, version, frame, 0))
 
