@@ -77,7 +77,7 @@ def run_whole(work: Work[T]) -> T:
 class Slices:
     """The unfinished work of one event loop, run in turn."""
 
-    __slots__ = ("_forgets", "_loop", "_noted_until_s", "_ready", "_scheduled", "_used_s")
+    __slots__ = ("_forgets", "_loop", "_noted_until_s", "_ready", "_scheduled", "_used_s", "is_spent")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -87,26 +87,27 @@ class Slices:
         self._used_s = 0.0
         self._noted_until_s = 0.0
         self._forgets = False
+        # Whether what was begun in this pass has used a slice, so that nothing more is to be begun in it.
+        self.is_spent = False
 
     # The pass of the loop -------------------------------------------------------------------------------------------
 
     def note(self, since_s: float) -> None:
         """Count what was done since then (``time.perf_counter``) for this pass; time is counted once, however often."""
         now_s = perf_counter()
-        self._used_s += now_s - max(since_s, self._noted_until_s)
+        if since_s < self._noted_until_s:
+            since_s = self._noted_until_s
         self._noted_until_s = now_s
-        if self._used_s > _FORGOTTEN_S and not self._forgets:
-            self._forgets = True
-            self._loop.call_soon(self._forget)
+        self._used_s = used_s = self._used_s + now_s - since_s
+        if used_s > _FORGOTTEN_S:
+            self.is_spent = used_s >= SLICE_S
+            if not self._forgets:
+                self._forgets = True
+                self._loop.call_soon(self._forget)
 
     def _forget(self) -> None:
-        self._forgets = False
+        self._forgets = self.is_spent = False
         self._used_s = 0.0
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether what was begun in this pass has used a slice, so that nothing more is to be begun in it."""
-        return self._used_s >= SLICE_S
 
     # Work -----------------------------------------------------------------------------------------------------------
 
@@ -129,7 +130,7 @@ class Slices:
         return None
 
     def _first_slice(self, work: Work[T]) -> T:
-        if self._used_s >= SLICE_S:
+        if self.is_spent:
             raise NotFinished
         since_s = perf_counter()
         try:

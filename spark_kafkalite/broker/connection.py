@@ -106,6 +106,7 @@ class Connection:
         "_read_scheduled",
         "_reading",
         "_serving",
+        "_turn_s",
         "_watched",
         "_writing",
         "closed",
@@ -138,6 +139,8 @@ class Connection:
         self._writing = False
         self._reading = True
         self._watched = (False, False)
+        # When the connection's present turn began.
+        self._turn_s = 0.0
         self.closed = False
         # When bytes last came, and when they last came or went.
         self.received_s = self.last_activity_s = owner.loop.time()
@@ -207,7 +210,7 @@ class Connection:
             if self._channel.has_buffered:
                 self._schedule_read()
             return
-        since_s = perf_counter()
+        self._turn_s = perf_counter()
         try:
             if self._channel.needs_handshake and not self._shake_hands():
                 return
@@ -219,7 +222,7 @@ class Connection:
         except Exception:
             self._report_bug()
         finally:
-            slices.note(since_s)
+            slices.note(self._turn_s)
 
     def _shake_hands(self) -> bool:
         """Go on with the channel's handshake; return whether it is done."""
@@ -330,7 +333,7 @@ class Connection:
         """Serve the complete requests in ``data[position:end]`` and keep what is left."""
         limits = self._owner.limits
         slices = self._owner.slices
-        since_s, served = perf_counter(), False
+        served = False
         while end - position >= 4:
             size_bytes: int = _SIZE.unpack_from(data, position)[0]
             if not 0 < size_bytes <= limits.max_frame_bytes:
@@ -350,7 +353,7 @@ class Connection:
                     self._keep_backlog(data[position:end])
                     return
             if served:
-                slices.note(since_s)
+                slices.note(self._turn_s)
                 if slices.is_spent:
                     self._keep_backlog(data[position:end])
                     self._schedule_flush()
@@ -420,6 +423,7 @@ class Connection:
             if self._owner.slices.is_spent:
                 self._schedule_flush()
                 return
+            self._turn_s = perf_counter()
             backlog, self._backlog = self._backlog, None
             try:
                 self._consume(backlog, 0, len(backlog))
