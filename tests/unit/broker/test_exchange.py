@@ -117,7 +117,7 @@ def test_a_request_whose_handler_reads_it_itself_is_refused_by_its_bytes() -> No
         world.serve(PRODUCE, raw, raw=True)
         client = world.connect()
         client.send(produce_of("secret"), produce_of("open"), version=9)
-        assert client.answers() == [1, 2]
+        await client.until(lambda: client.answers() == [1, 2])
         assert served == [2]
 
     run(scenario, Refusing())
@@ -194,6 +194,7 @@ def test_the_longest_of_several_delays_holds() -> None:
         world.serve(HEARTBEAT, raw, raw=True)
         client = world.connect()
         client.send(small(), small(), small())
+        await client.until(lambda: len(waiting) == 3)
         for delay_ms, exchange in zip((1000, 3000, 100), waiting, strict=True):
             oversight.throttle_ms = delay_ms
             exchange.answer(b"\0\0\0\0")
@@ -243,6 +244,7 @@ def test_the_times_of_an_exchange_are_in_order_until_its_last_byte_has_left() ->
         client = world.connect()
         client.fake.now = 100.0
         client.send(small(), small())
+        await client.until(lambda: len(waiting) == 2)
         client.fake.now = 103.0
         client.channel.room = 30
         waiting[0].answer(([b"head", FileRange(FakeFile(), 0, 50)], 54))
