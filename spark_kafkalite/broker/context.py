@@ -22,8 +22,8 @@ from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.shard import Shards
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.shard import Shards
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.producer_ids import ProducerIds

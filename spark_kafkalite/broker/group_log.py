@@ -29,8 +29,8 @@ from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.coordinator.groups.shard import Shards
 from spark_kafkalite.errors import CoordinatorNotAvailable, KafkaError, RequestTimedOut, TopicAlreadyExists
-from spark_kafkalite.groups.shard import Shards
 from spark_kafkalite.log.damage import DamageLines
 from spark_kafkalite.log.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.partition_log import AppendResult

@@ -56,11 +56,11 @@ from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.collector import Collector
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.groups.shard import Shards
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.expiry import OffsetExpiry
-from spark_kafkalite.groups.members import GroupLimits
-from spark_kafkalite.groups.shard import Shards
 from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.fs import Fs, OsFs
 from spark_kafkalite.log.loading import LoadInterrupted

@@ -18,13 +18,13 @@ from __future__ import annotations
 from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.coordinator.groups.shard import partition_for
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     KafkaError,
     TransactionalIdAuthorizationFailed,
 )
-from spark_kafkalite.groups.shard import partition_for
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from spark_kafkalite.registry.cluster_state import BrokerInfo
 from spark_kafkalite.slices import Work

@@ -22,6 +22,8 @@ from collections.abc import Collection
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
 from spark_kafkalite.broker.outbox import Response, as_response
+from spark_kafkalite.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
+from spark_kafkalite.coordinator.groups.shard import GroupShard
 from spark_kafkalite.errors import (
     IllegalGeneration,
     InvalidCommitOffsetSize,
@@ -29,8 +31,6 @@ from spark_kafkalite.errors import (
     OffsetMetadataTooLarge,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.groups.records import NO_TIME, OffsetKey, StoredOffset
-from spark_kafkalite.groups.shard import GroupShard
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.slices import Work, run_whole
@@ -96,7 +96,7 @@ def _commit(context: BrokerContext, request: Request, commit: OffsetCommit) -> W
     return None
 
 
-def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcomes, dict[OffsetKey, StoredOffset]]]:
+def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcomes, dict[OffsetKey, OffsetValue]]]:
     """Return each partition's outcome, 0 if nothing speaks against it, and the offsets of those.
 
     Of a partition that is named again the last offset counts.
@@ -108,7 +108,7 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
     metadata_limit = context.config["offset.metadata.max.bytes"]
     existing = context.cluster.topics
     group_id = commit.group_id
-    entries: dict[OffsetKey, StoredOffset] = {}
+    entries: dict[OffsetKey, OffsetValue] = {}
     outcomes: _Outcomes = []
     for topic, partitions in commit.topics:
         state = existing.get(topic)
@@ -125,7 +125,7 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
                 codes.append((number, OffsetMetadataTooLarge.code))
             else:
                 codes.append((number, 0))
-                stored = StoredOffset(offset, leader_epoch, metadata or "", now_ms, expire_ms)
+                stored = OffsetValue(offset, leader_epoch, metadata or "", now_ms, expire_ms)
                 entries[OffsetKey(group_id, topic, number)] = stored
     return outcomes, entries
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.records import OffsetKey
+from spark_kafkalite.coordinator.groups.writer import Entry
 from spark_kafkalite.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
@@ -17,9 +20,6 @@ from spark_kafkalite.errors import (
     NonEmptyGroup,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.groups.records import OffsetKey
-from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import Entry
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.offset_delete import (

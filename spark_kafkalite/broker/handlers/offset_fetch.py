@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.coordinator.groups.records import OffsetValue
 from spark_kafkalite.errors import InvalidRequest, KafkaError
-from spark_kafkalite.groups.records import StoredOffset
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.offset_fetch import (
@@ -39,14 +39,14 @@ from spark_kafkalite.wire.messages.offset_fetch import (
 
 _FIRST_VERSION_WITH_GROUP_ERROR = 2
 _FIRST_VERSION_WITH_MANY_GROUPS = 8
-_NOTHING = StoredOffset(-1)
+_NOTHING = OffsetValue(-1)
 # Partitions that are looked up in one slice for certain.
 _READ_AT_ONCE = 1000
 
 Topic = TypeVar("Topic")
 _Asked = list[OffsetFetchRequestTopic] | list[OffsetFetchRequestTopics] | None
 # Topics with their partitions' numbers and offsets.
-_Found = list[tuple[str, list[tuple[int, StoredOffset]]]]
+_Found = list[tuple[str, list[tuple[int, OffsetValue]]]]
 
 
 @handles(9, 1, 9)
@@ -105,7 +105,7 @@ def _topics(
 def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple[int, _Found]]:
     """Return the group's error and what it has committed; with an error every partition asked for has nothing."""
     error_code = 0
-    committed: Mapping[TopicPartition, StoredOffset] = {}
+    committed: Mapping[TopicPartition, OffsetValue] = {}
     try:
         committed = context.shards.shard_of(group_id).offsets.of(group_id)
     except KafkaError as error:
@@ -113,7 +113,7 @@ def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple
     if asked is None or sum(len(topic.partition_indexes) for topic in asked) > _READ_AT_ONCE:
         # As it is now: commits may come between slices.
         committed = dict(committed)
-    found: dict[str, dict[int, StoredOffset]] = {}
+    found: dict[str, dict[int, OffsetValue]] = {}
     if asked is None:
         for (name, number), stored in committed.items():
             yield None

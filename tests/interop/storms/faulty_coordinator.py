@@ -8,24 +8,22 @@ stands before a broker's command; only the command's ``--override NAME=VALUE`` p
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.cli.broker import parse_overrides
-from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.members import Persist
-from spark_kafkalite.groups.rebalance import Rebalances
-from spark_kafkalite.groups.records import OffsetKey
-from spark_kafkalite.groups.shard import GroupShard
-from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import Entry, OnDone
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.members import Persist
+from spark_kafkalite.coordinator.groups.rebalance import Rebalance
+from spark_kafkalite.coordinator.groups.records import OffsetKey
+from spark_kafkalite.coordinator.groups.shard import GroupShard
+from spark_kafkalite.coordinator.groups.writer import Entry, OnDone
 
 _LATE_S = 0.5
 
@@ -60,28 +58,26 @@ def _heartbeat_without_fence() -> None:
 
 def _generation_stands_still() -> None:
     """A rebalance does not begin a generation of its own."""
-    complete = Rebalances._complete_join
+    complete = Rebalance.complete
 
-    def stand_still(self: Rebalances, now_ms: int) -> None:
+    def stand_still(self: Rebalance, now_ms: int) -> None:
         before = self.generation
         self.generation = max(before - 1, 0)
         complete(self, now_ms)
         self.generation = max(self.generation, before)
 
-    Rebalances._complete_join = stand_still  # type: ignore[method-assign]
+    Rebalance.complete = stand_still  # type: ignore[method-assign]
 
 
 def _keep_assignments() -> None:
     """A member that stays keeps its assignment of the last generation, whatever the leader says."""
-    assigned = Rebalances._assigned
+    assign = Rebalance.assign
 
-    def keep(self: Rebalances, persist: Persist, error: KafkaError | None, now_ms: int) -> None:
-        kept = {each.member_id: each.assignment for each in self.members.values() if each.assignment}
-        if persist.assignments is not None:
-            persist = dataclasses.replace(persist, assignments={**persist.assignments, **kept})
-        assigned(self, persist, error, now_ms)
+    def keep(self: Rebalance, generation: int, assignments: Mapping[str, bytes]) -> None:
+        kept = {each.member_id: each.assignment for each in self.roster.members.values() if each.assignment}
+        assign(self, generation, {**assignments, **kept})
 
-    Rebalances._assigned = keep  # type: ignore[method-assign]
+    Rebalance.assign = keep  # type: ignore[method-assign]
 
 
 def _forget_groups() -> None:
@@ -91,6 +87,7 @@ def _forget_groups() -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         done.set_result(None)
+        group.apply(group.to_metadata(group.current_state_timestamp_ms, persist))
         loop.call_soon(self._written, shard, group, persist, done)
 
     GroupCoordinator._write = forget  # type: ignore[method-assign]
@@ -98,7 +95,7 @@ def _forget_groups() -> None:
 
 def _keep_the_dead() -> None:
     """No session ends."""
-    Rebalances._expire_members = lambda self, now_ms: None  # type: ignore[method-assign]
+    Rebalance._expire_members = lambda self, now_ms: None  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

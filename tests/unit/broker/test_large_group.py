@@ -8,14 +8,14 @@ from typing import Any
 
 from spark_kafkalite.broker.handlers import join_group, sync_group
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.members import GroupLimits
-from spark_kafkalite.groups.shard import Shards
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.groups.shard import Shards
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from tests.unit.groups.log_double import LogDouble
+from tests.unit.coordinator.groups.log_double import LogDouble
 from tests.unit.turns import Turns, run_collected
 
 MEMBERS = 5_000

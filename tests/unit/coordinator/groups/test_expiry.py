@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.groups.records import GroupKey, GroupMetadata, OffsetKey, OffsetValue
+from spark_kafkalite.coordinator.groups.shard import GroupShard, Shards
 from spark_kafkalite.errors import NotEnoughReplicas
-from spark_kafkalite.groups.expiry import OffsetExpiry
-from spark_kafkalite.groups.members import GroupLimits
-from spark_kafkalite.groups.records import GroupKey, GroupMetadata, OffsetKey, StoredOffset
-from spark_kafkalite.groups.shard import GroupShard, Shards
 from spark_kafkalite.testing.manual_clock import ManualClock
-from tests.unit.groups.log_double import LogDouble
+from tests.unit.coordinator.groups.log_double import LogDouble
 
 HOUR_MS = 3_600_000
 
@@ -25,7 +25,7 @@ async def prepared(log: LogDouble, clock: ManualClock) -> tuple[OffsetExpiry, Gr
 
 async def commit(shard: GroupShard, clock: ManualClock, group: str, topic: str = "t") -> None:
     shard.group_or_new(group)
-    await shard.append([(OffsetKey(group, topic, 0), StoredOffset(1, commit_timestamp_ms=clock.wall_ms()))])
+    await shard.append([(OffsetKey(group, topic, 0), OffsetValue(1, commit_timestamp_ms=clock.wall_ms()))])
 
 
 def test_expired_offsets_and_their_groups_go() -> None:
@@ -56,7 +56,7 @@ def test_a_group_that_a_commit_is_on_its_way_for_stays() -> None:
         expiry, shard = await prepared(log, clock)
         log.held = True
         shard.group_or_new("g")
-        done = shard.append([(OffsetKey("g", "t", 0), StoredOffset(1))])
+        done = shard.append([(OffsetKey("g", "t", 0), OffsetValue(1))])
         assert await expiry.look() == 0
         assert list(shard.groups) == ["g"]
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ def test_many_groups_are_gone_through_in_pieces() -> None:
         expiry, shard = await prepared(log, clock)
         for first in range(0, 5000, 100):
             entries = [
-                (OffsetKey(f"g{n}", "t", 0), StoredOffset(1, commit_timestamp_ms=0)) for n in range(first, first + 100)
+                (OffsetKey(f"g{n}", "t", 0), OffsetValue(1, commit_timestamp_ms=0)) for n in range(first, first + 100)
             ]
             await shard.append(entries)
             for key, _ in entries:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
+from spark_kafkalite.coordinator.groups.records import OffsetKey, RecordKey, RecordValue, encode_records
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     FencedLeaderEpoch,
@@ -31,7 +32,6 @@ from spark_kafkalite.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.groups.records import OffsetKey, RecordKey, RecordValue, encode_records
 from spark_kafkalite.records.kernel import OpenBatch
 from spark_kafkalite.records.layout import MAX_BATCH_BYTES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from spark_kafkalite.coordinator.groups.records import RecordKey, RecordValue, decode_key, decode_value
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError
-from spark_kafkalite.groups.records import RecordKey, RecordValue, decode_key, decode_value
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
 

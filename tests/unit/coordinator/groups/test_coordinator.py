@@ -8,6 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.members import GroupLimits, JoinAnswer, SyncRequest
+from spark_kafkalite.coordinator.groups.records import GroupKey, GroupMetadata, OffsetKey, OffsetValue
+from spark_kafkalite.coordinator.groups.shard import GroupShard, Shards
+from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -22,14 +27,9 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.members import GroupLimits, JoinAnswer, SyncRequest
-from spark_kafkalite.groups.rebalance import GroupState
-from spark_kafkalite.groups.records import GroupKey, GroupMetadata, OffsetKey, StoredOffset
-from spark_kafkalite.groups.shard import GroupShard, Shards
 from spark_kafkalite.testing.manual_clock import ManualClock
-from tests.unit.groups.group_world import join_request
-from tests.unit.groups.log_double import LogDouble
+from tests.unit.coordinator.groups.group_world import join_request
+from tests.unit.coordinator.groups.log_double import LogDouble
 
 Scenario = Callable[["Service"], Awaitable[None]]
 # Short, so that tests that wait for a member to fall silent need not wait long.
@@ -338,9 +338,9 @@ def test_a_group_is_deleted_with_its_offsets_and_those_on_their_way() -> None:
         with pytest.raises(NonEmptyGroup):
             await service.coordinator.delete("g")
         service.coordinator.leave("g", [(member_id, None)])
-        await shard.append([(OffsetKey("g", "t", 0), StoredOffset(5)), (OffsetKey("other", "t", 0), StoredOffset(6))])
+        await shard.append([(OffsetKey("g", "t", 0), OffsetValue(5)), (OffsetKey("other", "t", 0), OffsetValue(6))])
         service.log.held = True
-        commit = shard.append([(OffsetKey("g", "t", 1), StoredOffset(7))])
+        commit = shard.append([(OffsetKey("g", "t", 1), OffsetValue(7))])
         deletion = asyncio.ensure_future(service.coordinator.delete("g"))
         await asyncio.sleep(0.01)
         assert service.coordinator.describe("g") is None

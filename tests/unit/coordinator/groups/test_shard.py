@@ -9,6 +9,17 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite.coordinator.groups import shard as shard_module
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.groups.records import (
+    GroupKey,
+    GroupMetadata,
+    OffsetKey,
+    OffsetValue,
+    encode_key,
+    encode_value,
+)
+from spark_kafkalite.coordinator.groups.shard import GroupShard, Shards, partition_for
 from spark_kafkalite.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -20,20 +31,16 @@ from spark_kafkalite.errors import (
     NotLeaderOrFollower,
     RequestTimedOut,
 )
-from spark_kafkalite.groups import shard as shard_module
-from spark_kafkalite.groups.members import GroupLimits
-from spark_kafkalite.groups.records import GroupKey, GroupMetadata, OffsetKey, StoredOffset, encode_key, encode_value
-from spark_kafkalite.groups.shard import GroupShard, Shards, partition_for
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.manual_clock import ManualClock
-from tests.unit.groups.log_double import LogDouble
+from tests.unit.coordinator.groups.log_double import LogDouble
 
 T0 = TopicPartition("t", 0)
 
 
-def commit(offset: int, group: str = "g", partition: int = 0) -> list[tuple[OffsetKey, StoredOffset]]:
-    return [(OffsetKey(group, "t", partition), StoredOffset(offset, commit_timestamp_ms=1))]
+def commit(offset: int, group: str = "g", partition: int = 0) -> list[tuple[OffsetKey, OffsetValue]]:
+    return [(OffsetKey(group, "t", partition), OffsetValue(offset, commit_timestamp_ms=1))]
 
 
 def shards_over(log: LogDouble, partitions: int = 1) -> Shards:
@@ -90,7 +97,7 @@ async def test_commits_of_one_pass_of_the_loop_are_one_batch() -> None:
     assert log.batches == [] and shard.offsets.of("g7") == {}
     await asyncio.gather(*done)
     assert [len(rows) for rows in log.records()] == [50]
-    assert shard.offsets.of("g7") == {T0: StoredOffset(7, commit_timestamp_ms=1)}
+    assert shard.offsets.of("g7") == {T0: OffsetValue(7, commit_timestamp_ms=1)}
     await shard.append(commit(51))
     assert len(log.batches) == 2
 
@@ -101,7 +108,7 @@ async def test_batches_stay_bounded_and_requests_whole() -> None:
     _, shard = await loaded(log)
     metadata = "m" * 30_000
     requests = [
-        [(OffsetKey(f"g{number}", "t", part), StoredOffset(1, metadata=metadata)) for part in range(10)]
+        [(OffsetKey(f"g{number}", "t", part), OffsetValue(1, metadata=metadata)) for part in range(10)]
         for number in range(5)
     ]
     await asyncio.gather(*(shard.append(request) for request in requests))
@@ -131,13 +138,13 @@ async def test_a_load_finds_what_was_committed() -> None:
     log = LogDouble()
     _, shard = await loaded(log)
     await shard.append([*commit(1), *commit(5, partition=1)])
-    await shard.append([*commit(7), (OffsetKey("gone", "t", 0), StoredOffset(1)), (OffsetKey("g", "t", 1), None)])
+    await shard.append([*commit(7), (OffsetKey("gone", "t", 0), OffsetValue(1)), (OffsetKey("g", "t", 1), None)])
     await shard.append([(OffsetKey("gone", "t", 0), None)])
     empty = GroupMetadata("consumer", 4, None, None, 9)
     await shard.append([(GroupKey("members"), empty), (GroupKey("deleted"), empty)])
     await shard.append([(GroupKey("deleted"), None)])
     _, again = await loaded(log)
-    assert again.offsets.of("g") == {T0: StoredOffset(7, commit_timestamp_ms=1)}
+    assert again.offsets.of("g") == {T0: OffsetValue(7, commit_timestamp_ms=1)}
     assert sorted(again.groups) == ["g", "members"]
     assert again.groups["members"].generation == 4
     assert again.groups["g"].is_empty and not again.groups["g"].is_stored
@@ -153,7 +160,7 @@ async def test_random_histories_are_loaded_as_they_were_shown() -> None:
     keys = [OffsetKey(f"g{group}", "t", part) for group in range(5) for part in range(4)]
     for _ in range(200):
         entries = [
-            (key, None if chance.random() < 0.2 else StoredOffset(chance.randrange(1000)))
+            (key, None if chance.random() < 0.2 else OffsetValue(chance.randrange(1000)))
             for key in chance.sample(keys, chance.randrange(1, 6))
         ]
         done = shard.append(entries)
@@ -314,7 +321,7 @@ async def test_one_large_request_does_not_spoil_those_beside_it() -> None:
     _, shard = await loaded(log)
     log.largest_batch, log.too_large = 5000, MessageTooLarge("too large")
     small = [shard.append(commit(number, f"g{number}")) for number in range(3)]
-    large = shard.append([(OffsetKey("large", "t", 0), StoredOffset(1, metadata="x" * 6000))])
+    large = shard.append([(OffsetKey("large", "t", 0), OffsetValue(1, metadata="x" * 6000))])
     results: list[Any] = await asyncio.gather(*small, large, return_exceptions=True)
     assert results[:3] == [None] * 3
     assert isinstance(results[3], InvalidCommitOffsetSize)

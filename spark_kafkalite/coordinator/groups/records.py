@@ -90,7 +90,7 @@ class GroupKey(NamedTuple):
     group: str
 
 
-class StoredOffset(NamedTuple):
+class OffsetValue(NamedTuple):
     """A committed offset: the next one to read. ``expire_timestamp_ms`` is -1 unless the client named a retention."""
 
     offset: int
@@ -125,7 +125,7 @@ class GroupMetadata(NamedTuple):
 
 
 RecordKey = OffsetKey | GroupKey
-RecordValue = StoredOffset | GroupMetadata
+RecordValue = OffsetValue | GroupMetadata
 
 
 # Writing ------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ _offset_key_beginning = lru_cache(maxsize=4096)(_new_offset_key_beginning)
 
 def encode_value(value: RecordValue) -> bytes:
     """Return a record's value, which is not null. Raises ValueError for a string of more than 32767 bytes."""
-    if not isinstance(value, StoredOffset):
+    if not isinstance(value, OffsetValue):
         return _encode_group(value)
     offset, leader_epoch, text, commit_timestamp_ms, expire_timestamp_ms = value
     if not text and expire_timestamp_ms == NO_TIME:
@@ -263,7 +263,7 @@ def _read_key(reader: _Reader, version: int) -> RecordKey:
     raise UnreadableRecord(f"key version {version} of a record of __consumer_offsets is not known; known are 0 to 2")
 
 
-def _read_offset(reader: _Reader, version: int) -> StoredOffset:
+def _read_offset(reader: _Reader, version: int) -> OffsetValue:
     _check_version("an offset", version)
     reader.flexible = version >= _FLEXIBLE_VERSION
     offset = reader.int64()
@@ -271,7 +271,7 @@ def _read_offset(reader: _Reader, version: int) -> StoredOffset:
     metadata = reader.string()
     commit_timestamp_ms = reader.int64()
     expire_timestamp_ms = reader.int64() if version == _OFFSET_VERSION_WITH_EXPIRY else NO_TIME
-    return StoredOffset(offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms)
+    return OffsetValue(offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms)
 
 
 def _read_group(reader: _Reader, version: int) -> GroupMetadata:

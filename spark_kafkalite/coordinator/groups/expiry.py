@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from spark_kafkalite.clock import Clock
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.offsets import expired_offsets
+from spark_kafkalite.coordinator.groups.records import GroupKey, OffsetKey
+from spark_kafkalite.coordinator.groups.shard import GroupShard, Shards
+from spark_kafkalite.coordinator.groups.writer import Entry
 from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.groups.offsets import expired_offsets
-from spark_kafkalite.groups.records import GroupKey, OffsetKey
-from spark_kafkalite.groups.shard import GroupShard, Shards
-from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import Entry
 
 logger = logging.getLogger(__name__)
 

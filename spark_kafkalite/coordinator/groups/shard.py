@@ -30,19 +30,19 @@ from functools import lru_cache
 from typing import Final, cast
 
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import CoordinatorLoadInProgress, KafkaError, KafkaliteError, NotCoordinator
-from spark_kafkalite.groups.members import GroupLimits
-from spark_kafkalite.groups.offsets import Offsets
-from spark_kafkalite.groups.records import (
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.groups.offsets import GroupOffsets
+from spark_kafkalite.coordinator.groups.records import (
     GroupMetadata,
     OffsetKey,
-    StoredOffset,
+    OffsetValue,
     UnreadableRecord,
     decode_key,
     decode_value,
 )
-from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import AppendCommitted, Entry, OnDone, RecordWriter
+from spark_kafkalite.coordinator.groups.writer import AppendCommitted, Entry, OnDone, RecordWriter
+from spark_kafkalite.errors import CoordinatorLoadInProgress, KafkaError, KafkaliteError, NotCoordinator
 from spark_kafkalite.records.columns import add_batch
 from spark_kafkalite.records.kernel import ColumnBuilder, Columns
 from spark_kafkalite.records.layout import BatchHeader
@@ -111,7 +111,7 @@ class GroupShard:
         self.groups: dict[str, Group] = {}
         self._limits = limits
         self._writer = RecordWriter(partition, leader_epoch, append_committed, clock, commit_timeout_s, self._committed)
-        self.offsets = Offsets(self._writer.open_offset_keys)
+        self.offsets = GroupOffsets(self._writer.open_offset_keys)
 
     def append(self, entries: Sequence[Entry]) -> asyncio.Future[None]:
         """Write records, all or none; the future is done when they are committed and the offsets among them in force.
@@ -145,7 +145,9 @@ class GroupShard:
         replay = self.offsets.replay
         for key, value in entries:
             if isinstance(key, OffsetKey):
-                replay(key, cast("StoredOffset | None", value))
+                replay(key, cast("OffsetValue | None", value))
+            elif value is not None and (group := self.groups.get(key.group)) is not None:
+                group.apply(cast("GroupMetadata", value))
 
     def group_or_new(self, group_id: str) -> Group:
         """Return a group; a new one, of which nothing is written, if there is none."""
@@ -195,7 +197,7 @@ class GroupShard:
 
     async def _replay(self, last: dict[bytes, bytes], skipped: Counter[str]) -> dict[str, GroupMetadata]:
         """Replay the offsets among the records that count; return the groups' metadata."""
-        self.offsets = Offsets(self._writer.open_offset_keys)
+        self.offsets = GroupOffsets(self._writer.open_offset_keys)
         metadata: dict[str, GroupMetadata] = {}
         for number, (raw_key, raw_value) in enumerate(last.items(), 1):
             try:
@@ -204,7 +206,7 @@ class GroupShard:
             except UnreadableRecord as error:
                 skipped[str(error)] += 1
                 continue
-            if isinstance(value, StoredOffset) and isinstance(key, OffsetKey):
+            if isinstance(value, OffsetValue) and isinstance(key, OffsetKey):
                 self.offsets.replay(key, value)
             elif isinstance(value, GroupMetadata):
                 metadata[key.group] = value

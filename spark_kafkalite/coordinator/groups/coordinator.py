@@ -24,6 +24,19 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.members import (
+    NO_MEMBER_ID,
+    Effect,
+    JoinAnswer,
+    JoinRequest,
+    Persist,
+    SyncAnswer,
+    SyncRequest,
+)
+from spark_kafkalite.coordinator.groups.records import GroupKey
+from spark_kafkalite.coordinator.groups.shard import GroupShard, Shards
+from spark_kafkalite.coordinator.groups.writer import Entry
 from spark_kafkalite.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -35,19 +48,6 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
-from spark_kafkalite.groups.members import (
-    NO_MEMBER_ID,
-    Effect,
-    JoinAnswer,
-    JoinRequest,
-    Persist,
-    SyncAnswer,
-    SyncRequest,
-)
-from spark_kafkalite.groups.records import GroupKey
-from spark_kafkalite.groups.shard import GroupShard, Shards
-from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import Entry
 
 logger = logging.getLogger(__name__)
 
