@@ -18,7 +18,7 @@ from __future__ import annotations
 from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
-from spark_kafkalite.coordinator.groups.shard import partition_for
+from spark_kafkalite.coordinator.internal_topic import partition_for
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -46,7 +46,7 @@ async def handle(context: BrokerContext, request: Request, message: FindCoordina
     problem: KafkaError | None = None
     try:
         _check_type(message.key_type)
-        await context.group_log.ensure_topic()
+        await context.offsets_host.ensure()
     except KafkaError as error:
         problem = error
     many = request.api_version >= _FIRST_VERSION_WITH_MANY_KEYS

@@ -22,8 +22,8 @@ from collections.abc import Collection
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
 from spark_kafkalite.broker.outbox import Response, as_response
+from spark_kafkalite.coordinator.groups.groups_state import GroupShard
 from spark_kafkalite.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
-from spark_kafkalite.coordinator.groups.shard import GroupShard
 from spark_kafkalite.errors import (
     IllegalGeneration,
     InvalidCommitOffsetSize,
@@ -81,7 +81,7 @@ def _commit(context: BrokerContext, request: Request, commit: OffsetCommit) -> W
     if not entries:
         return outcomes
     try:
-        shard = context.shards.shard_of(commit.group_id)
+        shard = context.group_shards.shard_of(commit.group_id)
         _check_group(context, shard, commit)
         _check_size(context, entries)
     except KafkaError as error:
@@ -149,8 +149,8 @@ def _failed(outcomes: _Outcomes, error: KafkaError) -> _Outcomes:
 def _check_group(context: BrokerContext, shard: GroupShard, commit: OffsetCommit) -> None:
     """Raise what forbids the commit; a member that may commit has been heard of."""
     if commit.generation_id < 0:
-        group = shard.group_or_new(commit.group_id)
-    elif (known := shard.groups.get(commit.group_id)) is not None:
+        group = shard.state.group_or_new(commit.group_id)
+    elif (known := shard.state.groups.get(commit.group_id)) is not None:
         group = known
     else:
         raise IllegalGeneration(

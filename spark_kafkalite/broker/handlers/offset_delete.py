@@ -10,8 +10,7 @@ from __future__ import annotations
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import Request, handles
 from spark_kafkalite.coordinator.groups.group import Group
-from spark_kafkalite.coordinator.groups.records import OffsetKey
-from spark_kafkalite.coordinator.groups.writer import Entry
+from spark_kafkalite.coordinator.groups.records import OffsetKey, RecordEntry
 from spark_kafkalite.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
@@ -36,14 +35,14 @@ async def handle(context: BrokerContext, request: Request, message: OffsetDelete
     try:
         if not message.group_id:
             raise InvalidGroupId("the empty group id has no offsets")
-        shard = context.shards.shard_of(message.group_id)
-        group = shard.groups.get(message.group_id)
+        shard = context.group_shards.shard_of(message.group_id)
+        group = shard.state.groups.get(message.group_id)
         if group is None or group.is_dead:
             raise GroupIdNotFound(f"there is no group {message.group_id!r}")
         in_use = _topics_in_use(group)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    known = set(shard.offsets.keys(message.group_id))
+    known = set(shard.state.offsets.keys(message.group_id))
     topics, entries, deleted = await context.slices.run(_checked(context, message, known, in_use))
     if entries:
         try:
@@ -56,9 +55,9 @@ async def handle(context: BrokerContext, request: Request, message: OffsetDelete
 
 def _checked(
     context: BrokerContext, message: OffsetDeleteRequest, known: set[OffsetKey], in_use: frozenset[str]
-) -> Work[tuple[list[OffsetDeleteResponseTopic], list[Entry], list[OffsetDeleteResponsePartition]]]:
+) -> Work[tuple[list[OffsetDeleteResponseTopic], list[RecordEntry], list[OffsetDeleteResponsePartition]]]:
     """Return each partition's outcome, the tombstones, and the outcomes of these."""
-    entries: list[Entry] = []
+    entries: list[RecordEntry] = []
     deleted: list[OffsetDeleteResponsePartition] = []
     topics = []
     for topic in message.topics:

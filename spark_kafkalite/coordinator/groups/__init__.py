@@ -1,1 +1,1 @@
-"""Consumer groups: what members and committed offsets mean, apart from sockets, logs and brokers."""
+"""Consumer groups and committed offsets: the coordinator whose topic is ``__consumer_offsets``."""

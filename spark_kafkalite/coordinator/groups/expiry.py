@@ -4,40 +4,39 @@ Deleting means writing tombstones; the offsets go from memory when those are com
 ``offsets.py``. An empty group without offsets goes at the first look that finds it so, as in Kafka; it is dead before
 its tombstone is written, so that a member who joins meanwhile begins a new group, whose records come behind.
 
-One task does all of it, a look every ``offsets.retention.check.interval.ms`` and one after each deletion of topics.
-A look at many groups gives way to the event loop between them, and writes as it goes.
+One task does all of it, a look every ``offsets.retention.check.interval.ms`` and one after each deletion of topics. A
+look is work in slices: between two groups others have their turn, and a group's tombstones are handed over in the same
+step that found them expired, since a commit of them may come in the next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection
 from typing import Final
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
 from spark_kafkalite.coordinator.groups.offsets import expired_offsets
-from spark_kafkalite.coordinator.groups.records import GroupKey, OffsetKey
-from spark_kafkalite.coordinator.groups.shard import GroupShard, Shards
-from spark_kafkalite.coordinator.groups.writer import Entry
+from spark_kafkalite.coordinator.groups.records import GroupKey, OffsetKey, RecordEntry
 from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.slices import Slices, Work
 
 logger = logging.getLogger(__name__)
 
-# The loop is given back after this long.
-_SLICE_S: Final = 0.005
-# Tombstones of one append.
-_ENTRIES_AT_ONCE: Final = 1000
+# Tombstones on their way that a look does not go on with.
+_MOST_OPEN: Final = 1000
 
 
 class OffsetExpiry:
     """See the module's text."""
 
-    def __init__(self, shards: Shards, clock: Clock, retention_ms: Callable[[], int]) -> None:
+    def __init__(self, shards: GroupShards, slices: Slices, clock: Clock, retention_ms: Callable[[], int]) -> None:
         """``retention_ms`` says how long offsets are kept, as of now."""
         self._shards = shards
+        self._slices = slices
         self._clock = clock
         self._retention_ms = retention_ms
         self._deleted_topics: set[str] = set()
@@ -82,12 +81,12 @@ class OffsetExpiry:
     async def look(self) -> int:
         """Delete what has expired, and groups that have nothing left; return how many offsets went."""
 
-        def entries(shard: GroupShard, group: Group) -> list[Entry]:
-            expired = expired_offsets(group, shard.offsets, self._clock.wall_ms(), self._retention_ms())
-            return [(OffsetKey(group.group_id, *topic_partition), None) for topic_partition in expired]
+        def expired(state: GroupsState, group: Group) -> list[RecordEntry]:
+            partitions = expired_offsets(group, state.offsets, self._clock.wall_ms(), self._retention_ms())
+            return [(OffsetKey(group.group_id, *topic_partition), None) for topic_partition in partitions]
 
-        deleted = await self._sweep(entries)
-        await self._sweep(self._dead_group)
+        deleted = await self._slices.run(self._sweep(expired))
+        await self._slices.run(self._sweep(_dead_group))
         if deleted:
             logger.info("deleted %d committed offsets that had expired", deleted)
         return deleted
@@ -95,43 +94,64 @@ class OffsetExpiry:
     async def delete_topics(self, names: Collection[str]) -> int:
         """Delete all offsets committed for these topics; return how many went."""
 
-        def entries(shard: GroupShard, group: Group) -> list[Entry]:
-            return [(key, None) for key in shard.offsets.keys(group.group_id) if key.topic in names]
+        def of_topics(state: GroupsState, group: Group) -> list[RecordEntry]:
+            return [(key, None) for key in state.offsets.keys(group.group_id) if key.topic in names]
 
-        return await self._sweep(entries)
+        return await self._slices.run(self._sweep(of_topics))
 
-    def _dead_group(self, shard: GroupShard, group: Group) -> list[Entry]:
-        """End a group that has neither members nor offsets; return its tombstone."""
-        if not group.is_empty or group.pending or shard.offsets.has_any(group.group_id):
-            return []
-        group.delete()
-        del shard.groups[group.group_id]
-        return [(GroupKey(group.group_id), None)] if group.is_stored else []
-
-    async def _sweep(self, entries_of: Callable[[GroupShard, Group], list[Entry]]) -> int:
-        """Write the tombstones that ``entries_of`` gives for each group; return how many were committed."""
-        written = 0
-        until_s = time.monotonic() + _SLICE_S
+    def _sweep(self, tombstones_of: Callable[[GroupsState, Group], list[RecordEntry]]) -> Work[int]:
+        """Write the tombstones that are given for each group; return how many were committed."""
+        count = _Count()
         for shard in self._shards:
-            entries: list[Entry] = []
-            for group in list(shard.groups.values()):
-                entries += entries_of(shard, group)
-                if len(entries) >= _ENTRIES_AT_ONCE or time.monotonic() >= until_s:
-                    written += await _write(shard, entries)
-                    entries = []
-                    await asyncio.sleep(0)
-                    until_s = time.monotonic() + _SLICE_S
-            written += await _write(shard, entries)
-        return written
+            for group in list(shard.state.groups.values()):
+                yield None
+                if not shard.state.holds(group):
+                    continue
+                entries = tombstones_of(shard.state, group)
+                if entries:
+                    shard.write(entries, count.of(len(entries)))
+                if count.open >= _MOST_OPEN:
+                    yield count.wait()
+        if count.open:
+            yield count.wait()
+        return count.committed
 
 
-async def _write(shard: GroupShard, entries: list[Entry]) -> int:
-    if not entries:
-        return 0
-    try:
-        await shard.append(entries)
-    except KafkaError as error:
-        # They are still there, and the next look finds them again.
-        logger.debug("%d tombstones for __consumer_offsets-%d failed: %s", len(entries), shard.partition, error)
-        return 0
-    return len(entries)
+class _Count:
+    """Of one sweep: tombstones that are on their way, and those that are committed."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.committed = 0
+        self._none_open: asyncio.Future[None] | None = None
+
+    def of(self, entries: int) -> Callable[[KafkaError | None], None]:
+        """Count records that are handed over now; what is returned is to be called with their outcome."""
+        self.open += entries
+
+        def told(error: KafkaError | None) -> None:
+            self.open -= entries
+            if error is None:
+                self.committed += entries
+            else:
+                # They are still there, and the next look finds them again.
+                logger.debug("%d tombstones for __consumer_offsets failed: %s", entries, error)
+            if not self.open and self._none_open is not None:
+                self._none_open.set_result(None)
+                self._none_open = None
+
+        return told
+
+    def wait(self) -> asyncio.Future[None]:
+        """Return a future that is done when none is on its way; some are now."""
+        self._none_open = asyncio.get_running_loop().create_future()
+        return self._none_open
+
+
+def _dead_group(state: GroupsState, group: Group) -> list[RecordEntry]:
+    """End a group that has neither members nor offsets; return its tombstone."""
+    if not group.is_empty or group.pending or state.offsets.has_any(group.group_id):
+        return []
+    group.delete()
+    del state.groups[group.group_id]
+    return [(GroupKey(group.group_id), None)] if group.is_stored else []

@@ -1,8 +1,8 @@
 """The committed offsets of one coordinator's groups: what is in the log, as fetches are answered from memory.
 
-:meth:`GroupOffsets.replay` is the only way in, for records that a load reads and for those just written alike, and it
-is called in the log's order for records that are committed (below the high watermark). So what is here is what a
-restart would find. Commits on their way into the log are apart, with who writes them: nobody is shown them, and expiry
+:meth:`GroupOffsets.apply` is the only way in, for records that a load reads and for those just written alike, and it is
+called in the log's order for records that are committed (below the high watermark). So what is here is what a restart
+would find. Commits on their way into the log are apart, with who writes them: nobody is shown them, and expiry
 leaves their keys alone, because its tombstone would come behind them and delete what was just committed.
 
 When an offset has expired (:func:`expired_offsets`), as Apache Kafka's GroupMetadata.removeExpiredOffsets has it:
@@ -38,7 +38,7 @@ class GroupOffsets:
         self._groups: dict[str, dict[TopicPartition, OffsetValue]] = {}
         self._pending_keys = pending_keys
 
-    def replay(self, key: OffsetKey, value: OffsetValue | None) -> None:
+    def apply(self, key: OffsetKey, value: OffsetValue | None) -> None:
         """Take over a record of the log; None is a tombstone."""
         group, topic, partition = key
         offsets = self._groups.get(group)

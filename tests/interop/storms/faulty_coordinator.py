@@ -12,6 +12,7 @@ import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.event_log import configure_logging
@@ -19,29 +20,30 @@ from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.cli.broker import parse_overrides
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.groups_state import GroupShard
 from spark_kafkalite.coordinator.groups.members import Persist
 from spark_kafkalite.coordinator.groups.rebalance import Rebalance
 from spark_kafkalite.coordinator.groups.records import OffsetKey
-from spark_kafkalite.coordinator.groups.shard import GroupShard
-from spark_kafkalite.coordinator.groups.writer import Entry, OnDone
+from spark_kafkalite.coordinator.record_writer import OnDone
+from spark_kafkalite.coordinator.shard import Shard
+from spark_kafkalite.coordinator.state_machine import Entry
 
 _LATE_S = 0.5
 
 
 def _answer_before_append() -> None:
     """A commit is answered, and seen, at once; its record is written later."""
-    write = GroupShard.write
+    write = Shard.write
 
-    def later(self: GroupShard, entries: Sequence[Entry], on_done: OnDone) -> None:
+    def later(self: Shard[Any], entries: Sequence[Entry], on_done: OnDone) -> None:
         if not all(isinstance(key, OffsetKey) for key, _ in entries):
             write(self, entries, on_done)
             return
-        for key, value in entries:
-            self.offsets.replay(key, value)  # type: ignore[arg-type]
+        self.state.apply(entries)
         asyncio.get_running_loop().call_later(_LATE_S, write, self, entries, lambda error: None)
         on_done(None)
 
-    GroupShard.write = later  # type: ignore[method-assign]
+    Shard.write = later  # type: ignore[method-assign]
 
 
 def _commit_without_fence() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.groups_state import GroupShard, GroupsState
 from spark_kafkalite.coordinator.groups.members import GroupLimits, JoinAnswer, SyncRequest
 from spark_kafkalite.coordinator.groups.records import GroupKey, GroupMetadata, OffsetKey, OffsetValue
-from spark_kafkalite.coordinator.groups.shard import GroupShard, Shards
 from spark_kafkalite.coordinator.groups.states import GroupState
+from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -29,7 +30,8 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.testing.manual_clock import ManualClock
 from tests.unit.coordinator.groups.group_world import join_request
-from tests.unit.coordinator.groups.log_double import LogDouble
+from tests.unit.coordinator.groups.test_groups_state import records
+from tests.unit.coordinator.host_double import HostDouble
 
 Scenario = Callable[["Service"], Awaitable[None]]
 # Short, so that tests that wait for a member to fall silent need not wait long.
@@ -41,10 +43,8 @@ class Service:
     """A coordinator over one partition of ``__consumer_offsets``."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, max_bytes: int = 1 << 20, limits: GroupLimits = LIMITS) -> None:
-        self.log = LogDouble()
-        self.shards = Shards(
-            self.log.append_committed, self.log.read_committed_log, lambda: 1, clock, limits, lambda: 5.0
-        )
+        self.log = HostDouble()
+        self.shards = Shards(self.log, lambda open_keys: GroupsState(limits, open_keys), clock)
         self.coordinator = GroupCoordinator(self.shards, clock, max_bytes)
 
     async def lead(self) -> GroupShard:
@@ -70,10 +70,10 @@ class Service:
         return member_id
 
     def group(self, group_id: str = "g"):  # type: ignore[no-untyped-def]
-        return self.shards.shard_of(group_id).groups[group_id]
+        return self.shards.shard_of(group_id).state.groups[group_id]
 
     def written(self) -> list[object]:
-        return [record for batch in self.log.records() for record in batch]
+        return [record for batch in records(self.log) for record in batch]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -203,8 +203,8 @@ def test_of_ids_that_nobody_came_back_with_nothing_is_left() -> None:
             request = join_request(session_ms=SHORT_MS, needs_member_id=True)
             assert error_of(await service.coordinator.join(f"g{number}", request)) is MemberIdRequired
         assert service.coordinator.held_bytes > 0
-        assert len(shard.groups) == 20
-        await until(lambda: not shard.groups)
+        assert len(shard.state.groups) == 20
+        await until(lambda: not shard.state.groups)
         assert service.coordinator.held_bytes == 0
         assert not service.coordinator._timers and not service.coordinator._sizes
         assert not service.log.batches
@@ -216,7 +216,7 @@ def test_refused_joins_leave_no_group_behind() -> None:
     async def scenario(service: Service) -> None:
         refused = await service.coordinator.join("g", join_request(session_ms=0))
         assert refused.error is not None
-        assert not service.shards.shard_of("g").groups
+        assert not service.shards.shard_of("g").state.groups
 
     run(scenario)
 
@@ -280,10 +280,10 @@ def test_an_empty_group_is_written_and_one_that_never_was_is_forgotten() -> None
         _, value = service.written()[-1]  # type: ignore[misc]
         assert (value.members, value.generation) == ((), 2)
         assert value.current_state_timestamp_ms > 0
-        assert "written" in service.shards.shard_of("g").groups
+        assert "written" in service.shards.shard_of("g").state.groups
         member_id = await service.member("unwritten")
         service.coordinator.leave("unwritten", [(member_id, None)])
-        assert "unwritten" not in service.shards.shard_of("g").groups
+        assert "unwritten" not in service.shards.shard_of("g").state.groups
         assert service.coordinator.held_bytes == 0
 
     run(scenario)
@@ -352,8 +352,8 @@ def test_a_group_is_deleted_with_its_offsets_and_those_on_their_way() -> None:
         await deletion
         tombstones = [key for key, value in service.written() if value is None]  # type: ignore[misc]
         assert tombstones == [OffsetKey("g", "t", 0), OffsetKey("g", "t", 1), GroupKey("g")]
-        assert not shard.offsets.has_any("g")
-        assert shard.offsets.has_any("other")
+        assert not shard.state.offsets.has_any("g")
+        assert shard.state.offsets.has_any("other")
         with pytest.raises(GroupIdNotFound):
             await service.coordinator.delete("g")
         await service.stable()

@@ -23,16 +23,16 @@ def at(commit_ms: int, expire_ms: int = -1) -> OffsetValue:
 
 def test_the_last_record_of_a_key_counts() -> None:
     offsets = GroupOffsets()
-    offsets.replay(key(T0), OffsetValue(1))
-    offsets.replay(key(T0), OffsetValue(2))
-    offsets.replay(key(T1), OffsetValue(3))
-    offsets.replay(key(T0, "other"), OffsetValue(9))
+    offsets.apply(key(T0), OffsetValue(1))
+    offsets.apply(key(T0), OffsetValue(2))
+    offsets.apply(key(T1), OffsetValue(3))
+    offsets.apply(key(T0, "other"), OffsetValue(9))
     assert offsets.of("g") == {T0: OffsetValue(2), T1: OffsetValue(3)}
     assert len(offsets) == 3
-    offsets.replay(key(T0), None)
-    offsets.replay(key(U0), None)
+    offsets.apply(key(T0), None)
+    offsets.apply(key(U0), None)
     assert offsets.of("g") == {T1: OffsetValue(3)}
-    offsets.replay(key(T1), None)
+    offsets.apply(key(T1), None)
     assert offsets.of("g") == {}
     assert list(offsets.groups()) == ["other"]
 
@@ -42,7 +42,7 @@ def test_what_is_being_written_is_not_shown_but_known_of() -> None:
     offsets = GroupOffsets(lambda: pending)
     assert offsets.of("g") == {}
     assert offsets.pending("g") == {key(T0), key(T1)} and offsets.has_any("g")
-    offsets.replay(key(U0), OffsetValue(1))
+    offsets.apply(key(U0), OffsetValue(1))
     assert offsets.keys("g") == [key(T0), key(T1), key(U0)]
     pending.clear()
     assert offsets.keys("g") == [key(U0)]
@@ -66,7 +66,7 @@ def group_reading(topic: str, protocol_type: str = "consumer") -> Group:
 def expired(group: Group, records: dict[TopicPartition, OffsetValue]) -> list[TopicPartition]:
     offsets = GroupOffsets()
     for topic_partition, value in records.items():
-        offsets.replay(key(topic_partition), value)
+        offsets.apply(key(topic_partition), value)
     return expired_offsets(group, offsets, NOW_MS, HOUR_MS)
 
 
@@ -98,7 +98,7 @@ def test_a_retention_time_of_the_client_goes_before_the_brokers() -> None:
 def test_what_is_being_committed_does_not_expire() -> None:
     pending = [key(T0)]
     offsets = GroupOffsets(lambda: pending)
-    offsets.replay(key(T0), at(0))
+    offsets.apply(key(T0), at(0))
     assert expired_offsets(simple_group(), offsets, NOW_MS, HOUR_MS) == []
     pending.clear()
     assert expired_offsets(simple_group(), offsets, NOW_MS, HOUR_MS) == [T0]
