@@ -5,29 +5,24 @@ Deleting means writing tombstones; the offsets go from memory when those are com
 its tombstone is written, so that a member who joins meanwhile begins a new group, whose records come behind.
 
 One task does all of it, a look every ``offsets.retention.check.interval.ms`` and one after each deletion of topics. A
-look is work in slices: between two groups others have their turn, and a group's tombstones are handed over in the same
-step that found them expired, since a commit of them may come in the next.
+look goes group by group (``sweep.py``), and between two groups others have their turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.groups.group import Group
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
 from spark_kafkalite.coordinator.groups.offsets import expired_offsets
 from spark_kafkalite.coordinator.groups.records import GroupKey, OffsetKey, RecordEntry
-from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.slices import Slices, Work
+from spark_kafkalite.coordinator.sweep import sweep
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
-
-# Tombstones on their way that a look does not go on with.
-_MOST_OPEN: Final = 1000
 
 
 class OffsetExpiry:
@@ -85,8 +80,8 @@ class OffsetExpiry:
             partitions = expired_offsets(group, state.offsets, self._clock.wall_ms(), self._retention_ms())
             return [(OffsetKey(group.group_id, *topic_partition), None) for topic_partition in partitions]
 
-        deleted = await self._slices.run(self._sweep(expired))
-        await self._slices.run(self._sweep(_dead_group))
+        deleted = await self._sweep(expired)
+        await self._sweep(_dead_group)
         if deleted:
             logger.info("deleted %d committed offsets that had expired", deleted)
         return deleted
@@ -97,55 +92,17 @@ class OffsetExpiry:
         def of_topics(state: GroupsState, group: Group) -> list[RecordEntry]:
             return [(key, None) for key in state.offsets.keys(group.group_id) if key.topic in names]
 
-        return await self._slices.run(self._sweep(of_topics))
+        return await self._sweep(of_topics)
 
-    def _sweep(self, tombstones_of: Callable[[GroupsState, Group], list[RecordEntry]]) -> Work[int]:
+    async def _sweep(self, tombstones_of: Callable[[GroupsState, Group], list[RecordEntry]]) -> int:
         """Write the tombstones that are given for each group; return how many were committed."""
-        count = _Count()
-        for shard in self._shards:
-            for group in list(shard.state.groups.values()):
-                yield None
-                if not shard.state.holds(group):
-                    continue
-                entries = tombstones_of(shard.state, group)
-                if entries:
-                    shard.write(entries, count.of(len(entries)))
-                if count.open >= _MOST_OPEN:
-                    yield count.wait()
-        if count.open:
-            yield count.wait()
-        return count.committed
 
+        def steps(state: GroupsState) -> Iterator[list[RecordEntry]]:
+            for group in list(state.groups.values()):
+                if state.holds(group):
+                    yield tombstones_of(state, group)
 
-class _Count:
-    """Of one sweep: tombstones that are on their way, and those that are committed."""
-
-    def __init__(self) -> None:
-        self.open = 0
-        self.committed = 0
-        self._none_open: asyncio.Future[None] | None = None
-
-    def of(self, entries: int) -> Callable[[KafkaError | None], None]:
-        """Count records that are handed over now; what is returned is to be called with their outcome."""
-        self.open += entries
-
-        def told(error: KafkaError | None) -> None:
-            self.open -= entries
-            if error is None:
-                self.committed += entries
-            else:
-                # They are still there, and the next look finds them again.
-                logger.debug("%d tombstones for __consumer_offsets failed: %s", entries, error)
-            if not self.open and self._none_open is not None:
-                self._none_open.set_result(None)
-                self._none_open = None
-
-        return told
-
-    def wait(self) -> asyncio.Future[None]:
-        """Return a future that is done when none is on its way; some are now."""
-        self._none_open = asyncio.get_running_loop().create_future()
-        return self._none_open
+        return await self._slices.run(sweep(self._shards, steps))
 
 
 def _dead_group(state: GroupsState, group: Group) -> list[RecordEntry]:

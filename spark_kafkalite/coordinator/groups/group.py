@@ -94,15 +94,11 @@ class Group:
         A group of which nothing was known becomes what the record says. One at work is ahead of its records, and only
         the assignments begin to hold for which this one was written; a record that is overtaken changes nothing.
         """
-        if self._is_new:
+        if self.is_forgettable:
             self._restore(metadata)
         else:
             assignments = {member.member_id: member.assignment for member in metadata.members}
             self.rebalance.assign(metadata.generation, assignments)
-
-    @property
-    def _is_new(self) -> bool:
-        return self.is_empty and self.generation == 0 and not self.is_stored and not self.pending
 
     def _restore(self, metadata: GroupMetadata) -> None:
         rebalance, roster = self.rebalance, self.roster

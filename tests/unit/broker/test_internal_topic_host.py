@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +16,17 @@ from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import Purgatory
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
+from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     FencedLeaderEpoch,
     InvalidReplicationFactor,
     KafkaError,
     MessageTooLarge,
+    NotCoordinator,
     NotEnoughReplicas,
     NotLeaderOrFollower,
+    RequestTimedOut,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
 )
@@ -37,6 +41,8 @@ from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.unit.coordinator.counters import Counters
+from tests.unit.coordinator.host_double import until
 
 TOPIC = InternalTopic("__counters", "counter", 4, 2, 1 << 20, 5_000, "commit.timeout.ms")
 TP = TopicPartition(TOPIC.name, 0)
@@ -279,6 +285,26 @@ async def test_shards_follow_the_role_of_their_partition_alone() -> None:
     other: Any = SimpleNamespace(topic_partition=TopicPartition("t", 0), is_leader=True, leader_epoch=1)
     on.host.role_changed(shards, other)
     assert seen == [("lead", 0, 3), ("resign", 0, -1)]
+
+
+@stage
+async def test_a_batch_whose_flush_comes_late_is_applied_then() -> None:
+    on = Stage(flush_before_ack=True)
+    on.host.topic = replace(TOPIC, commit_timeout_ms=1)  # type: ignore[misc]
+    on.host.partition_count = lambda: 1  # type: ignore[method-assign]
+    shards = Shards(on.host, Counters, on.clock)
+    on.host.role_changed(shards, on.partition)
+    await until(lambda: not shards.is_loading)
+    shard = shards.shard_of("c")
+    with pytest.raises(RequestTimedOut):
+        await shard.append([("c", 1)])
+    assert shard.state.values == {}
+    on.io.run_all()
+    await until(lambda: shard.state.values == {"c": 1})
+    on.partition.resign(2, 4, 2)
+    on.host.role_changed(shards, on.partition)
+    with pytest.raises(NotCoordinator):
+        shards.shard_of("c")
 
 
 class Cluster:

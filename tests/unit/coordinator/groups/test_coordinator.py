@@ -42,8 +42,14 @@ LIMITS = GroupLimits(min_session_timeout_ms=1)
 class Service:
     """A coordinator over one partition of ``__consumer_offsets``."""
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, max_bytes: int = 1 << 20, limits: GroupLimits = LIMITS) -> None:
-        self.log = HostDouble()
+    def __init__(
+        self,
+        clock: Clock = SYSTEM_CLOCK,
+        max_bytes: int = 1 << 20,
+        limits: GroupLimits = LIMITS,
+        timeout_ms: int = 5_000,
+    ) -> None:
+        self.log = HostDouble(timeout_ms=timeout_ms)
         self.shards = Shards(self.log, lambda open_keys: GroupsState(limits, open_keys), clock)
         self.coordinator = GroupCoordinator(self.shards, clock, max_bytes)
 
@@ -329,6 +335,25 @@ def test_a_broker_that_stood_still_gives_its_members_time() -> None:
         await until(lambda: not group.members)
 
     run(scenario, lambda: Service(clock))
+
+
+def test_an_assignment_that_is_committed_too_late_changes_nothing() -> None:
+    async def scenario(service: Service) -> None:
+        member_id = await service.member()
+        service.log.held = True
+        sync = SyncRequest(member_id, None, 1, assignments={member_id: b"late"})
+        assert error_of(await service.coordinator.sync("g", sync)) is RebalanceInProgress
+        again = service.coordinator.join("g", join_request(member_id))
+        answer = await again
+        assert (answer.error, answer.generation) == (None, 2)
+        service.log.held = False
+        service.log.release()
+        await until(lambda: not list(service.shards.shard_of("g").open_keys()))
+        assert service.group().state is GroupState.COMPLETING_REBALANCE
+        sync = SyncRequest(member_id, None, 2, assignments={member_id: b"all"})
+        assert (await service.coordinator.sync("g", sync)).assignment == b"all"
+
+    run(scenario, lambda: Service(timeout_ms=1))
 
 
 def test_a_group_is_deleted_with_its_offsets_and_those_on_their_way() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
-from spark_kafkalite.coordinator.groups.groups_state import GroupShard
-from spark_kafkalite.coordinator.groups.records import GroupKey, GroupMetadata, OffsetKey, OffsetValue
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.groups_state import GroupShard, GroupsState
+from spark_kafkalite.coordinator.groups.records import GroupKey, GroupMetadata, OffsetKey, OffsetValue, RecordEntry
 from spark_kafkalite.errors import NotEnoughReplicas
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -115,5 +116,26 @@ def test_tombstones_that_cannot_be_written_leave_the_offsets() -> None:
         assert list(shard.state.groups) == ["old"] and len(shard.state.offsets) == 1
         log.error = None
         assert await expiry.look() == 1
+
+    asyncio.run(run())
+
+
+def test_a_group_that_goes_while_a_look_pauses_is_left_alone() -> None:
+    async def run() -> None:
+        log, clock = HostDouble(), ManualClock()
+        expiry, shard = await prepared(log, clock)
+        for number in range(3):
+            shard.state.group_or_new(f"g{number}")
+        second = shard.state.groups["g1"]
+
+        def forget(state: GroupsState, group: Group) -> list[RecordEntry]:
+            looked_at.append(group.group_id)
+            state.groups.pop("g1", None)
+            state.group_or_new("g1")
+            return []
+
+        looked_at: list[str] = []
+        assert await expiry._sweep(forget) == 0
+        assert looked_at == ["g0", "g2"] and not shard.state.holds(second)
 
     asyncio.run(run())
