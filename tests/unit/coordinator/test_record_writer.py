@@ -295,6 +295,38 @@ async def test_resigning_from_within_a_pass_tells_everybody_of_that_pass() -> No
 
 
 @with_loop
+async def test_who_was_told_of_a_commit_is_not_told_of_the_timeout() -> None:
+    host = counter_host(timeout_ms=20)
+    _, shard = await served(host)
+    host.held = True
+    told: list[KafkaError | None] = []
+    shard.write([("c", 1)], told.append)
+    await until(lambda: len(host.open) == 1)
+    host.release()
+    await asyncio.sleep(0.05)
+    assert told == [None]
+
+
+@pytest.mark.parametrize("late", [None, NotLeaderOrFollower("the epoch is over")])
+def test_everybody_is_told_once_whatever_comes_after_the_end(late: KafkaError | None) -> None:
+    async def run() -> None:
+        host = counter_host(timeout_ms=1)
+        shards, shard = await served(host)
+        host.held = True
+        told: list[KafkaError | None] = []
+        shard.write([("c", 1)], told.append)
+        await until(lambda: len(host.open) == 1)
+        shard.write([("d", 1)], told.append)
+        shards.resign(0)
+        assert [type(error) for error in told] == [NotCoordinator] * 2
+        host.release(late)
+        await asyncio.sleep(0.01)
+        assert len(told) == 2 and shard.state.applied == [] and len(host.batches) == 1
+
+    asyncio.run(run())
+
+
+@with_loop
 async def test_random_histories_end_as_a_load_finds_them() -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
