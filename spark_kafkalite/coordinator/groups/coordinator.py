@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
@@ -42,7 +43,6 @@ from spark_kafkalite.errors import (
     GroupIdNotFound,
     InvalidGroupId,
     KafkaError,
-    NotCoordinator,
     RebalanceInProgress,
     RequestTimedOut,
     UnknownMemberId,
@@ -253,14 +253,11 @@ class GroupCoordinator:
     def _write(self, shard: GroupShard, group: Group, persist: Persist) -> None:
         group.current_state_timestamp_ms = self._clock.wall_ms()
         metadata = group.to_metadata(group.current_state_timestamp_ms, persist)
-        done = shard.append([(GroupKey(group.group_id), metadata)])
-        done.add_done_callback(lambda future: self._written(shard, group, persist, future))
+        # Told in the step that applies the record: in between, the group would be stable with members that wait.
+        written = partial(self._written, shard, group, persist)
+        shard.write([(GroupKey(group.group_id), metadata)], written)
 
-    def _written(self, shard: GroupShard, group: Group, persist: Persist, done: asyncio.Future[None]) -> None:
-        error: BaseException | None = NotCoordinator("the broker stops") if done.cancelled() else done.exception()
-        if error is not None and not isinstance(error, KafkaError):
-            logger.error("writing group %s failed", group.group_id, exc_info=error)
-            error = CoordinatorNotAvailable(f"group {group.group_id} cannot be written: {error}")
+    def _written(self, shard: GroupShard, group: Group, persist: Persist, error: KafkaError | None) -> None:
         if isinstance(error, RequestTimedOut):
             # It may be in later; members join again meanwhile. Source: GroupMetadataManager.storeGroup.
             error = RebalanceInProgress(str(error))

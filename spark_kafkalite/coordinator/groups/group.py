@@ -320,7 +320,7 @@ class Group:
         return self.rebalance.take_effects()
 
     def persisted(self, persist: Persist, error: KafkaError | None, now_ms: int) -> list[Effect]:
-        """Go on after a write; ``error`` is what members are to be told of a write that failed."""
+        """Go on after a write, in the step that applied its record; ``error``: what members are told if it failed."""
         if persist.restart is not None:
             self._restarted(persist.restart, error, now_ms)
         elif persist.assignments is not None:

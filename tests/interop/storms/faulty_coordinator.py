@@ -86,11 +86,11 @@ def _forget_groups() -> None:
     """Members and generations are not written, only offsets are."""
 
     def forget(self: GroupCoordinator, shard: GroupShard, group: Group, persist: Persist) -> None:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        done.set_result(None)
-        group.apply(group.to_metadata(group.current_state_timestamp_ms, persist))
-        loop.call_soon(self._written, shard, group, persist, done)
+        def written() -> None:
+            group.apply(group.to_metadata(group.current_state_timestamp_ms, persist))
+            self._written(shard, group, persist, None)
+
+        asyncio.get_running_loop().call_soon(written)
 
     GroupCoordinator._write = forget  # type: ignore[method-assign]
 

@@ -337,6 +337,31 @@ def test_a_broker_that_stood_still_gives_its_members_time() -> None:
     run(scenario, lambda: Service(clock))
 
 
+def test_who_joins_just_when_the_assignment_is_committed_leaves_nobody_waiting() -> None:
+    async def scenario(service: Service) -> None:
+        first = service.coordinator.join("g", join_request())
+        leader = (await first).member_id
+        second = service.coordinator.join("g", join_request())
+        await service.coordinator.join("g", join_request(leader))
+        follower = (await second).member_id
+        service.log.held = True
+        syncs = [
+            service.coordinator.sync("g", SyncRequest(follower, None, 2)),
+            service.coordinator.sync("g", SyncRequest(leader, None, 2, assignments={leader: b"1", follower: b"2"})),
+        ]
+        await until(lambda: bool(service.log.open))
+        joining: list[asyncio.Future[JoinAnswer]] = []
+        # Behind the writer's own callback, and before anything that it has put off.
+        service.log.open[0].add_done_callback(lambda _: joining.append(service.coordinator.join("g", join_request())))
+        service.log.release()
+        async with asyncio.timeout(10):
+            answers = [await sync for sync in syncs]
+        assert [(answer.error, answer.assignment) for answer in answers] == [(None, b"2"), (None, b"1")]
+        assert joining and service.group().state is GroupState.PREPARING_REBALANCE
+
+    run(scenario)
+
+
 def test_an_assignment_that_is_committed_too_late_changes_nothing() -> None:
     async def scenario(service: Service) -> None:
         member_id = await service.member()
