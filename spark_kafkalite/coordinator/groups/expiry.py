@@ -1,8 +1,8 @@
 """Deletes what nobody needs of groups any more: expired offsets, those of deleted topics, groups without offsets.
 
 Deleting means writing tombstones; the offsets go from memory when those are committed. What has expired is said in
-``offsets.py``. An empty group without offsets goes at the first look that finds it so, as in Kafka; it is dead before
-its tombstone is written, so that a member who joins meanwhile begins a new group, whose records come behind.
+``offsets.py``. An empty group without offsets goes at the first look that finds it so, as in Kafka. It, too, is there
+until its tombstone is committed; a member who joins meanwhile keeps it, and its next record comes behind the tombstone.
 
 One task does all of it, a look every ``offsets.retention.check.interval.ms`` and one after each deletion of topics. A
 look goes group by group (``sweep.py``), and between two groups others have their turn.
@@ -81,7 +81,7 @@ class OffsetExpiry:
             return [(OffsetKey(group.group_id, *topic_partition), None) for topic_partition in partitions]
 
         deleted = await self._sweep(expired)
-        await self._sweep(_dead_group)
+        await self._sweep(_unneeded)
         if deleted:
             logger.info("deleted %d committed offsets that had expired", deleted)
         return deleted
@@ -105,10 +105,11 @@ class OffsetExpiry:
         return await self._slices.run(sweep(self._shards, steps))
 
 
-def _dead_group(state: GroupsState, group: Group) -> list[RecordEntry]:
-    """End a group that has neither members nor offsets; return its tombstone."""
+def _unneeded(state: GroupsState, group: Group) -> list[RecordEntry]:
+    """Return the tombstone of a group that has neither members nor offsets; one that was never written goes at once."""
     if not group.is_empty or group.pending or state.offsets.has_any(group.group_id):
         return []
-    group.delete()
+    if group.is_stored:
+        return [(GroupKey(group.group_id), None)]
     del state.groups[group.group_id]
-    return [(GroupKey(group.group_id), None)] if group.is_stored else []
+    return []

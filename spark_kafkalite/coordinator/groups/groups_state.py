@@ -62,7 +62,7 @@ class GroupsState(StateMachine):
                 self._apply_tombstone(key.group)
 
     def _apply_tombstone(self, group_id: str) -> None:
-        """Forget a group, but not one that was begun anew under its name since the tombstone was written."""
+        """Forget a group, but not one that somebody has joined since the tombstone was written."""
         group = self.groups.get(group_id)
         if group is not None and group.is_vacant:
             del self.groups[group_id]

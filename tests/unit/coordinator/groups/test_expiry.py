@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
 from spark_kafkalite.coordinator.groups.group import Group
 from spark_kafkalite.coordinator.groups.groups_state import GroupShard, GroupsState
@@ -11,8 +13,9 @@ from spark_kafkalite.coordinator.groups.records import GroupKey, GroupMetadata, 
 from spark_kafkalite.errors import NotEnoughReplicas
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.manual_clock import ManualClock
+from tests.unit.coordinator.groups.group_world import join_request
 from tests.unit.coordinator.groups.test_groups_state import group_shards, records
-from tests.unit.coordinator.host_double import HostDouble
+from tests.unit.coordinator.host_double import HostDouble, until
 
 HOUR_MS = 3_600_000
 
@@ -139,3 +142,66 @@ def test_a_group_that_goes_while_a_look_pauses_is_left_alone() -> None:
         assert looked_at == ["g0", "g2"] and not shard.state.holds(second)
 
     asyncio.run(run())
+
+
+def test_a_group_whose_tombstone_cannot_be_written_is_found_again() -> None:
+    async def run() -> None:
+        log, clock = HostDouble(), ManualClock()
+        expiry, shard = await prepared(log, clock)
+        await shard.append([(GroupKey("g"), GroupMetadata("consumer", 1, None, None, clock.wall_ms()))])
+        log.error = NotEnoughReplicas("one broker is away")
+        await expiry.look()
+        assert list(shard.state.groups) == ["g"]
+        log.error = None
+        await expiry.look()
+        assert shard.state.groups == {}
+        assert records(log)[-1] == [(GroupKey("g"), None)]
+
+    asyncio.run(run())
+
+
+def test_a_group_that_is_joined_while_its_tombstone_is_written_stays() -> None:
+    async def run() -> None:
+        log, clock = HostDouble(), ManualClock()
+        expiry, shard = await prepared(log, clock)
+        await shard.append([(GroupKey("g"), GroupMetadata("consumer", 4, None, None, clock.wall_ms()))])
+        log.held = True
+        looking = asyncio.ensure_future(expiry.look())
+        await until(lambda: bool(log.open))
+        group = shard.state.groups["g"]
+        group.join(join_request(), 1, 0)
+        log.release()
+        await looking
+        assert shard.state.holds(group) and group.generation == 5
+
+    asyncio.run(run())
+
+
+def test_looks_go_on_by_themselves_and_a_failed_one_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        log, clock = HostDouble(), ManualClock()
+        shards = group_shards(log)
+        shards.lead(0, 1)
+        await until(lambda: not shards.is_loading)
+        shard, looks = shards.shard_of("g"), 0
+
+        def retention_ms() -> int:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                raise RuntimeError("a bug")
+            return HOUR_MS
+
+        expiry = OffsetExpiry(shards, Slices(asyncio.get_running_loop()), clock, retention_ms)
+        await commit(shard, clock, "old")
+        expiry.start(0.001)
+        async with asyncio.timeout(10):
+            while looks < 3:
+                await asyncio.sleep(0.001)
+            clock.advance(ms=HOUR_MS)
+            while len(shard.state.offsets):
+                await asyncio.sleep(0.001)
+        await expiry.stop()
+
+    asyncio.run(run())
+    assert "looking for expired offsets failed" in caplog.text
