@@ -87,9 +87,9 @@ class RecordWriter:
     def append(self, entries: Sequence[Entry], on_done: OnDone) -> None:
         """Write records; ``on_done`` gets None when they are committed and applied, or an error.
 
-        The error is what :meth:`StateMachine.told` makes of the append's, RequestTimedOut (7) when the records may or
-        may not be committed later, CoordinatorNotAvailable (15) with too much on its way. Raises ValueError for what
-        the records cannot hold; nothing is written then.
+        The error is what :meth:`StateMachine.told` makes of the append's, which is RequestTimedOut (7) when the records
+        may or may not be committed later; or CoordinatorNotAvailable (15) with too much on its way. Raises ValueError
+        for what the records cannot hold; nothing is written then.
         """
         if self._open_bytes >= _MOST_OPEN_BYTES:
             waits = f"{self._open_bytes} bytes of records wait to be committed, at most {_MOST_OPEN_BYTES}"
@@ -159,7 +159,8 @@ class RecordWriter:
     def _late(self, batch: _Batch) -> None:
         """Tell the callers that nobody knows; the records stay, to be applied when they are committed."""
         setting = self._host.topic.commit_timeout_setting
-        error = RequestTimedOut(f"{self._label}: not committed within {setting}; it may be later")
+        late = RequestTimedOut(f"{self._label}: not committed within {setting}; it may be later")
+        error = self._state.told(late)
         told, batch.appends = batch.appends, [one._replace(on_done=_told_already) for one in batch.appends]
         for one in told:
             _tell(one, error)

@@ -79,8 +79,8 @@ class Shard(Generic[State]):
     def append(self, entries: Sequence[Entry]) -> asyncio.Future[None]:
         """Write records, all or none; the future is done when they are committed and applied.
 
-        It raises what clients are to be told: NotCoordinator (16), CoordinatorNotAvailable (15), RequestTimedOut (7)
-        when the records may or may not be committed later, and what :meth:`StateMachine.told` makes of other errors.
+        It raises what clients are to be told, as :meth:`StateMachine.told` has it: NotCoordinator (16),
+        CoordinatorNotAvailable (15), RequestTimedOut (7) when the records may or may not be committed later, and others.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -66,7 +66,7 @@ class StateMachine(ABC):
         """Return what there is, for the line about a load: ``3 groups with 7 offsets``."""
 
     def told(self, error: KafkaError) -> KafkaError:
-        """Return what a caller is told when the append of its records failed."""
+        """Return what a caller is told when the append of its records failed, or is not known to have succeeded."""
         return coordinator_error(error)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafkalite.coordinator import record_writer
 from spark_kafkalite.coordinator.shard import Shard
+from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     FencedLeaderEpoch,
@@ -25,6 +26,7 @@ from spark_kafkalite.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
+from spark_kafkalite.testing.manual_clock import ManualClock
 from tests.unit.coordinator.counters import Counters, counter_host, served
 from tests.unit.coordinator.host_double import until, with_loop
 
@@ -112,6 +114,21 @@ async def test_who_waits_too_long_is_told_so_and_the_records_are_applied_when_th
     assert [value for _, value in shard.state.applied] == [1, 2], "memory is what a load would find"
     _, loaded = await served(host)
     assert loaded.state.values == shard.state.values == {"c": 2}
+
+
+@with_loop
+async def test_what_a_timeout_is_called_is_for_the_coordinator_to_say() -> None:
+    class Impatient(Counters):
+        def told(self, error: KafkaError) -> KafkaError:
+            return CoordinatorNotAvailable(str(error)) if isinstance(error, RequestTimedOut) else super().told(error)
+
+    host = counter_host(timeout_ms=1)
+    shards = Shards(host, Impatient, ManualClock())
+    shards.lead(0, 1)
+    await until(lambda: not shards.is_loading)
+    host.held = True
+    with pytest.raises(CoordinatorNotAvailable, match="not committed within"):
+        await shards.shard_of("c").append([("c", 1)])
 
 
 @with_loop
