@@ -147,7 +147,12 @@ class RecordWriter:
         batch.size_bytes = len(data)
         self._open_bytes += batch.size_bytes
         self._in_log.append(batch)
-        committed = self._host.append_committed(self._partition, data, self._leader_epoch)
+        try:
+            committed = self._host.append_committed(self._partition, data, self._leader_epoch)
+        except Exception as error:
+            # A bug; those behind it must not wait for ever.
+            self._end(batch, error)
+            return
         if committed.done():
             # Alone, this broker commits what it appends; then nobody waits for another pass of the loop.
             self._over(batch, committed)
@@ -168,7 +173,11 @@ class RecordWriter:
     # Out of the log -------------------------------------------------------------------------------------------------
 
     def _over(self, batch: _Batch, committed: asyncio.Future[int]) -> None:
-        error = CoordinatorNotAvailable("the broker stops") if committed.cancelled() else committed.exception()
+        self._end(
+            batch, CoordinatorNotAvailable("the broker stops") if committed.cancelled() else committed.exception()
+        )
+
+    def _end(self, batch: _Batch, error: BaseException | None) -> None:
         if self._closed is not None:
             return
         batch.is_over = True

@@ -80,7 +80,7 @@ class Shard(Generic[State]):
         """Write records, all or none; the future is done when they are committed and applied.
 
         It raises what clients are to be told, as :meth:`StateMachine.told` has it: NotCoordinator (16),
-        CoordinatorNotAvailable (15), RequestTimedOut (7) when the records may or may not be committed later, and others.
+        CoordinatorNotAvailable (15), RequestTimedOut (7) when the records may or may not be committed later, ...
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -259,6 +259,23 @@ async def test_a_failure_that_is_no_answer_of_the_log_is_told_as_one() -> None:
 
 
 @with_loop
+async def test_a_bug_of_the_host_does_not_keep_those_behind_it_waiting() -> None:
+    host = counter_host()
+    _, shard = await served(host)
+    append = host.append_committed
+
+    def broken(partition: int, batch: bytearray, leader_epoch: int) -> asyncio.Future[int]:
+        raise OSError("a bug")
+
+    host.append_committed = broken  # type: ignore[method-assign]
+    with pytest.raises(CoordinatorNotAvailable, match="cannot be written: a bug"):
+        await shard.append([("c", 1)])
+    host.append_committed = append  # type: ignore[method-assign]
+    await shard.append([("c", 2)])
+    assert shard.state.applied == [("c", 2)]
+
+
+@with_loop
 async def test_who_is_told_may_write_more_or_give_the_partition_up() -> None:
     host = counter_host()
     shards, shard = await served(host)
