@@ -16,7 +16,7 @@ from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.gate import Gate
-from spark_kafkalite.broker.group_log import GroupLog
+from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.replicas import Replicas
@@ -25,8 +25,8 @@ from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.session import Session
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.shard import Shards
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.groups_state import GroupShards
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.producer_ids import ProducerIds
@@ -53,8 +53,8 @@ class BrokerContext:
     topics: Topics
     producer_ids: ProducerIds
     retention: Retention
-    group_log: GroupLog
-    shards: Shards
+    offsets_host: InternalTopicHost
+    group_shards: GroupShards
     groups: GroupCoordinator
     listeners: dict[str, Listener]
     gate: Gate = field(default_factory=Gate)

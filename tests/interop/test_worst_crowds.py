@@ -92,9 +92,7 @@ def test_small_requests_by_the_dozen_do_not_add_up(broker: MeteredBroker, name: 
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_few_large_requests_are_worked_on_at_a_time_where_handlers_wait(
-    broker: MeteredBroker, name: str
-) -> None:
+def test_few_large_requests_are_worked_on_at_a_time_where_handlers_wait(broker: MeteredBroker, name: str) -> None:
     frame = LARGE[name]()
     before = broker.read()
     with RawClient(broker.bootstrap, 120) as client:

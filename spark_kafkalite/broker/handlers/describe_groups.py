@@ -15,9 +15,9 @@ from __future__ import annotations
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import handles
 from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.groups.rebalance import GroupState
-from spark_kafkalite.groups.state import Group
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.describe_groups import (
     DescribedGroup,

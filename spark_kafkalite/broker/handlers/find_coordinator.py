@@ -19,13 +19,13 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import handles
 from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.session import Session
+from spark_kafkalite.coordinator.internal_topic import partition_for
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     KafkaError,
     TransactionalIdAuthorizationFailed,
 )
-from spark_kafkalite.groups.shard import partition_for
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from spark_kafkalite.registry.cluster_state import BrokerInfo
 from spark_kafkalite.slices import Work
@@ -49,7 +49,7 @@ async def handle(
     problem: KafkaError | None = None
     try:
         _check_type(message.key_type)
-        await context.group_log.ensure_topic()
+        await context.offsets_host.ensure()
     except KafkaError as error:
         problem = error
     many = exchange.api_version >= _FIRST_VERSION_WITH_MANY_KEYS

@@ -20,8 +20,7 @@ from __future__ import annotations
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import handles
 from spark_kafkalite.broker.exchange import Exchange
-from spark_kafkalite.groups.members import JoinRequest
-from spark_kafkalite.groups.state import MOST_PROTOCOLS
+from spark_kafkalite.coordinator.groups.members import MOST_PROTOCOLS, JoinRequest
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1

@@ -23,6 +23,8 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.outbox import Response, as_response
+from spark_kafkalite.coordinator.groups.groups_state import GroupShard
+from spark_kafkalite.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
 from spark_kafkalite.errors import (
     IllegalGeneration,
     InvalidCommitOffsetSize,
@@ -30,8 +32,6 @@ from spark_kafkalite.errors import (
     OffsetMetadataTooLarge,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.groups.records import NO_TIME, OffsetKey, StoredOffset
-from spark_kafkalite.groups.shard import GroupShard
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.slices import Work, run_whole
@@ -85,7 +85,7 @@ def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) ->
     if not entries:
         return outcomes
     try:
-        shard = context.shards.shard_of(commit.group_id)
+        shard = context.group_shards.shard_of(commit.group_id)
         _check_group(context, shard, commit)
         _check_size(context, entries)
     except KafkaError as error:
@@ -104,7 +104,7 @@ def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) ->
     return None
 
 
-def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcomes, dict[OffsetKey, StoredOffset]]]:
+def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcomes, dict[OffsetKey, OffsetValue]]]:
     """Return each partition's outcome, 0 if nothing speaks against it, and the offsets of those.
 
     Of a partition that is named again the last offset counts.
@@ -116,7 +116,7 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
     metadata_limit = context.config["offset.metadata.max.bytes"]
     existing = context.cluster.topics
     group_id = commit.group_id
-    entries: dict[OffsetKey, StoredOffset] = {}
+    entries: dict[OffsetKey, OffsetValue] = {}
     outcomes: _Outcomes = []
     for topic, partitions in commit.topics:
         state = existing.get(topic)
@@ -133,7 +133,7 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
                 codes.append((number, OffsetMetadataTooLarge.code))
             else:
                 codes.append((number, 0))
-                stored = StoredOffset(offset, leader_epoch, metadata or "", now_ms, expire_ms)
+                stored = OffsetValue(offset, leader_epoch, metadata or "", now_ms, expire_ms)
                 entries[OffsetKey(group_id, topic, number)] = stored
     return outcomes, entries
 
@@ -157,8 +157,8 @@ def _failed(outcomes: _Outcomes, error: KafkaError) -> _Outcomes:
 def _check_group(context: BrokerContext, shard: GroupShard, commit: OffsetCommit) -> None:
     """Raise what forbids the commit; a member that may commit has been heard of."""
     if commit.generation_id < 0:
-        group = shard.group_or_new(commit.group_id)
-    elif (known := shard.groups.get(commit.group_id)) is not None:
+        group = shard.state.group_or_new(commit.group_id)
+    elif (known := shard.state.groups.get(commit.group_id)) is not None:
         group = known
     else:
         raise IllegalGeneration(

@@ -14,8 +14,8 @@ from __future__ import annotations
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import handles
 from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.coordinator.groups.members import SyncRequest
 from spark_kafkalite.errors import InconsistentGroupProtocol
-from spark_kafkalite.groups.members import SyncRequest
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 

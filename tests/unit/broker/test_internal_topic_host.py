@@ -1,36 +1,50 @@
-"""``__consumer_offsets`` over a real partition in memory: what is committed when, under which epoch, and what loads."""
+"""An internal topic over a real partition in memory: what is committed when, under which epoch, and what loads."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.group_log import GroupLog
+from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.partition import Partition, PartitionServices
 from spark_kafkalite.broker.purgatory import Purgatory
+from spark_kafkalite.coordinator.internal_topic import InternalTopic
+from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
+    CoordinatorNotAvailable,
     FencedLeaderEpoch,
+    InvalidReplicationFactor,
     KafkaError,
     MessageTooLarge,
+    NotCoordinator,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     RequestTimedOut,
+    TopicAlreadyExists,
     UnknownLeaderEpoch,
 )
 from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.fs import NotInMemory, may_wait
 from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.registry.controller import NewTopic
+from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.unit.coordinator.counters import Counters
+from tests.unit.coordinator.host_double import until
 
-TP = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
+TOPIC = InternalTopic("__counters", "counter", 4, 2, 1 << 20, 5_000, "commit.timeout.ms")
+TP = TopicPartition(TOPIC.name, 0)
 
 
 class HeldIo:
@@ -53,7 +67,7 @@ class HeldIo:
 
 
 class Stage:
-    """One partition of the topic, and the group log before it."""
+    """One partition of the topic, and the host before it."""
 
     def __init__(self, *, epoch: int = 3, isr: tuple[int, ...] = (1,), **settings: object) -> None:
         loop = asyncio.get_running_loop()
@@ -75,13 +89,13 @@ class Stage:
         self.partition.become_leader(epoch, isr, (1, 2), 1)
         replicas: Any = SimpleNamespace(get=lambda key: self.partition)
         unused: Any = None
-        self.group_log = GroupLog(loop, unused, self.io, unused, unused, replicas)  # type: ignore[arg-type]
+        self.host = InternalTopicHost(TOPIC, Slices(loop), self.io, unused, unused, replicas)  # type: ignore[arg-type]
 
-    def append(self, epoch: int = 3, timeout_s: float = 5.0, size: int = 1) -> asyncio.Future[int]:
-        return self.group_log.append_committed(0, make_batch([b"v" * size], key=b"k"), epoch, timeout_s)
+    def append(self, epoch: int = 3, size: int = 1) -> asyncio.Future[int]:
+        return self.host.append_committed(0, make_batch([b"v" * size], key=b"k"), epoch)
 
     async def read(self) -> list[bytes | None]:
-        return [values_of(bytes(batch))[0][1] async for _, batch in self.group_log.read_committed_log(0)]
+        return [values_of(bytes(batch))[0][1] async for _, batch in self.host.read_committed(0)]
 
 
 def stage(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -111,11 +125,14 @@ async def test_with_flush_before_ack_one_flush_commits_many() -> None:
 
 
 @stage
-async def test_what_is_not_committed_in_time_is_told_so_and_stays() -> None:
+async def test_it_waits_for_the_flush_however_long_that_takes() -> None:
     on = Stage(flush_before_ack=True)
-    with pytest.raises(RequestTimedOut, match=r"offsets\.commit\.timeout\.ms"):
-        await on.append(timeout_s=0.001)
-    assert on.partition.log.log_end_offset == 1
+    waiting = on.append()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert on.partition.log.log_end_offset == 1 and not waiting.done()
+    on.io.run_all()
+    assert await waiting == 0
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(2, FencedLeaderEpoch), (4, UnknownLeaderEpoch)])
@@ -188,12 +205,58 @@ async def test_large_logs_are_read_in_pieces_and_what_comes_meanwhile_is_not() -
     for number in range(300):
         on.append(size=3000 + number)
     found = []
-    async for header, batch in on.group_log.read_committed_log(0):
+    async for header, batch in on.host.read_committed(0):
         assert header.size_bytes == len(batch)
         found.append(header.base_offset)
         if len(found) == 100:
             on.append()
     assert found == list(range(300))
+
+
+@stage
+async def test_what_a_look_up_needs_of_the_disk_a_thread_reads() -> None:
+    on = Stage()
+    on.append()
+    log, read, loaded = on.partition.log, on.partition.log.read, []
+
+    class Missing(NotInMemory):
+        def __init__(self) -> None:
+            Exception.__init__(self, "an index")
+
+        def load(self) -> None:
+            loaded.append(may_wait())
+
+    def missing(start_offset: int, max_bytes: int, until_offset: int) -> LogSlice | None:
+        if not loaded:
+            raise Missing
+        return read(start_offset, max_bytes, until_offset)
+
+    log.read = missing  # type: ignore[method-assign, assignment]
+    reading = asyncio.ensure_future(on.read())
+    while not on.io.work:
+        await asyncio.sleep(0)
+    assert not loaded and not reading.done()
+    on.io.run_all()
+    assert await reading == [b"v"]
+    assert loaded == [True]
+
+
+@stage
+async def test_an_epoch_that_ends_during_a_look_up_ends_the_load() -> None:
+    on = Stage()
+    on.append()
+
+    def missing(*_: object) -> LogSlice | None:
+        raise NotInMemory(on.partition.log.segments.active.file, 0, 1)
+
+    on.partition.log.read = missing  # type: ignore[method-assign]
+    reading = asyncio.ensure_future(on.read())
+    while not on.io.work:
+        await asyncio.sleep(0)
+    on.partition.become_leader(4, (1,), (1, 2), 2)
+    on.io.run_all()
+    with pytest.raises(FencedLeaderEpoch):
+        await reading
 
 
 @stage
@@ -214,9 +277,80 @@ async def test_shards_follow_the_role_of_their_partition_alone() -> None:
         lead=lambda number, epoch: seen.append(("lead", number, epoch)),
         resign=lambda number: seen.append(("resign", number, -1)),
     )
-    on.group_log.role_changed(shards, on.partition)
+    on.host.role_changed(shards, on.partition)
     on.partition.resign(2, 4, 2)
-    on.group_log.role_changed(shards, on.partition)
+    on.host.role_changed(shards, on.partition)
     other: Any = SimpleNamespace(topic_partition=TopicPartition("t", 0), is_leader=True, leader_epoch=1)
-    on.group_log.role_changed(shards, other)
+    on.host.role_changed(shards, other)
     assert seen == [("lead", 0, 3), ("resign", 0, -1)]
+
+
+@stage
+async def test_a_batch_whose_flush_comes_late_is_applied_then() -> None:
+    on = Stage(flush_before_ack=True)
+    on.host.topic = replace(TOPIC, commit_timeout_ms=1)  # type: ignore[misc]
+    on.host.partition_count = lambda: 1  # type: ignore[method-assign]
+    shards = Shards(on.host, Counters, on.clock)
+    on.host.role_changed(shards, on.partition)
+    await until(lambda: not shards.is_loading)
+    shard = shards.shard_of("c")
+    with pytest.raises(RequestTimedOut):
+        await shard.append([("c", 1)])
+    assert shard.state.values == {}
+    on.io.run_all()
+    await until(lambda: shard.state.values == {"c": 1})
+    on.partition.resign(2, 4, 2)
+    on.host.role_changed(shards, on.partition)
+    with pytest.raises(NotCoordinator):
+        shards.shard_of("c")
+
+
+class Cluster:
+    """The registry and the controller, as far as a host asks them: one topic, made when the test says so."""
+
+    def __init__(self) -> None:
+        self.exists = False
+        self.asked: list[NewTopic] = []
+        self.outcome: KafkaError | None = None
+        self.may_answer = asyncio.Event()
+        unused: Any = None
+        self.host = InternalTopicHost(TOPIC, Slices(asyncio.get_running_loop()), unused, self, self, unused)  # type: ignore[arg-type]
+
+    @property
+    def state(self) -> Any:
+        return SimpleNamespace(topics={TOPIC.name: SimpleNamespace(partitions=range(4))} if self.exists else {})
+
+    async def create(self, topics: list[NewTopic], timeout_s: float) -> dict[str, KafkaError | None]:
+        self.asked += topics
+        await self.may_answer.wait()
+        return {TOPIC.name: self.outcome}
+
+
+@stage
+async def test_the_topic_is_made_once_for_all_who_ask() -> None:
+    cluster = Cluster()
+    assert cluster.host.partition_count() == 0
+    asking = [asyncio.ensure_future(cluster.host.ensure()) for _ in range(3)]
+    await asyncio.sleep(0)
+    # The first to ask goes away; the others still want it.
+    asking[0].cancel()
+    cluster.may_answer.set()
+    await asyncio.gather(*asking[1:])
+    assert [(one.name, one.partition_count, one.replication_factor) for one in cluster.asked] == [("__counters", 4, 2)]
+    assert cluster.asked[0].config == TOPIC.config
+    cluster.exists = True
+    assert cluster.host.partition_count() == 4
+    await cluster.host.ensure()
+    assert len(cluster.asked) == 1
+
+
+@stage
+async def test_a_topic_that_cannot_be_made_is_asked_for_again() -> None:
+    cluster = Cluster()
+    cluster.may_answer.set()
+    cluster.outcome = InvalidReplicationFactor("2 replicas, 1 broker")
+    with pytest.raises(CoordinatorNotAvailable, match="__counters cannot be made: 2 replicas, 1 broker"):
+        await cluster.host.ensure()
+    cluster.outcome = TopicAlreadyExists("made by another broker")
+    await cluster.host.ensure()
+    assert len(cluster.asked) == 2

@@ -12,6 +12,9 @@ import random
 
 import pytest
 
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.members import GroupLimits, JoinAnswer, SyncAnswer
+from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -23,10 +26,7 @@ from spark_kafkalite.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from spark_kafkalite.groups.members import GroupLimits, JoinAnswer, SyncAnswer
-from spark_kafkalite.groups.rebalance import GroupState
-from spark_kafkalite.groups.state import Group
-from tests.unit.groups.group_world import World, join_request, seed_of, subscription
+from tests.unit.coordinator.groups.group_world import World, join_request, seed_of, subscription
 
 ROUNDS = 300 if os.environ.get("KAFKALITE_SOAK") else 12
 SESSION_MS = 10_000

@@ -8,6 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.groups_state import GroupShard, GroupsState
+from spark_kafkalite.coordinator.groups.members import GroupLimits, JoinAnswer, SyncRequest
+from spark_kafkalite.coordinator.groups.records import GroupKey, GroupMetadata, OffsetKey, OffsetValue
+from spark_kafkalite.coordinator.groups.states import GroupState
+from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -22,14 +28,10 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.members import GroupLimits, JoinAnswer, SyncRequest
-from spark_kafkalite.groups.rebalance import GroupState
-from spark_kafkalite.groups.records import GroupKey, GroupMetadata, OffsetKey, StoredOffset
-from spark_kafkalite.groups.shard import GroupShard, Shards
 from spark_kafkalite.testing.manual_clock import ManualClock
-from tests.unit.groups.group_world import join_request
-from tests.unit.groups.log_double import LogDouble
+from tests.unit.coordinator.groups.group_world import join_request
+from tests.unit.coordinator.groups.test_groups_state import records
+from tests.unit.coordinator.host_double import HostDouble
 
 Scenario = Callable[["Service"], Awaitable[None]]
 # Short, so that tests that wait for a member to fall silent need not wait long.
@@ -40,11 +42,15 @@ LIMITS = GroupLimits(min_session_timeout_ms=1)
 class Service:
     """A coordinator over one partition of ``__consumer_offsets``."""
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, max_bytes: int = 1 << 20, limits: GroupLimits = LIMITS) -> None:
-        self.log = LogDouble()
-        self.shards = Shards(
-            self.log.append_committed, self.log.read_committed_log, lambda: 1, clock, limits, lambda: 5.0
-        )
+    def __init__(
+        self,
+        clock: Clock = SYSTEM_CLOCK,
+        max_bytes: int = 1 << 20,
+        limits: GroupLimits = LIMITS,
+        timeout_ms: int = 5_000,
+    ) -> None:
+        self.log = HostDouble(timeout_ms=timeout_ms)
+        self.shards = Shards(self.log, lambda open_keys: GroupsState(limits, open_keys), clock)
         self.coordinator = GroupCoordinator(self.shards, clock, max_bytes)
 
     async def lead(self) -> GroupShard:
@@ -70,10 +76,10 @@ class Service:
         return member_id
 
     def group(self, group_id: str = "g"):  # type: ignore[no-untyped-def]
-        return self.shards.shard_of(group_id).groups[group_id]
+        return self.shards.shard_of(group_id).state.groups[group_id]
 
     def written(self) -> list[object]:
-        return [record for batch in self.log.records() for record in batch]
+        return [record for batch in records(self.log) for record in batch]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -203,8 +209,8 @@ def test_of_ids_that_nobody_came_back_with_nothing_is_left() -> None:
             request = join_request(session_ms=SHORT_MS, needs_member_id=True)
             assert error_of(await service.coordinator.join(f"g{number}", request)) is MemberIdRequired
         assert service.coordinator.held_bytes > 0
-        assert len(shard.groups) == 20
-        await until(lambda: not shard.groups)
+        assert len(shard.state.groups) == 20
+        await until(lambda: not shard.state.groups)
         assert service.coordinator.held_bytes == 0
         assert not service.coordinator._timers and not service.coordinator._sizes
         assert not service.log.batches
@@ -216,7 +222,7 @@ def test_refused_joins_leave_no_group_behind() -> None:
     async def scenario(service: Service) -> None:
         refused = await service.coordinator.join("g", join_request(session_ms=0))
         assert refused.error is not None
-        assert not service.shards.shard_of("g").groups
+        assert not service.shards.shard_of("g").state.groups
 
     run(scenario)
 
@@ -280,10 +286,10 @@ def test_an_empty_group_is_written_and_one_that_never_was_is_forgotten() -> None
         _, value = service.written()[-1]  # type: ignore[misc]
         assert (value.members, value.generation) == ((), 2)
         assert value.current_state_timestamp_ms > 0
-        assert "written" in service.shards.shard_of("g").groups
+        assert "written" in service.shards.shard_of("g").state.groups
         member_id = await service.member("unwritten")
         service.coordinator.leave("unwritten", [(member_id, None)])
-        assert "unwritten" not in service.shards.shard_of("g").groups
+        assert "unwritten" not in service.shards.shard_of("g").state.groups
         assert service.coordinator.held_bytes == 0
 
     run(scenario)
@@ -331,6 +337,50 @@ def test_a_broker_that_stood_still_gives_its_members_time() -> None:
     run(scenario, lambda: Service(clock))
 
 
+def test_who_joins_just_when_the_assignment_is_committed_leaves_nobody_waiting() -> None:
+    async def scenario(service: Service) -> None:
+        first = service.coordinator.join("g", join_request())
+        leader = (await first).member_id
+        second = service.coordinator.join("g", join_request())
+        await service.coordinator.join("g", join_request(leader))
+        follower = (await second).member_id
+        service.log.held = True
+        syncs = [
+            service.coordinator.sync("g", SyncRequest(follower, None, 2)),
+            service.coordinator.sync("g", SyncRequest(leader, None, 2, assignments={leader: b"1", follower: b"2"})),
+        ]
+        await until(lambda: bool(service.log.open))
+        joining: list[asyncio.Future[JoinAnswer]] = []
+        # Behind the writer's own callback, and before anything that it has put off.
+        service.log.open[0].add_done_callback(lambda _: joining.append(service.coordinator.join("g", join_request())))
+        service.log.release()
+        async with asyncio.timeout(10):
+            answers = [await sync for sync in syncs]
+        assert [(answer.error, answer.assignment) for answer in answers] == [(None, b"2"), (None, b"1")]
+        assert joining and service.group().state is GroupState.PREPARING_REBALANCE
+
+    run(scenario)
+
+
+def test_an_assignment_that_is_committed_too_late_changes_nothing() -> None:
+    async def scenario(service: Service) -> None:
+        member_id = await service.member()
+        service.log.held = True
+        sync = SyncRequest(member_id, None, 1, assignments={member_id: b"late"})
+        assert error_of(await service.coordinator.sync("g", sync)) is RebalanceInProgress
+        again = service.coordinator.join("g", join_request(member_id))
+        answer = await again
+        assert (answer.error, answer.generation) == (None, 2)
+        service.log.held = False
+        service.log.release()
+        await until(lambda: not list(service.shards.shard_of("g").open_keys()))
+        assert service.group().state is GroupState.COMPLETING_REBALANCE
+        sync = SyncRequest(member_id, None, 2, assignments={member_id: b"all"})
+        assert (await service.coordinator.sync("g", sync)).assignment == b"all"
+
+    run(scenario, lambda: Service(timeout_ms=1))
+
+
 def test_a_group_is_deleted_with_its_offsets_and_those_on_their_way() -> None:
     async def scenario(service: Service) -> None:
         shard = service.shards.shard_of("g")
@@ -338,9 +388,9 @@ def test_a_group_is_deleted_with_its_offsets_and_those_on_their_way() -> None:
         with pytest.raises(NonEmptyGroup):
             await service.coordinator.delete("g")
         service.coordinator.leave("g", [(member_id, None)])
-        await shard.append([(OffsetKey("g", "t", 0), StoredOffset(5)), (OffsetKey("other", "t", 0), StoredOffset(6))])
+        await shard.append([(OffsetKey("g", "t", 0), OffsetValue(5)), (OffsetKey("other", "t", 0), OffsetValue(6))])
         service.log.held = True
-        commit = shard.append([(OffsetKey("g", "t", 1), StoredOffset(7))])
+        commit = shard.append([(OffsetKey("g", "t", 1), OffsetValue(7))])
         deletion = asyncio.ensure_future(service.coordinator.delete("g"))
         await asyncio.sleep(0.01)
         assert service.coordinator.describe("g") is None
@@ -352,8 +402,8 @@ def test_a_group_is_deleted_with_its_offsets_and_those_on_their_way() -> None:
         await deletion
         tombstones = [key for key, value in service.written() if value is None]  # type: ignore[misc]
         assert tombstones == [OffsetKey("g", "t", 0), OffsetKey("g", "t", 1), GroupKey("g")]
-        assert not shard.offsets.has_any("g")
-        assert shard.offsets.has_any("other")
+        assert not shard.state.offsets.has_any("g")
+        assert shard.state.offsets.has_any("other")
         with pytest.raises(GroupIdNotFound):
             await service.coordinator.delete("g")
         await service.stable()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_kafkalite.coordinator.groups.group import MOST_PENDING, NEW_MEMBER_JOIN_TIMEOUT_MS, Group
+from spark_kafkalite.coordinator.groups.members import GroupLimits, JoinAnswer, SyncAnswer
+from spark_kafkalite.coordinator.groups.records import GroupKey, decode_value, encode_value
+from spark_kafkalite.coordinator.groups.states import COMMIT, HEARTBEAT, GroupState
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -21,11 +25,7 @@ from spark_kafkalite.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from spark_kafkalite.groups.members import GroupLimits, JoinAnswer, SyncAnswer
-from spark_kafkalite.groups.rebalance import TRANSITIONS, GroupState
-from spark_kafkalite.groups.records import GroupKey, decode_value, encode_value
-from spark_kafkalite.groups.state import COMMIT, HEARTBEAT, MOST_PENDING, NEW_MEMBER_JOIN_TIMEOUT_MS, SYNC, Group
-from tests.unit.groups.group_world import RANGE, STICKY, World, join_request, subscription
+from tests.unit.coordinator.groups.group_world import RANGE, STICKY, World, join_request, subscription
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 
@@ -43,17 +43,6 @@ def sync_answer(world: World, ticket: int) -> SyncAnswer:
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
-
-
-def test_every_state_has_its_row_in_every_table() -> None:
-    for table in (HEARTBEAT, SYNC, COMMIT, TRANSITIONS):
-        assert set(table) == set(GroupState)
-
-
-@pytest.mark.parametrize("state", GroupState)
-def test_no_way_leads_out_of_death_and_every_other_state_can_be_left(state: GroupState) -> None:
-    ways = [target for target, sources in TRANSITIONS.items() if state in sources]
-    assert bool(ways) is (state is not DEAD)
 
 
 def world_in(state: GroupState) -> tuple[World, str]:

@@ -1,4 +1,4 @@
-"""The groups of this broker at work: requests that wait, timers, and writes, around the pure ``state.py``.
+"""The groups of this broker at work: requests that wait, timers, and writes, around the pure ``group.py``.
 
 A request to join or sync is a future; it is the *ticket* that a group gives back with its answer. Every call of a group
 ends in one place (:meth:`GroupCoordinator._carry_out`): answers are given, metadata goes to the group's shard, the
@@ -21,21 +21,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import (
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    GroupIdNotFound,
-    InvalidGroupId,
-    KafkaError,
-    NotCoordinator,
-    RebalanceInProgress,
-    RequestTimedOut,
-    UnknownMemberId,
-)
-from spark_kafkalite.groups.members import (
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.groups_state import GroupShard, GroupShards
+from spark_kafkalite.coordinator.groups.members import (
     NO_MEMBER_ID,
     Effect,
     JoinAnswer,
@@ -44,10 +36,17 @@ from spark_kafkalite.groups.members import (
     SyncAnswer,
     SyncRequest,
 )
-from spark_kafkalite.groups.records import GroupKey
-from spark_kafkalite.groups.shard import GroupShard, Shards
-from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import Entry
+from spark_kafkalite.coordinator.groups.records import GroupKey, RecordEntry
+from spark_kafkalite.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    InvalidGroupId,
+    KafkaError,
+    RebalanceInProgress,
+    RequestTimedOut,
+    UnknownMemberId,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ class _Timer(NamedTuple):
 class GroupCoordinator:
     """See the module's text. Lives in the event loop."""
 
-    def __init__(self, shards: Shards, clock: Clock, max_bytes: int) -> None:
+    def __init__(self, shards: GroupShards, clock: Clock, max_bytes: int) -> None:
         self._shards = shards
         self._clock = clock
         self._max_bytes = max_bytes
@@ -102,14 +101,14 @@ class GroupCoordinator:
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         try:
             shard = self._shard(group_id)
-            group = shard.groups.get(group_id)
+            group = shard.state.groups.get(group_id)
             if group is None and request.member_id != NO_MEMBER_ID:
                 raise UnknownMemberId(f"there is no group {group_id}, and so no member {request.member_id!r}")
             self._check_memory(request)
         except KafkaError as error:
             ticket.set_result(JoinAnswer(ticket, error, request.member_id))
             return ticket
-        group = shard.group_or_new(group_id)
+        group = shard.state.group_or_new(group_id)
         self._carry_out(shard, group, group.join(request, ticket, self.now_ms()))
         return ticket
 
@@ -166,11 +165,11 @@ class GroupCoordinator:
 
     def groups(self) -> list[Group]:
         """Return the groups that this broker serves."""
-        return [group for shard in self._shards for group in shard.groups.values() if not group.is_dead]
+        return [group for shard in self._shards for group in shard.state.groups.values() if not group.is_dead]
 
     def describe(self, group_id: str) -> Group | None:
         """Return a group, None when there is none. Raises NotCoordinator, CoordinatorLoadInProgress."""
-        group = self._shards.shard_of(group_id).groups.get(group_id)
+        group = self._shards.shard_of(group_id).state.groups.get(group_id)
         return None if group is None or group.is_dead else group
 
     async def delete(self, group_id: str) -> None:
@@ -179,24 +178,22 @@ class GroupCoordinator:
         Raises GroupIdNotFound, NonEmptyGroup, and what the write raises; the group is then there as before.
         """
         shard = self._shards.shard_of(group_id)
-        group = shard.groups.get(group_id)
+        group = shard.state.groups.get(group_id)
         if group is None or group.is_dead:
             raise GroupIdNotFound(f"there is no group {group_id}")
         former = group.to_metadata(group.current_state_timestamp_ms)
         group.delete()
         self._carry_out(shard, group, [])
-        tombstones: list[Entry] = [(key, None) for key in shard.offsets.keys(group_id)]
+        tombstones: list[RecordEntry] = [(key, None) for key in shard.state.offsets.keys(group_id)]
         # Last, so that a deletion that a crash cuts short leaves a group that can be deleted again.
         tombstones.append((GroupKey(group_id), None))
         pieces = [tombstones[first : first + _TOMBSTONES] for first in range(0, len(tombstones), _TOMBSTONES)]
         try:
             await asyncio.gather(*(shard.append(piece) for piece in pieces))
         except KafkaError:
-            if shard.groups.get(group_id) is group:
-                shard.groups[group_id] = Group.from_metadata(group_id, former, group.limits)
+            if shard.state.holds(group):
+                shard.state.groups[group_id] = Group.from_metadata(group_id, former, group.limits)
             raise
-        if shard.groups.get(group_id) is group:
-            del shard.groups[group_id]
 
     def close(self) -> None:
         """Stop all timers, because the broker stops."""
@@ -214,19 +211,19 @@ class GroupCoordinator:
     def _group(self, group_id: str) -> tuple[GroupShard, Group]:
         """Return a group that exists. Raises what a member of it has to know, UnknownMemberId if there is none."""
         shard = self._shard(group_id)
-        group = shard.groups.get(group_id)
+        group = shard.state.groups.get(group_id)
         if group is None:
             raise UnknownMemberId(f"there is no group {group_id}, and so no member of it")
         return shard, group
 
     def _loaded(self, shard: GroupShard) -> None:
         now_ms = self.now_ms()
-        for group in list(shard.groups.values()):
+        for group in list(shard.state.groups.values()):
             if group.members:
                 self._carry_out(shard, group, group.resume(now_ms))
 
     def _resigned(self, shard: GroupShard) -> None:
-        for group in shard.groups.values():
+        for group in shard.state.groups.values():
             self._carry_out(shard, group, group.resign())
 
     def _check_memory(self, request: JoinRequest) -> None:
@@ -248,23 +245,19 @@ class GroupCoordinator:
                 answers.append(effect)
         if answers:
             _answer_all(answers)
-        is_held = shard.groups.get(group.group_id) is group
-        if is_held and group.is_forgettable and not shard.offsets.has_any(group.group_id):
-            del shard.groups[group.group_id]
+        if group.is_forgettable and shard.state.holds(group) and not shard.state.offsets.has_any(group.group_id):
+            del shard.state.groups[group.group_id]
         self._note_size(group)
         self._set_timer(shard, group)
 
     def _write(self, shard: GroupShard, group: Group, persist: Persist) -> None:
         group.current_state_timestamp_ms = self._clock.wall_ms()
         metadata = group.to_metadata(group.current_state_timestamp_ms, persist)
-        done = shard.append([(GroupKey(group.group_id), metadata)])
-        done.add_done_callback(lambda future: self._written(shard, group, persist, future))
+        # Told in the step that applies the record: in between, the group would be stable with members that wait.
+        written = partial(self._written, shard, group, persist)
+        shard.write([(GroupKey(group.group_id), metadata)], written)
 
-    def _written(self, shard: GroupShard, group: Group, persist: Persist, done: asyncio.Future[None]) -> None:
-        error: BaseException | None = NotCoordinator("the broker stops") if done.cancelled() else done.exception()
-        if error is not None and not isinstance(error, KafkaError):
-            logger.error("writing group %s failed", group.group_id, exc_info=error)
-            error = CoordinatorNotAvailable(f"group {group.group_id} cannot be written: {error}")
+    def _written(self, shard: GroupShard, group: Group, persist: Persist, error: KafkaError | None) -> None:
         if isinstance(error, RequestTimedOut):
             # It may be in later; members join again meanwhile. Source: GroupMetadataManager.storeGroup.
             error = RebalanceInProgress(str(error))

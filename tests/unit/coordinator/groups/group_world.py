@@ -6,8 +6,8 @@ import os
 import random
 from collections.abc import Sequence
 
-from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.groups.members import (
+from spark_kafkalite.coordinator.groups.group import MOST_PENDING, Group
+from spark_kafkalite.coordinator.groups.members import (
     Effect,
     GroupLimits,
     JoinAnswer,
@@ -16,9 +16,9 @@ from spark_kafkalite.groups.members import (
     SyncAnswer,
     SyncRequest,
 )
-from spark_kafkalite.groups.rebalance import GroupState
-from spark_kafkalite.groups.records import GroupMetadata
-from spark_kafkalite.groups.state import MOST_PENDING, Group
+from spark_kafkalite.coordinator.groups.records import GroupMetadata
+from spark_kafkalite.coordinator.groups.states import GroupState
+from spark_kafkalite.errors import KafkaError
 
 RANGE = ("range", b"subscription")
 STICKY = ("sticky", b"subscription with user data")
@@ -115,6 +115,7 @@ class World:
         metadata = self.writing.pop(0)
         if error is None:
             self.written = metadata
+            self.group.apply(metadata)
         self.carry_out(self.group.persisted(persist, error, self.now_ms))
         return persist
 
@@ -204,7 +205,7 @@ class World:
 
     def check(self) -> None:
         """Hold the group to its invariants."""
-        group = self.group
+        group, roster = self.group, self.group.roster
         assert group.generation >= self.generation, "the generation went back"
         self.generation = group.generation
         members = list(group.members.values())
@@ -218,31 +219,31 @@ class World:
             assert group.state in (GroupState.EMPTY, GroupState.DEAD, GroupState.PREPARING_REBALANCE)
         instances = [member.group_instance_id for member in members if member.group_instance_id is not None]
         assert len(instances) == len(set(instances)), "an instance id with two members"
-        assert group._static == {
+        assert roster.static == {
             one.group_instance_id: one.member_id for one in members if one.group_instance_id is not None
         }
         assert all(key == member.member_id for key, member in group.members.items())
         parked = {ticket: one for one in members for ticket in (one.join_ticket, one.sync_ticket) if ticket is not None}
-        assert group._parked == parked
+        assert roster.parked == parked
         assert parked.keys() == self.open_tickets
-        assert group._joined == sum(one.join_ticket is not None for one in members)
+        assert roster.joined == sum(one.join_ticket is not None for one in members)
         assert not any(one.join_ticket is not None and one.sync_ticket is not None for one in members)
-        assert group._unsynced <= group.members.keys()
+        assert roster.unsynced <= group.members.keys()
         assert not group.pending.keys() & group.members.keys()
         assert len(group.pending) <= min(MOST_PENDING, group.limits.max_size)
-        assert group._member_bytes == sum(one.size_bytes for one in members)
+        assert roster.member_bytes == sum(one.size_bytes for one in members)
         counted = [name for member in members for name in {name for name, _ in member.protocols}]
-        assert dict(group._supporters) == {name: counted.count(name) for name in set(counted)}
+        assert dict(roster.supporters) == {name: counted.count(name) for name in set(counted)}
         if group.state is not GroupState.DEAD:
-            earliest = group._next_wake_ms()
+            earliest = group.rebalance.next_wake_ms()
             assert earliest is None or (group.wake_ms is not None and group.wake_ms <= earliest)
             for one in members:
                 waits = one.join_ticket is not None or one.sync_ticket is not None
                 assert one.deadline_ms is not None or waits, f"{one.member_id} can never fall silent"
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             assert sum(not one.is_static for one in members) <= group.limits.max_size
-        if group.state is GroupState.PREPARING_REBALANCE and not group._gathering:
-            assert group._joined < len(members) or group.pending, "nobody is missing, and nothing happens"
+        if group.state is GroupState.PREPARING_REBALANCE and not group.rebalance.gathering:
+            assert roster.joined < len(members) or group.pending, "nobody is missing, and nothing happens"
 
 
 def seed_of(test: str) -> random.Random:

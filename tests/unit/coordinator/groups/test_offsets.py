@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spark_kafkalite.groups.members import GroupLimits
-from spark_kafkalite.groups.offsets import Offsets, expired_offsets
-from spark_kafkalite.groups.records import GroupMetadata, MemberMetadata, OffsetKey, StoredOffset
-from spark_kafkalite.groups.state import Group
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.groups.offsets import GroupOffsets, expired_offsets
+from spark_kafkalite.coordinator.groups.records import GroupMetadata, MemberMetadata, OffsetKey, OffsetValue
 from spark_kafkalite.model import TopicPartition
 
 HOUR_MS = 3_600_000
@@ -17,32 +17,32 @@ def key(topic_partition: TopicPartition, group: str = "g") -> OffsetKey:
     return OffsetKey(group, *topic_partition)
 
 
-def at(commit_ms: int, expire_ms: int = -1) -> StoredOffset:
-    return StoredOffset(5, -1, "", commit_ms, expire_ms)
+def at(commit_ms: int, expire_ms: int = -1) -> OffsetValue:
+    return OffsetValue(5, -1, "", commit_ms, expire_ms)
 
 
 def test_the_last_record_of_a_key_counts() -> None:
-    offsets = Offsets()
-    offsets.replay(key(T0), StoredOffset(1))
-    offsets.replay(key(T0), StoredOffset(2))
-    offsets.replay(key(T1), StoredOffset(3))
-    offsets.replay(key(T0, "other"), StoredOffset(9))
-    assert offsets.of("g") == {T0: StoredOffset(2), T1: StoredOffset(3)}
+    offsets = GroupOffsets()
+    offsets.apply(key(T0), OffsetValue(1))
+    offsets.apply(key(T0), OffsetValue(2))
+    offsets.apply(key(T1), OffsetValue(3))
+    offsets.apply(key(T0, "other"), OffsetValue(9))
+    assert offsets.of("g") == {T0: OffsetValue(2), T1: OffsetValue(3)}
     assert len(offsets) == 3
-    offsets.replay(key(T0), None)
-    offsets.replay(key(U0), None)
-    assert offsets.of("g") == {T1: StoredOffset(3)}
-    offsets.replay(key(T1), None)
+    offsets.apply(key(T0), None)
+    offsets.apply(key(U0), None)
+    assert offsets.of("g") == {T1: OffsetValue(3)}
+    offsets.apply(key(T1), None)
     assert offsets.of("g") == {}
     assert list(offsets.groups()) == ["other"]
 
 
 def test_what_is_being_written_is_not_shown_but_known_of() -> None:
     pending = [key(T0), key(T1), key(T0, "other")]
-    offsets = Offsets(lambda: pending)
+    offsets = GroupOffsets(lambda: pending)
     assert offsets.of("g") == {}
     assert offsets.pending("g") == {key(T0), key(T1)} and offsets.has_any("g")
-    offsets.replay(key(U0), StoredOffset(1))
+    offsets.apply(key(U0), OffsetValue(1))
     assert offsets.keys("g") == [key(T0), key(T1), key(U0)]
     pending.clear()
     assert offsets.keys("g") == [key(U0)]
@@ -63,10 +63,10 @@ def group_reading(topic: str, protocol_type: str = "consumer") -> Group:
     return Group.from_metadata("g", GroupMetadata(protocol_type, 3, "range", "m", NOW_MS, (member,)), GroupLimits())
 
 
-def expired(group: Group, records: dict[TopicPartition, StoredOffset]) -> list[TopicPartition]:
-    offsets = Offsets()
+def expired(group: Group, records: dict[TopicPartition, OffsetValue]) -> list[TopicPartition]:
+    offsets = GroupOffsets()
     for topic_partition, value in records.items():
-        offsets.replay(key(topic_partition), value)
+        offsets.apply(key(topic_partition), value)
     return expired_offsets(group, offsets, NOW_MS, HOUR_MS)
 
 
@@ -97,8 +97,8 @@ def test_a_retention_time_of_the_client_goes_before_the_brokers() -> None:
 
 def test_what_is_being_committed_does_not_expire() -> None:
     pending = [key(T0)]
-    offsets = Offsets(lambda: pending)
-    offsets.replay(key(T0), at(0))
+    offsets = GroupOffsets(lambda: pending)
+    offsets.apply(key(T0), at(0))
     assert expired_offsets(simple_group(), offsets, NOW_MS, HOUR_MS) == []
     pending.clear()
     assert expired_offsets(simple_group(), offsets, NOW_MS, HOUR_MS) == [T0]

@@ -1,8 +1,8 @@
 """The records of ``__consumer_offsets``: keys and values, byte for byte as Apache Kafka writes them.
 
-Pure: bytes in, values out. It owns the formats and nothing else; ``shard.py`` reads and writes the records, and
-``offsets.py`` and ``state.py`` keep what they say. Apache Kafka's tools read what this writes, and this reads what
-Apache Kafka wrote, so that a log directory can move in either direction.
+Pure: bytes in, values out. It owns the formats and nothing else; ``groups_state.py`` keeps what the records say. Apache
+Kafka's tools read what this writes, and this reads what Apache Kafka wrote, so that a log directory can move in either
+direction.
 
 All integers are big endian. Each key and each value begins with its own version (int16). A *string* is an int16 length
 (-1: null) and UTF-8; *bytes* are an int32 length and the bytes. A null value is a tombstone: the offset, or the group,
@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.coordinator.state_machine import UnreadableRecord
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -56,6 +56,7 @@ _OFFSET_KEY_VERSIONS: Final = (0, 1)
 # Longer group ids are encoded anew each time: a few thousand of 32767 bytes would take too much memory.
 _REMEMBERED_CHARS: Final = 255
 _OFFSET_KEY_PREFIX: Final = b"\0\1"
+_OLDEST_OFFSET_KEY_PREFIX: Final = b"\0\0"
 _GROUP_KEY_VERSION: Final = 2
 _OFFSET_VERSION: Final = 3
 _OFFSET_VERSION_WITH_EXPIRY: Final = 1
@@ -72,10 +73,6 @@ _OFFSET_HEAD: Final = struct.Struct(">hqih")
 _PLAIN_OFFSET: Final = struct.Struct(">hqihq")
 
 
-class UnreadableRecord(KafkaliteError):
-    """A record of ``__consumer_offsets`` has a version that is not known here, or is damaged."""
-
-
 class OffsetKey(NamedTuple):
     """Whose committed offset of what."""
 
@@ -90,7 +87,7 @@ class GroupKey(NamedTuple):
     group: str
 
 
-class StoredOffset(NamedTuple):
+class OffsetValue(NamedTuple):
     """A committed offset: the next one to read. ``expire_timestamp_ms`` is -1 unless the client named a retention."""
 
     offset: int
@@ -125,7 +122,9 @@ class GroupMetadata(NamedTuple):
 
 
 RecordKey = OffsetKey | GroupKey
-RecordValue = StoredOffset | GroupMetadata
+RecordValue = OffsetValue | GroupMetadata
+# None is a tombstone.
+RecordEntry = tuple[RecordKey, RecordValue | None]
 
 
 # Writing ------------------------------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ def encode_key(key: RecordKey) -> bytes:
     return _INT16.pack(_GROUP_KEY_VERSION) + _string(key.group)
 
 
-def encode_records(entries: Iterable[tuple[RecordKey, RecordValue | None]]) -> list[tuple[bytes, bytes | None]]:
+def encode_records(entries: Iterable[RecordEntry]) -> list[tuple[bytes, bytes | None]]:
     """Return the keys and values of records; a value of None is a tombstone. Raises ValueError as the two above.
 
     Made for commits: what a partition's key has in common with the one before it is not encoded again.
@@ -170,7 +169,7 @@ _offset_key_beginning = lru_cache(maxsize=4096)(_new_offset_key_beginning)
 
 def encode_value(value: RecordValue) -> bytes:
     """Return a record's value, which is not null. Raises ValueError for a string of more than 32767 bytes."""
-    if not isinstance(value, StoredOffset):
+    if not isinstance(value, OffsetValue):
         return _encode_group(value)
     offset, leader_epoch, text, commit_timestamp_ms, expire_timestamp_ms = value
     if not text and expire_timestamp_ms == NO_TIME:
@@ -230,6 +229,11 @@ def _check_string(length: int) -> None:
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
+def canonical_key(data: bytes) -> bytes:
+    """Return the key as it is written now: the two versions of an offset's key are the same key."""
+    return _OFFSET_KEY_PREFIX + data[2:] if data.startswith(_OLDEST_OFFSET_KEY_PREFIX) else data
+
+
 def decode_key(data: Buffer | None) -> RecordKey:
     """Return what a record's key names. Raises UnreadableRecord."""
     if data is None:
@@ -263,7 +267,7 @@ def _read_key(reader: _Reader, version: int) -> RecordKey:
     raise UnreadableRecord(f"key version {version} of a record of __consumer_offsets is not known; known are 0 to 2")
 
 
-def _read_offset(reader: _Reader, version: int) -> StoredOffset:
+def _read_offset(reader: _Reader, version: int) -> OffsetValue:
     _check_version("an offset", version)
     reader.flexible = version >= _FLEXIBLE_VERSION
     offset = reader.int64()
@@ -271,7 +275,7 @@ def _read_offset(reader: _Reader, version: int) -> StoredOffset:
     metadata = reader.string()
     commit_timestamp_ms = reader.int64()
     expire_timestamp_ms = reader.int64() if version == _OFFSET_VERSION_WITH_EXPIRY else NO_TIME
-    return StoredOffset(offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms)
+    return OffsetValue(offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms)
 
 
 def _read_group(reader: _Reader, version: int) -> GroupMetadata:

@@ -12,13 +12,15 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.groups.records import MemberMetadata
+from spark_kafkalite.coordinator.groups.records import MemberMetadata
+from spark_kafkalite.errors import InvalidRequest, InvalidSessionTimeout, KafkaError
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 NO_MEMBER_ID: Final = ""
 NO_GENERATION: Final = -1
 
+# Protocols (assignors) that a member may have; clients have two or three.
+MOST_PROTOCOLS: Final = 100
 # Characters of an instance id. It stands twice in each of the group's records, where a string ends at 32,767 bytes.
 MOST_INSTANCE_ID_CHARS: Final = 1_000
 # Names in one group's subscriptions that are looked at: reading this many takes about 20 ms.
@@ -39,6 +41,22 @@ class GroupLimits:
     max_size: int = 2**31 - 1
     initial_rebalance_delay_ms: int = 0
     max_bytes: int = 16 * 1024 * 1024
+
+    def check_join(self, group_id: str, request: JoinRequest) -> None:
+        """Raise what forbids any group to take this request: InvalidSessionTimeout, InvalidRequest."""
+        if not self.min_session_timeout_ms <= request.session_timeout_ms <= self.max_session_timeout_ms:
+            raise InvalidSessionTimeout(
+                f"group {group_id}: a session timeout of {request.session_timeout_ms} ms; allowed are "
+                f"{self.min_session_timeout_ms} (group.min.session.timeout.ms) to {self.max_session_timeout_ms} "
+                "(group.max.session.timeout.ms)"
+            )
+        if len(request.protocols) > MOST_PROTOCOLS:
+            raise InvalidRequest(f"group {group_id}: a member with more than {MOST_PROTOCOLS} protocols")
+        if request.group_instance_id is not None and not is_instance_id(request.group_instance_id):
+            raise InvalidRequest(
+                f"group {group_id}: a group.instance.id of {len(request.group_instance_id)} characters; allowed "
+                f"are 1 to {MOST_INSTANCE_ID_CHARS}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +140,11 @@ class Member:
     def is_static(self) -> bool:
         """Whether the member keeps its place over a restart."""
         return self.group_instance_id is not None
+
+    @property
+    def protocol_names(self) -> frozenset[str]:
+        """The protocols that the member has, each once, however often it named it."""
+        return frozenset(name for name, _ in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return what the member said with a protocol, nothing when it does not have it."""

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafkalite.groups.records import (
+from spark_kafkalite.coordinator.groups.records import (
     GroupKey,
     GroupMetadata,
     MemberMetadata,
     OffsetKey,
+    OffsetValue,
     RecordKey,
     RecordValue,
-    StoredOffset,
     UnreadableRecord,
     decode_key,
     decode_value,
@@ -26,7 +26,7 @@ from spark_kafkalite.groups.records import (
     encode_value,
 )
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "groups" / "records.json"
+GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "groups" / "records.json"
 
 texts = st.text(max_size=40)
 keys = st.one_of(
@@ -35,7 +35,7 @@ keys = st.one_of(
 )
 int64 = st.integers(-(2**63), 2**63 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
-offsets = st.builds(StoredOffset, int64, int32, texts, int64, st.just(-1))
+offsets = st.builds(OffsetValue, int64, int32, texts, int64, st.just(-1))
 members = st.builds(
     MemberMetadata, texts, st.none() | texts, texts, texts, int32, int32, st.binary(max_size=60), st.binary(max_size=60)
 )
@@ -56,16 +56,16 @@ def decoded(records: list[tuple[bytes, bytes | None]]) -> list[tuple[RecordKey, 
 def test_what_apache_kafka_wrote_is_read() -> None:
     found = decoded(golden())
     simple = [value for key, value in found if key == OffsetKey("simple caf\u00e9", "golden", 0)]
-    assert isinstance(simple[0], StoredOffset)
+    assert isinstance(simple[0], OffsetValue)
     # confluent-kafka counts the C string's end as part of the metadata.
     assert simple[0][:3] == (17, 0, "read up to here \u2713\0")
     assert simple[0].commit_timestamp_ms > 1_700_000_000_000
     assert simple[1:] == [None]
     ((_, large),) = [pair for pair in found if pair[0] == OffsetKey("simple caf\u00e9", "golden", 1)][:1]
-    assert isinstance(large, StoredOffset)
+    assert isinstance(large, OffsetValue)
     assert large[:3] == (2**40, -1, "")
     ((_, old),) = [pair for pair in found if pair[0] == OffsetKey("old", "golden", 0)]
-    assert isinstance(old, StoredOffset)
+    assert isinstance(old, OffsetValue)
     assert old.expire_timestamp_ms == old.commit_timestamp_ms + 3_600_000
     static = [value for key, value in found if key == GroupKey("static")]
     assert isinstance(static[-1], GroupMetadata)
@@ -102,12 +102,12 @@ def test_keys_come_back(key: RecordKey) -> None:
 
 @given(offsets | groups)
 def test_values_come_back(value: RecordValue) -> None:
-    key: RecordKey = OffsetKey("g", "t", 0) if isinstance(value, StoredOffset) else GroupKey("g")
+    key: RecordKey = OffsetKey("g", "t", 0) if isinstance(value, OffsetValue) else GroupKey("g")
     assert decode_value(key, encode_value(value)) == value
 
 
 @given(st.lists(st.tuples(keys, offsets | st.none()), max_size=5))
-def test_records_are_encoded_together_as_one_by_one(entries: list[tuple[RecordKey, StoredOffset | None]]) -> None:
+def test_records_are_encoded_together_as_one_by_one(entries: list[tuple[RecordKey, OffsetValue | None]]) -> None:
     entries += [(OffsetKey(*key), value) for key, value in entries if isinstance(key, OffsetKey)]
     one_by_one = [(encode_key(key), None if value is None else encode_value(value)) for key, value in entries]
     assert encode_records(entries) == one_by_one
@@ -120,22 +120,22 @@ def test_keys_of_one_topic_and_of_another_follow_each_other() -> None:
 
 
 def test_a_retention_time_of_the_client_is_kept() -> None:
-    value = StoredOffset(5, -1, "m", 1000, 2000)
+    value = OffsetValue(5, -1, "m", 1000, 2000)
     assert encode_value(value) == bytes.fromhex("0001 0000000000000005 0001 6d 00000000000003e8 00000000000007d0")
     assert decode_value(OffsetKey("g", "t", 0), encode_value(value)) == value
 
 
 OLD_OFFSETS = [
-    ("0000 0000000000000005 0001 6d 00000000000003e8", StoredOffset(5, -1, "m", 1000)),
-    ("0002 0000000000000005 0001 6d 00000000000003e8", StoredOffset(5, -1, "m", 1000)),
-    ("0003 0000000000000005 00000007 0001 6d 00000000000003e8", StoredOffset(5, 7, "m", 1000)),
-    ("0004 0000000000000005 00000007 02 6d 00000000000003e8 00", StoredOffset(5, 7, "m", 1000)),
-    ("0004 0000000000000005 00000007 02 6d 00000000000003e8 01 09 02 aabb", StoredOffset(5, 7, "m", 1000)),
+    ("0000 0000000000000005 0001 6d 00000000000003e8", OffsetValue(5, -1, "m", 1000)),
+    ("0002 0000000000000005 0001 6d 00000000000003e8", OffsetValue(5, -1, "m", 1000)),
+    ("0003 0000000000000005 00000007 0001 6d 00000000000003e8", OffsetValue(5, 7, "m", 1000)),
+    ("0004 0000000000000005 00000007 02 6d 00000000000003e8 00", OffsetValue(5, 7, "m", 1000)),
+    ("0004 0000000000000005 00000007 02 6d 00000000000003e8 01 09 02 aabb", OffsetValue(5, 7, "m", 1000)),
 ]
 
 
 @pytest.mark.parametrize(("data", "value"), OLD_OFFSETS)
-def test_every_version_of_offsets_is_read(data: str, value: StoredOffset) -> None:
+def test_every_version_of_offsets_is_read(data: str, value: OffsetValue) -> None:
     assert decode_value(OffsetKey("g", "t", 0), bytes.fromhex(data)) == value
     assert decode_key(bytes.fromhex("0000 0001 67 0001 74 00000003")) == OffsetKey("g", "t", 3)
 
@@ -187,7 +187,7 @@ def test_damaged_values_are_values_or_unreadable(key: RecordKey, rest: bytes, ve
         value = decode_value(key, struct.pack(">h", version) + rest)
     except UnreadableRecord:
         return
-    assert isinstance(value, StoredOffset | GroupMetadata)
+    assert isinstance(value, OffsetValue | GroupMetadata)
 
 
 def test_a_count_that_cannot_be_true_takes_no_memory() -> None:
@@ -201,4 +201,4 @@ def test_strings_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 32767"):
         encode_key(OffsetKey("g", "t" * 32768, 0))
     with pytest.raises(ValueError, match="at most 32767"):
-        encode_value(StoredOffset(1, metadata="m" * 32768))
+        encode_value(OffsetValue(1, metadata="m" * 32768))

@@ -1,9 +1,9 @@
 """The committed offsets of one coordinator's groups: what is in the log, as fetches are answered from memory.
 
-:meth:`Offsets.replay` is the only way in, for records that a load reads and for those just written alike, and it is
+:meth:`GroupOffsets.apply` is the only way in, for records that a load reads and for those just written alike, and it is
 called in the log's order for records that are committed (below the high watermark). So what is here is what a restart
-would find. Commits on their way into the log are apart, with who writes them: nobody is shown them, and expiry leaves
-their keys alone, because its tombstone would come behind them and delete what was just committed.
+would find. Commits on their way into the log are apart, with who writes them: nobody is shown them, and expiry
+leaves their keys alone, because its tombstone would come behind them and delete what was just committed.
 
 When an offset has expired (:func:`expired_offsets`), as Apache Kafka's GroupMetadata.removeExpiredOffsets has it:
 
@@ -23,22 +23,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from spark_kafkalite.groups.records import NO_TIME, OffsetKey, StoredOffset
-from spark_kafkalite.groups.state import Group
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
 from spark_kafkalite.model import TopicPartition
 
-_NOTHING: Mapping[TopicPartition, StoredOffset] = {}
+_NOTHING: Mapping[TopicPartition, OffsetValue] = {}
 
 
-class Offsets:
+class GroupOffsets:
     """See the module's text."""
 
     def __init__(self, pending_keys: Callable[[], Iterable[OffsetKey]] = tuple) -> None:
         """``pending_keys`` gives the keys of records that are being written."""
-        self._groups: dict[str, dict[TopicPartition, StoredOffset]] = {}
+        self._groups: dict[str, dict[TopicPartition, OffsetValue]] = {}
         self._pending_keys = pending_keys
 
-    def replay(self, key: OffsetKey, value: StoredOffset | None) -> None:
+    def apply(self, key: OffsetKey, value: OffsetValue | None) -> None:
         """Take over a record of the log; None is a tombstone."""
         group, topic, partition = key
         offsets = self._groups.get(group)
@@ -56,7 +56,7 @@ class Offsets:
         else:
             offsets[TopicPartition(topic, partition)] = value
 
-    def of(self, group: str) -> Mapping[TopicPartition, StoredOffset]:
+    def of(self, group: str) -> Mapping[TopicPartition, OffsetValue]:
         """Return a group's committed offsets, for reading at once: it changes with the next commit."""
         return self._groups.get(group, _NOTHING)
 
@@ -81,7 +81,7 @@ class Offsets:
         return group in self._groups or any(key.group == group for key in self._pending_keys())
 
 
-def expired_offsets(group: Group, offsets: Offsets, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+def expired_offsets(group: Group, offsets: GroupOffsets, now_ms: int, retention_ms: int) -> list[TopicPartition]:
     """Return the partitions whose committed offsets of the group have expired by the wall clock."""
     committed = offsets.of(group.group_id)
     if not committed:
@@ -106,7 +106,7 @@ def expired_offsets(group: Group, offsets: Offsets, now_ms: int, retention_ms: i
     ]
 
 
-def _has_expired(stored: StoredOffset, since_ms: int, now_ms: int, retention_ms: int) -> bool:
+def _has_expired(stored: OffsetValue, since_ms: int, now_ms: int, retention_ms: int) -> bool:
     if stored.expire_timestamp_ms != NO_TIME:
         return now_ms >= stored.expire_timestamp_ms
     return now_ms - max(since_ms, stored.commit_timestamp_ms) >= retention_ms
