@@ -50,7 +50,6 @@ class Acceptor:
         loop: asyncio.AbstractEventLoop,
         settings: DynamicConfig,
         memory: RequestMemory,
-        serve: Callable[[Connection, memoryview], None],
         descriptors: Descriptors,
         partitions: Callable[[], int],
     ) -> None:
@@ -58,7 +57,8 @@ class Acceptor:
         self.loop = loop
         self.memory = memory
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES + 4))
-        self.serve = serve
+        # What a request is handed to; known when connections are accepted.
+        self.serve: Callable[[Connection, memoryview], None]
         self._descriptors = descriptors
         self._partitions = partitions
         config = settings.current
@@ -89,8 +89,9 @@ class Acceptor:
             self._sockets.append((bound, listener.bound(port)))
         return [listener for _, listener in self._sockets]
 
-    def start(self) -> None:
-        """Accept connections from now on."""
+    def start(self, serve: Callable[[Connection, memoryview], None]) -> None:
+        """Accept connections from now on, and hand their requests to ``serve``."""
+        self.serve = serve
         for bound, listener in self._sockets:
             bound.listen(self._config["socket.listen.backlog.size"])
             self.loop.add_reader(bound.fileno(), self._on_acceptable, bound, listener)

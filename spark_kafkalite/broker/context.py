@@ -20,14 +20,16 @@ from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.retention import Retention
+from spark_kafkalite.broker.topic_settings import TopicSettings
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.groups.coordinator import GroupCoordinator
 from spark_kafkalite.groups.shard import Shards
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
+from spark_kafkalite.registry.cluster_view import ClusterView
+from spark_kafkalite.registry.membership import ClusterMembership
 from spark_kafkalite.registry.producer_ids import ProducerIds
-from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.slices import Slices
 
 
@@ -44,9 +46,10 @@ class BrokerContext:
     memory: RequestMemory
     logs: LogManager
     replicas: Replicas
-    watcher: ClusterWatcher
+    membership: ClusterMembership
+    view: ClusterView
+    topic_settings: TopicSettings
     topics: Topics
-    producer_ids: ProducerIds
     retention: Retention
     group_log: GroupLog
     shards: Shards
@@ -61,7 +64,12 @@ class BrokerContext:
     @property
     def cluster(self) -> ClusterState:
         """The cluster as the registry last said."""
-        return self.watcher.state
+        return self.view.state
+
+    @property
+    def producer_ids(self) -> ProducerIds:
+        """The present registry session's supply. Raises SessionExpired while there is no session."""
+        return self.membership.session.producer_ids
 
     def address_of(self, broker: BrokerInfo, connection: Connection) -> tuple[str, int]:
         """Return the host and port under which the client of ``connection`` reaches a broker.

@@ -38,8 +38,8 @@ from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.controller import NewTopic
-from spark_kafkalite.registry.watcher import ClusterWatcher
 
 logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
@@ -59,14 +59,14 @@ class GroupLog:
         loop: asyncio.AbstractEventLoop,
         settings: DynamicConfig,
         io: IoThreads,
-        watcher: ClusterWatcher,
+        view: ClusterView,
         topics: Topics,
         replicas: Replicas,
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._io = io
-        self._watcher = watcher
+        self._view = view
         self._topics = topics
         self._replicas = replicas
         self._creating: asyncio.Task[KafkaError | None] | None = None
@@ -75,7 +75,7 @@ class GroupLog:
 
     def partition_count(self) -> int:
         """Return how many partitions the topic has, 0 while there is none."""
-        topic = self._watcher.state.topics.get(CONSUMER_OFFSETS_TOPIC)
+        topic = self._view.state.topics.get(CONSUMER_OFFSETS_TOPIC)
         return len(topic.partitions) if topic is not None else 0
 
     async def ensure_topic(self) -> None:
