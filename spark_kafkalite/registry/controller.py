@@ -52,6 +52,7 @@ from spark_kafkalite.registry.store import (
     NoNode,
     Operation,
     SessionExpired,
+    SessionState,
     SetData,
     Store,
     answer,
@@ -135,8 +136,9 @@ class Controller:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.is_active:
-            self._resign()
+        was_active = self.is_active
+        self._resign()
+        if was_active and self._store.state is not SessionState.LOST:
             with contextlib.suppress(RegistryError):
                 stat = await answer(self._store.exists(znodes.CONTROLLER))
                 if stat is not None and stat.ephemeral_owner == self._store.session_id:

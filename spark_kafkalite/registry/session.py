@@ -24,7 +24,7 @@ from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.controller import Controller
 from spark_kafkalite.registry.producer_ids import ProducerIds
 from spark_kafkalite.registry.registration import deregister_broker, register_broker
-from spark_kafkalite.registry.store import SessionState, Store, call_in_loop
+from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Store, call_in_loop
 from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import BrokerRegistration
 from spark_kafkalite.slices import Slices
@@ -79,8 +79,11 @@ class RegistrySession:
 
     async def start_controller(self) -> None:
         """Try to get the controller's role, once the view shows this broker's registration."""
-        await self.watcher.caught_up()
-        await self.controller.start()
+        # What a broken connection interrupts is taken up when it is back (resume).
+        with contextlib.suppress(ConnectionLoss):
+            await self.watcher.caught_up()
+        with contextlib.suppress(ConnectionLoss):
+            await self.controller.start()
 
     async def close(self) -> None:
         """End everything that lives with the session; give up what is not lost, so that others have it at once."""
