@@ -265,6 +265,30 @@ def test_topics_that_go_meanwhile_are_deleted_and_damaged_ones_keep_their_logs(
     serve(data, registry.open_session, use)
 
 
+def test_a_topic_that_is_made_again_after_its_node_was_damaged_is_another_one(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    def use(running: RunningBroker) -> None:
+        observer = registry.connect()
+        create(running.bootstrap, "t")
+        produce(running.bootstrap, "t", b"old")
+        registry.become_unreachable()
+        registry.expire()
+        observer.set(znodes.topic_path("t"), b"{").result()
+        registry.become_reachable()
+        with Admin(bootstrap_servers=running.bootstrap) as admin:
+            eventually(lambda: admin.list_topics() == [])
+            admin.delete_topics(["t"])
+            admin.create_topic("t", 2)
+        produce(running.bootstrap, "t", b"new")
+        assert read_all(running.bootstrap, "t", 1) == {0: [b"new"], 1: []}
+        # Nobody knew whose the old logs were.
+        assert len(list((tmp_path / "data").glob("t-0.*-stray"))) == 1
+        observer.close()
+
+    serve(tmp_path / "data", registry.open_session, use)
+
+
 def test_a_session_over_zookeepers_protocol_that_expires_is_followed_by_another(tmp_path: Path) -> None:
     """The seam is that of a registry elsewhere: the same over a connection that is cut for longer than the session."""
     chroot = uuid.uuid4().hex
