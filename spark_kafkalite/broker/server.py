@@ -108,6 +108,8 @@ class Broker:
             logger.info("broker %d stops before it has started", self.config.broker_id)
             return False
         except MalformedNode as error:
+            if not self._start.has_own_registry:
+                raise
             registry_dir = self.config.registry_dir
             raise RegistryError(
                 f"{error}; with the broker stopped, write what it should hold through kafkalite registry --data "

@@ -140,6 +140,11 @@ class BrokerStart:
         self._on_registry_lost = on_registry_lost
         self._on_disks_lost = on_disks_lost
 
+    @property
+    def has_own_registry(self) -> bool:
+        """Whether the registry is this broker's own, and not elsewhere."""
+        return self._open_store is None
+
     async def run(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start; the broker serves when this returns.
 

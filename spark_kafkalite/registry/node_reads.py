@@ -58,7 +58,7 @@ class NodeReads:
 
     def watch(self, read_again: Callable[..., None], *arguments: Any) -> Watcher:
         """Return the one watcher of a node: a store keeps equal watchers once, so repeated reads add none."""
-        key = (read_again.__name__, *arguments)
+        key = (read_again, *arguments)
         watcher = self._watchers.get(key)
         if watcher is None:
 
@@ -70,7 +70,7 @@ class NodeReads:
 
     def forget_watch(self, read_again: Callable[..., None], *arguments: Any) -> None:
         """Drop the watcher of a node that is gone."""
-        self._watchers.pop((read_again.__name__, *arguments), None)
+        self._watchers.pop((read_again, *arguments), None)
 
     def read(self, ask: Ask, apply: Apply, *arguments: Any) -> None:
         """Have ``apply(*arguments, result)`` called in the loop; the result is None when the node does not exist."""
