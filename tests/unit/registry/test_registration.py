@@ -1,0 +1,101 @@
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.errors import InconsistentClusterId
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry import registration, znodes
+from spark_kafkalite.registry.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.producer_ids import ProducerIds
+from spark_kafkalite.registry.znodes import BrokerRegistration
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[EmbeddedRegistry]:
+    with EmbeddedRegistry(tmp_path) as registry:
+        yield registry
+
+
+def a_broker(host: str = "h", port: int = 1) -> BrokerRegistration:
+    return BrokerRegistration(BrokerId(1), host, port)
+
+
+def test_base_nodes_can_be_made_again(registry: EmbeddedRegistry) -> None:
+    store = registry.connect()
+    for _ in range(2):
+        asyncio.run(registration.create_base_nodes(store))
+    for path in znodes.PERSISTENT_PATHS:
+        assert store.exists(path).result() is not None
+
+
+def test_the_cluster_id_is_made_once(registry: EmbeddedRegistry) -> None:
+    first, second = registry.connect(), registry.connect()
+    cluster_id = asyncio.run(registration.cluster_id(first))
+    assert len(cluster_id) == 22
+    assert asyncio.run(registration.cluster_id(second)) == cluster_id
+    assert asyncio.run(registration.cluster_id(second, cluster_id)) == cluster_id
+
+
+def test_another_clusters_data_is_refused(registry: EmbeddedRegistry) -> None:
+    found = asyncio.run(registration.cluster_id(registry.connect()))
+    other = znodes.uuid_text(znodes.new_uuid())
+    with pytest.raises(InconsistentClusterId, match=f"{other}.*{found}"):
+        asyncio.run(registration.cluster_id(registry.connect(), other))
+
+
+def test_a_new_registry_takes_the_datas_id(registry: EmbeddedRegistry) -> None:
+    kept = znodes.uuid_text(znodes.new_uuid())
+    assert asyncio.run(registration.cluster_id(registry.connect(), kept)) == kept
+
+
+def test_the_broker_epoch_is_the_creation_zxid_and_grows(registry: EmbeddedRegistry) -> None:
+    first = registry.connect()
+    epoch = asyncio.run(registration.register_broker(first, a_broker()))
+    assert first.exists("/brokers/ids/1").result().czxid == epoch
+    # Registering twice in one session is the same registration.
+    assert asyncio.run(registration.register_broker(first, a_broker())) == epoch
+    asyncio.run(registration.deregister_broker(first, 1))
+    assert asyncio.run(registration.register_broker(registry.connect(), a_broker())) > epoch
+
+
+def test_a_duplicate_id_is_an_error_that_names_the_holder(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
+    holder, second = registry.connect(), registry.connect(session_timeout_ms=50)
+    epoch = asyncio.run(registration.register_broker(holder, a_broker("first", 9092)))
+    with pytest.raises(registration.DuplicateBrokerId, match=r"broker\.id=1 is taken by the broker at first:9092"):
+        asyncio.run(registration.register_broker(second, a_broker("second", 9093)))
+    # The holder's node is as it was: nobody deletes another's.
+    assert holder.exists("/brokers/ids/1").result().czxid == epoch
+    asyncio.run(registration.deregister_broker(second, 1))
+    assert holder.exists("/brokers/ids/1").result() is not None
+
+
+def test_an_old_incarnations_node_is_waited_for(registry: EmbeddedRegistry) -> None:
+    old, new = registry.connect(), registry.connect()
+    asyncio.run(registration.register_broker(old, a_broker()))
+
+    async def come_back() -> int:
+        waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
+        registry.expire(old.session_id)
+        return await asyncio.wait_for(waiting, 10)
+
+    epoch = asyncio.run(come_back())
+    stat = new.exists("/brokers/ids/1").result()
+    assert (stat.czxid, stat.ephemeral_owner) == (epoch, new.session_id)
+
+
+def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
+    async def many(supply: ProducerIds, count: int) -> list[int]:
+        return list(await asyncio.gather(*(supply.next_id() for _ in range(count))))
+
+    store = registry.connect()
+    first = asyncio.run(many(ProducerIds(store, BrokerId(1)), 1500))
+    second = asyncio.run(many(ProducerIds(store, BrokerId(2)), 1500))
+    assert len(set(first + second)) == 3000
+    assert second[0] == 2000
