@@ -196,11 +196,12 @@ class BrokerStart:
             open_files=ground.descriptors.kept_open,
             log_limit=LogLimit(ground.descriptors.most_partitions, ground.descriptors.why_log_stays_closed),
             topic_id_of=ground.view.topic_id_of,
+            lost_directories=config["log.dirs.lost"],
         )
         logs.open()
         # Comes too late to do anything when the orderly shutdown has been before, as it has once the logs are loaded.
         self._undo.callback(logs.abandon)
-        evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir)
+        evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir, logs.directories.missing)
         io = IoThreads(ground.loop, config["num.io.threads"])
         self._undo.callback(io.close)
         services = PartitionServices(

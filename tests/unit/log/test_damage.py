@@ -103,8 +103,9 @@ def test_recovery_names_log_offset_file_and_position(
     log = open_log()
     positions = fill(log)
     flip_crc(fs, positions[6])
-    assert open_log(clean=False, recovery_point=5).log_end_offset == 6
-    (line,) = lines(caplog)
+    assert open_log(clean=False, recovery_point=5).log_end_offset == 10
+    line, lost = lines(caplog)
+    assert "t-0: 4 offsets are missing in /data/t-0: 6 to 9 " in lost
     assert line.startswith(f"t-0: {PATH}: cut at position {positions[6]} (")
     assert ": its CRC field (at 17) is" in line or ": its CRC field is 0x" in line
     assert line.endswith("; the log ends at offset 6")
