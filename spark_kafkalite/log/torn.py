@@ -1,8 +1,7 @@
 """What is cut off a log and kept: whole batches behind damage, what they prove, and the files beside the segments.
 
 What is cut off a segment goes to ``NAME.log.torn`` beside it; a segment of which nothing can stay gets that suffix as a
-whole. Nobody reads these files but ``dump-log`` and people; they go with the log's directory. A name that is taken gets
-a number behind it.
+whole. No broker reads these files; they go with the log's directory. A name that is taken gets a number behind it.
 """
 
 from __future__ import annotations
