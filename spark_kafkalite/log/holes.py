@@ -10,8 +10,8 @@ What it goes by:
   fields (``"segments":{"t-0":[[base offset, bytes],...]}``; Kafka looks at the name of the file only). So nothing is
   read, and a hole is told of once.
 * Where there are none (after a crash, or a stop of Apache Kafka) the end of each sealed segment is compared with the
-  name of the next one. That says nothing of a log that has been compacted, whose gaps are meant. Where the log began the
-  file of leader epochs says, and where it had come to two files that agree: a damaged one makes no hole.
+  name of the next one. That says nothing of a log that has been compacted, whose gaps are meant. Where the log began
+  the file of leader epochs says, and where it had come to two files that agree: a damaged one makes no hole.
 
 The log goes on behind a hole at its end, with the offset that it had come to: an offset that was given once is never
 given to another record, which a consumer that had come so far would miss.
