@@ -13,7 +13,6 @@ from spark_kafkalite.cli.group_options import (
     all_topics_option,
     chosen_groups,
     chosen_topics,
-    existing_partitions,
     group_option,
     no_such_group,
     place_options,
@@ -31,7 +30,7 @@ from spark_kafkalite.cli.group_views import (
     warn_of_groups,
 )
 from spark_kafkalite.cli.offset_stores import offsets_of
-from spark_kafkalite.cli.options import ActionGroup
+from spark_kafkalite.cli.options import ActionGroup, existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import GROUP_STATES
