@@ -78,8 +78,8 @@ def _show_hidden_files(files: Files, published: _Published) -> None:
     except (OSError, FilesError, Py4JJavaError) as error:
         raise ManifestError(
             f"{files.root}: an older version put files of topics such as {hidden[0].topic} under names that Spark does "
-            "not read, and they cannot be renamed from here; run hadoop_load --recover on this destination once, as a "
-            "user who may write to it"
+            "not read, and they cannot be renamed from here; run 'kafkalite jobs run hadoop_load --recover --topic "
+            f"{hidden[0].topic} --destination {files.root}' once, as a user who may write to it"
         ) from error
 
 

@@ -1,5 +1,7 @@
 """What the load job tells of a run."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 from spark_kafkalite.spark.jobs.hadoop_load import _sentence
@@ -29,3 +31,10 @@ def test_what_a_topic_created_again_no_longer_holds_is_told() -> None:
     told = _sentence({**NOTHING, "lost": lost})
     assert "(id A, now B); loading the new one from offset 0, but t-1 from offset 15\n" in told
     assert "WARNING: t-1: 15 offsets, 0 to 14, were deleted from the log before they were loaded" in told
+
+
+def test_the_pages_name_the_command_as_it_can_be_run() -> None:
+    root = Path(__file__).parents[4]
+    for page in (root / "README.md", *(root / "docs").glob("*.md")):
+        for before, _ in re.findall(r"(.{0,19})hadoop_load (--|\.\.\.)", page.read_text()):
+            assert before.endswith("kafkalite jobs run "), page.name
