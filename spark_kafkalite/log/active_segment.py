@@ -240,6 +240,7 @@ class ActiveSegment(Segment):
             time_index_entries=self.time_index.count,
         )
         sealed._max_timestamp = self.max_timestamp
+        sealed.sending = self.sending
         return sealed
 
     def load_tail(self) -> BatchHeader | None:
@@ -350,6 +351,7 @@ class ActiveSegment(Segment):
     def truncate(self, position: int, offset: int) -> None:
         """Cut the file at a batch start; ``offset`` is the first one that is gone."""
         self.drop_ahead()
+        self.sending.cut(position)
         self._file.truncate(position)
         self.size_bytes = position
         self._walked = []

@@ -554,8 +554,7 @@ class PartitionLog(LocalLog):
     def truncate_to(self, offset: int) -> None:
         """Remove everything from ``offset`` on; from the start of its batch when it lies inside one.
 
-        For followers whose leader's log is another. A segment of which answers are still being sent is cut under them:
-        the caller closes those connections first.
+        For followers whose leader's log is another. Answers that are being sent of what is cut are called off.
         """
         if not self.is_ready:
             self._make_ready()

@@ -224,7 +224,7 @@ class _Reading:
             self.slice_count += 1
             if not leader.log.is_recent(found):
                 self.old_slices.append(found)
-            records = FileRange(found.file, found.position, found.length)
+            records = FileRange(found.file, found.position, found.length, found.sending)
             # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
             if not leader.log.reaches_end(found):
                 self.is_enough = True
@@ -321,7 +321,7 @@ def _copy_small_slices(result: _Reading) -> None:
 
 def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
     records = fetched.records
-    if type(records) is FileRange and records.length <= _COPIED_BYTES:
+    if type(records) is FileRange and records.length <= _COPIED_BYTES and records.is_whole:
         return fetched._replace(records=records.file.pread(records.length, records.position))  # type: ignore[attr-defined]
     return fetched
 
