@@ -51,8 +51,9 @@ class FileRange:
 
     def begin(self) -> None:
         """Have it counted."""
-        self.is_cut = not self.is_whole
-        self._sending.begin(self)
+        sending = self._sending
+        self.is_cut = self._cuts != sending.cuts
+        sending.begin(self)
 
     def end(self) -> None:
         """Have it counted no longer."""
