@@ -156,7 +156,7 @@ class ActiveSegment(Segment):
 
     def _unwritten(self, ahead: WriteAhead, batch: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
         """Return what of a batch is not in the file yet: its header, if it is the one that was written ahead."""
-        if ahead.batch is batch and self.holds(ahead):
+        if ahead.batch is batch:
             if ahead.error is not None:
                 raise ahead.error
             if ahead.is_written:

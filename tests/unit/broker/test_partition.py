@@ -508,9 +508,10 @@ class TestQueue:
         assert ([getattr(one, "code", None) for one in outcome], harness.released) == ([6], [])
         harness.io.run_one()
         assert (partition.log.log_end_offset, len(harness.released), harness.io.work) == (0, 1, [])
-        # Nothing of it was written, and what the new leader has goes to its place.
-        partition.log.append_as_follower(make_stored_batch(0, 1))
+        # The thread has not gone on, and what the new leader has goes to its place.
         active = partition.log.segments.active
+        assert active.file.size() == 0
+        partition.log.append_as_follower(make_stored_batch(0, 1))
         assert active.file.size() == active.size_bytes
 
     def test_a_large_batch_that_finds_the_disk_full_is_refused_alone(self, harness: Harness) -> None:
