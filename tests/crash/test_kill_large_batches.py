@@ -23,7 +23,7 @@ from tests.interop.raw_client import RawClient
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
-ROUNDS = 60 if os.environ.get("KAFKALITE_SOAK") else 6
+ROUNDS = 60 if os.environ.get("KAFKALITE_SOAK") else 4
 SEED = int(os.environ.get("KAFKALITE_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
 MEBIBYTE = 1 << 20
 LARGE = [(24 * MEBIBYTE, 1), (9 * MEBIBYTE, 3)]

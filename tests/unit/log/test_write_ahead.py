@@ -25,7 +25,6 @@ LogOpener = Callable[..., PartitionLog]
 
 PIECES = 4
 SMALL = [b"small"]
-# Below what the sparse index would notice.
 LARGE = [b"%d" % number * 150 for number in range(6)]
 
 
