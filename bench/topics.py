@@ -99,6 +99,8 @@ def rows(quick: bool) -> Iterator[Row]:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             kafka = stack.enter_context(ApacheKafka(directory, heap_mb=1024, jvm_options=("-XX:+UseG1GC",)))
             peers.append(measured(kafka.bootstrap, many, partitions))
+            # It goes on removing directories for minutes after it has answered; nobody needs what they hold.
+            kafka.kill()
     steps = {
         f"make {_FEW}": f"{_FEW:,} topics made in one request",
         f"remove {_FEW}": f"{_FEW:,} topics removed in one request",

@@ -9,6 +9,7 @@ from itertools import islice
 
 from spark_kafkalite import TopicPartition
 from spark_kafkalite.client.message_stream import MessageStream
+from spark_kafkalite.errors import ConsumerTimeout
 
 TIMEOUT_S = 20
 
@@ -35,8 +36,14 @@ class Reader(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        try:
-            for record in self.stream:
-                self.seen.append((TopicPartition(record.topic, record.partition), int(record.value or b"")))
-        except BaseException as error:
-            self.error = error
+        while True:
+            try:
+                for record in self.stream:
+                    self.seen.append((TopicPartition(record.topic, record.partition), int(record.value or b"")))
+                return
+            except ConsumerTimeout:
+                # On a busy machine the test may take longer than that to make topics and produce to them.
+                continue
+            except BaseException as error:
+                self.error = error
+                return

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.connection import ResponseSlot
 from spark_kafkalite.broker.handlers.fetch import DelayedFetch, _Reading
 from spark_kafkalite.broker.handlers.produce import DelayedProduce
 from spark_kafkalite.broker.partition import Partition
@@ -128,15 +127,23 @@ def test_whoever_waits_is_answered_when_the_epoch_ends(harness: Harness, partiti
 
 
 class Answers:
-    """A request whose answer is kept."""
+    """An exchange whose answer is kept."""
 
     def __init__(self) -> None:
-        self.connection: Any = SimpleNamespace(_slot_completed=lambda: None)
         self.api_version, self.correlation_id = 8, 1
-        self.slot = ResponseSlot(self.connection)
+        self.answers: list[object] = []
 
-    def defer(self) -> ResponseSlot:
-        return self.slot
+    def defer(self) -> None:
+        pass
+
+    def call_if_abandoned(self, callback: object) -> None:
+        pass
+
+    def throttle_time_ms(self, response_bytes: int = 0) -> int:
+        return 0
+
+    def answer(self, response: object) -> None:
+        self.answers.append(response)
 
 
 def context_of(harness: Harness, partition: Partition) -> Any:
@@ -150,8 +157,8 @@ def context_of(harness: Harness, partition: Partition) -> Any:
 def test_a_produce_that_waits_is_refused_when_its_epoch_ends(harness: Harness, partition: Partition, end: Any) -> None:
     """Also when what it has appended is below the high watermark by then: it is the next leader's (rule R15)."""
     produced: list[Any] = []
-    request: Any = Answers()
-    waiting = DelayedProduce(context_of(harness, partition), request, -1, [("t", produced)])
+    exchange: Any = Answers()
+    waiting = DelayedProduce(context_of(harness, partition), exchange, -1, [("t", produced)])
     waiting.await_acknowledgement(partition.check_leader(), harness.append(partition), produced)
     waiting.start(30_000)
     harness.run_loop()
@@ -159,7 +166,7 @@ def test_a_produce_that_waits_is_refused_when_its_epoch_ends(harness: Harness, p
     end(partition)
     partition.bounds.commit(1)
     harness.run_loop()
-    assert waiting.finished and request.slot.response is not None
+    assert waiting.finished and len(exchange.answers) == 1
     assert [one.error_code for one in produced] == [56 if partition.storage_error is not None else 6]
 
 
@@ -167,13 +174,13 @@ def test_a_produce_that_waits_is_refused_when_its_epoch_ends(harness: Harness, p
 def test_a_fetch_that_waits_is_answered_when_its_epoch_ends(harness: Harness, partition: Partition, end: Any) -> None:
     context = context_of(harness, partition)
     fetch = FetchRequest([(TP.topic, [FetchPartition(0, 0, 1000)])], 30_000, 1 << 20)
-    request: Any = Answers()
+    exchange: Any = Answers()
     first = _Reading(context, fetch)
     first.read()
-    waiting = DelayedFetch(context, request, fetch)
+    waiting = DelayedFetch(context, exchange, fetch)
     waiting.start(first)
     harness.run_loop()
     assert not waiting.finished
     end(partition)
     harness.run_loop()
-    assert waiting.finished and request.slot.response is not None
+    assert waiting.finished and len(exchange.answers) == 1
