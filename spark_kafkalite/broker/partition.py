@@ -55,7 +55,7 @@ class PartitionServices:
         io: IoThreads,
         purgatory: Purgatory,
         max_decompressed_bytes: int,
-        on_storage_failure: Callable[[Partition, BaseException], None],
+        on_storage_failure: Callable[[Partition, BaseException], None] = lambda partition, error: None,
     ) -> None:
         self.broker_id = broker_id
         self.clock = clock
@@ -178,8 +178,21 @@ class Partition:
         if state_version <= self.state_version:
             return
         self.state_version = state_version
+        self._stop_leading(Follower(self.topic_partition, leader_id), leader_epoch)
+
+    def fence(self, why: str) -> None:
+        """Stop leading, because this broker cannot prove any more that it leads (rule R6), until a newer state says so.
+
+        Requests that wait are answered as when another broker leads.
+        """
+        if self.is_leader:
+            gone = Follower(self.topic_partition, -1, f"{self.topic_partition} has no leader: {why}")
+            self._stop_leading(gone, self.leader_epoch)
+
+    def _stop_leading(self, follower: Follower, leader_epoch: int) -> None:
+        # What this broker has shown says nothing about the records that another leader puts there.
         self.bounds.forget_shown()
-        self._change_role(Follower(self.topic_partition, leader_id), leader_epoch)
+        self._change_role(follower, leader_epoch)
         self._services.on_role_change(self)
 
     def _change_role(self, role: Leader | Follower, leader_epoch: int, reason: KafkaError | None = None) -> None:

@@ -182,7 +182,10 @@ class Manifest:
 
 
 def read_manifest(text: str, path: str) -> Manifest:
-    """Return the manifest in ``text``. Raises ManifestError naming ``path`` for anything that is not one."""
+    """Return the manifest in ``text``. Raises ManifestError naming ``path`` for anything that is not one.
+
+    ``path`` is the whole one, with the destination: that is what has to be repaired.
+    """
     try:
         document = json.loads(text)
         written = document["format"]
@@ -207,7 +210,12 @@ def read_manifest(text: str, path: str) -> Manifest:
             format=written,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(f"{path} is not a manifest of this program: {error!r}") from error
+        wrong = f"it is no JSON ({error})" if isinstance(error, json.JSONDecodeError) else "it lacks fields of one"
+        if isinstance(error, KeyError):
+            wrong = f"it has no field {error}"
+        raise ManifestError(
+            f"{path} is damaged, or no manifest: {wrong}; restore it from a copy, or load into another destination"
+        ) from error
 
 
 def _topic_document(loaded: LoadedTopic) -> dict[str, Any]:

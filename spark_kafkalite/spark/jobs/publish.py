@@ -59,14 +59,14 @@ def newest_manifest(files: Files) -> Manifest | None:
     if not numbers:
         return None
     path = manifest_path(numbers[-1])
-    return read_manifest(files.read(path), path)
+    return read_manifest(files.read(path), f"{files.root}/{path}")
 
 
 def manifests(files: Files) -> Iterator[Manifest]:
     """Return all committed manifests, oldest first. Raises ManifestError."""
     for number in manifest_numbers(files.names(MANIFESTS)):
         path = manifest_path(number)
-        yield read_manifest(files.read(path), path)
+        yield read_manifest(files.read(path), f"{files.root}/{path}")
 
 
 def recover(files: Files) -> Recovery:

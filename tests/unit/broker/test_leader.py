@@ -98,6 +98,8 @@ END = [
     # It leads again before anybody has looked.
     lambda partition: (partition.resign(2, 5, 2), partition.become_leader(6, (1,), (1,), 3)),
     lambda partition: partition.become_leader(5, (1,), (1,), 2),
+    lambda partition: partition.fence("for a test"),
+    lambda partition: (partition.fence("for a test"), partition.become_leader(4, (1,), (1,), 2)),
     lambda partition: partition.close(),
     lambda partition: partition.go_offline(OSError("bad disk")),
 ]

@@ -18,6 +18,7 @@ from spark_kafkalite.spark.jobs.manifest import (
     PublishedFile,
     RecreatedTopic,
     manifest_numbers,
+    manifest_path,
     read_manifest,
     staging_path,
 )
@@ -292,11 +293,26 @@ def test_the_page_about_loads_names_every_field_of_a_manifest() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": 1}', '{"format": 2}', '{"format": 1, "number": 1, "files": 3}']
+    ("text", "wrong"),
+    [
+        ("", "it is no JSON (Expecting value: line 1 column 1 (char 0))"),
+        ('{"format": 2, "run": "2013', "it is no JSON (Unterminated string starting at: line 1 column 22 (char 21))"),
+        ("[]", "it lacks fields of one"),
+        ("{}", "it has no field 'format'"),
+        ('{"format": 1}', "it has no field 'files'"),
+        ('{"format": 2}', "it has no field 'files'"),
+        ('{"format": 1, "number": 1, "files": 3}', "it lacks fields of one"),
+    ],
 )
-def test_what_is_no_manifest_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ManifestError, match=r"m\.json"):
-        read_manifest(text, "m.json")
+def test_what_is_no_manifest_is_refused_by_name(text: str, wrong: str, tmp_path: Path) -> None:
+    LocalFiles(tmp_path).write_new(manifest_path(1), text)
+    for read in (publish.newest_manifest, lambda files: list(publish.manifests(files))):
+        with pytest.raises(ManifestError) as refused:
+            read(LocalFiles(tmp_path))
+        assert str(refused.value) == (
+            f"file://{tmp_path}/{manifest_path(1)} is damaged, or no manifest: {wrong}; restore it from a copy, or "
+            "load into another destination"
+        )
 
 
 def test_manifest_of_a_newer_format_is_refused() -> None:
