@@ -179,19 +179,24 @@ async def test_too_few_replicas_and_too_large_batches_are_refused() -> None:
 async def test_a_load_waits_until_what_is_there_is_committed() -> None:
     on = Stage(min_insync_replicas=2, epoch=3)
     # Left by another leader, and not in enough replicas.
-    on.partition.try_append(memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9)
+    on.partition.check_leader().try_append(
+        memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9
+    )
     reading = asyncio.ensure_future(on.read())
     for _ in range(10):
         await asyncio.sleep(0)
     assert not reading.done()
     on.partition.become_leader(3, (1, 2), (1, 2), 2)
+    on.partition.check_leader().follower_has(2, 1)
     assert await reading == [b"old"]
 
 
 @stage
 async def test_a_load_ends_with_the_leadership() -> None:
     on = Stage(min_insync_replicas=2)
-    on.partition.try_append(memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9)
+    on.partition.check_leader().try_append(
+        memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9
+    )
     reading = asyncio.ensure_future(on.read())
     await asyncio.sleep(0)
     on.partition.close()
