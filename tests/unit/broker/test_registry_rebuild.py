@@ -273,3 +273,22 @@ def test_the_written_registry_is_sound(log_dir: Path) -> None:
     assert {each.name for each in (log_dir / "_registry").iterdir()} == {DATABASE_NAME}
     with contextlib.closing(sqlite3.connect(log_dir / "_registry" / DATABASE_NAME)) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_what_is_no_file_is_named_and_costs_what_it_would_say(log_dir: Path) -> None:
+    for name in ("t-0", "t-1", "u-0"):
+        add_log(log_dir, name, OTHER_ID if name == "u-0" else ID)
+    pipes = [f"t-0/{0:020d}.log", f"t-0/{2:020d}.snapshot", "t-0/leader-epoch-checkpoint", "v-0"]
+    for name in pipes:
+        (log_dir / name).unlink(missing_ok=True)
+        os.mkfifo(log_dir / name)
+    plan = planned(log_dir)
+    for name in pipes:
+        (problem,) = [each for each in plan.problems if str(log_dir / name) in each]
+        assert "is a named pipe where a " in problem and "move it away" in problem
+    assert [topic.name for topic in plan.topics] == ["t", "u"]
+    # A topic's id is not guessed.
+    (log_dir / "u-0" / "partition.metadata").unlink()
+    os.mkfifo(log_dir / "u-0" / "partition.metadata")
+    with pytest.raises(ConfigError, match=r"u-0/partition\.metadata is a named pipe where a file should be"):
+        planned(log_dir)
