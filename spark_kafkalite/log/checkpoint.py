@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.fs import Fs, replace_file
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import MAX_REGISTRY_ZXID, TopicPartition
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
@@ -115,9 +115,13 @@ def write_offsets(fs: Fs, path: str, offsets: Mapping[TopicPartition, int]) -> N
 def read_registry_zxid(fs: Fs, path: str) -> int:
     """Return the registry's transaction that a log directory knows of; 0 when the file is missing."""
     try:
-        return max((int(zxid) for (zxid,) in _read_lines(fs, path, 1)), default=0)
+        zxids = [int(zxid) for (zxid,) in _read_lines(fs, path, 1)]
     except ValueError:
         raise CheckpointError(f"{path}: an entry is not a number") from None
+    for zxid in zxids:
+        if not 0 <= zxid <= MAX_REGISTRY_ZXID:
+            raise CheckpointError(f"{path}: no registry has come to transaction {zxid}; remove the file")
+    return max(zxids, default=0)
 
 
 def write_registry_zxid(fs: Fs, path: str, zxid: int) -> None:

@@ -255,6 +255,20 @@ def test_evidence(log_dir: Path) -> None:
     EmbeddedRegistry(registry, check=RegistryEvidence(FS, [str(log_dir)], registry).check_tree).close()
 
 
+@pytest.mark.parametrize("zxid", [2**62 + 1, 2**63 - 1, 10**30, -1])
+def test_a_note_that_cannot_be_true_is_no_evidence(log_dir: Path, caplog: pytest.LogCaptureFixture, zxid: int) -> None:
+    registry = log_dir / "_registry"
+    add_log(log_dir, "t-0")
+    (log_dir / REGISTRY_ZXID_FILE).write_text(f"0\n1\n{zxid}\n")
+    assert write(planned(log_dir)) == []
+    assert f"no registry has come to transaction {zxid}" in caplog.text
+    EmbeddedRegistry(registry, check=RegistryEvidence(FS, [str(log_dir)], registry).check_tree).close()
+    # The greatest that may be true leaves room.
+    (log_dir / REGISTRY_ZXID_FILE).write_text(f"0\n1\n{2**62}\n")
+    write(planned(log_dir))
+    EmbeddedRegistry(registry, check=RegistryEvidence(FS, [str(log_dir)], registry).check_tree).close()
+
+
 def test_the_locks_keep_brokers_out(log_dir: Path) -> None:
     registry = log_dir / "_registry"
     with (
