@@ -52,6 +52,7 @@ ALONE = (
     "tests/interop/test_overtaken_readers.py",
     "tests/interop/test_pytest_plugin.py",
     "tests/interop/test_visibility.py",
+    "tests/interop/test_worst_crowds.py",
     "tests/interop/test_worst_registry_requests.py",
     "tests/interop/test_worst_requests.py",
     "tests/network",

@@ -4,7 +4,8 @@ Work is a generator: it yields wherever it may be interrupted, after every few h
 returns its result. It may also yield a future of the loop, and goes on when that is done. :class:`Slices` runs all such
 work of one loop in turn, one slice in a pass of the loop however many wait, so that what they cost others is one slice
 and not their number. Work that one slice completes is completed at once, without a task or a future: most requests are
-small.
+small. So as not to let many small ones add up, all that is begun in one pass shares a slice: once it is used up, what
+comes later in that pass waits for its turn.
 
 Between two yields nothing else runs on the loop; after a yield everything may have changed. So work yields only where
 it can go on from what it then finds, and relies on nothing that it looked up before.
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import asyncio
 
 SLICE_S = 0.010
+# What was used is forgotten at the next pass once it is this much; less may add up over several passes.
+_FORGOTTEN_S = 0.001
 
 T = TypeVar("T")
 Work = Generator["asyncio.Future[Any] | None", None, T]
@@ -74,21 +77,48 @@ def run_whole(work: Work[T]) -> T:
 class Slices:
     """The unfinished work of one event loop, run in turn."""
 
-    __slots__ = ("_loop", "_ready", "_scheduled")
+    __slots__ = ("_forgets", "_loop", "_noted_until_s", "_ready", "_scheduled", "_used_s", "is_spent")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._ready: deque[_Waiting[Any]] = deque()
         self._scheduled = False
+        # How much of the present pass was used, and until when that is said.
+        self._used_s = 0.0
+        self._noted_until_s = 0.0
+        self._forgets = False
+        # Whether what was begun in this pass has used a slice, so that nothing more is to be begun in it.
+        self.is_spent = False
+
+    # The pass of the loop -------------------------------------------------------------------------------------------
+
+    def note(self, since_s: float) -> None:
+        """Count what was done since then (``time.perf_counter``) for this pass; time is counted once, however often."""
+        now_s = perf_counter()
+        if since_s < self._noted_until_s:
+            since_s = self._noted_until_s
+        self._noted_until_s = now_s
+        self._used_s = used_s = self._used_s + now_s - since_s
+        if used_s > _FORGOTTEN_S:
+            self.is_spent = used_s >= SLICE_S
+            if not self._forgets:
+                self._forgets = True
+                self._loop.call_soon(self._forget)
+
+    def _forget(self) -> None:
+        self._forgets = self.is_spent = False
+        self._used_s = 0.0
+
+    # Work -----------------------------------------------------------------------------------------------------------
 
     def start(self, work: Work[T], done: Callable[[T | None, BaseException | None], None]) -> Callable[[], None] | None:
-        """Run one slice of ``work`` now and the others in coming passes of the loop.
+        """Run one slice of ``work``, now if this pass of the loop has time left, and the others in coming passes.
 
         ``done`` is called with its result, or with what it raised: before this returns None, or later; then what is
         returned ends the work without another word.
         """
         try:
-            result = run_slice(work)
+            result = self._first_slice(work)
         except NotFinished as unfinished:
             waiting = _Waiting(work, done)
             self._wait(waiting, unfinished.future)
@@ -99,10 +129,19 @@ class Slices:
             done(result, None)
         return None
 
+    def _first_slice(self, work: Work[T]) -> T:
+        if self.is_spent:
+            raise NotFinished
+        since_s = perf_counter()
+        try:
+            return run_slice(work)
+        finally:
+            self.note(since_s)
+
     async def run(self, work: Work[T]) -> T:
         """Return the result of ``work``, at once if one slice completes it. Cancellation ends the work."""
         try:
-            return run_slice(work)
+            return self._first_slice(work)
         except NotFinished as unfinished:
             outcome: asyncio.Future[T] = self._loop.create_future()
             waiting = _Waiting(work, _setter(outcome))
@@ -146,6 +185,7 @@ class Slices:
     def _run_next(self) -> None:
         self._scheduled = False
         waiting = self._ready.popleft()
+        since_s = perf_counter()
         try:
             if waiting.dropped:
                 return
@@ -158,6 +198,7 @@ class Slices:
             else:
                 waiting.done(result, None)
         finally:
+            self.note(since_s)
             self._schedule()
 
 

@@ -28,7 +28,9 @@ from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.listeners import Listener, address_text
 from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.session import Session
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class Acceptor:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        slices: Slices,
         settings: DynamicConfig,
         memory: RequestMemory,
         serve: Callable[[Connection, memoryview], None],
@@ -56,6 +59,7 @@ class Acceptor:
     ) -> None:
         """``partitions`` counts the hosted ones, which need a descriptor each as connections do."""
         self.loop = loop
+        self.slices = slices
         self.memory = memory
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES + 4))
         self.serve = serve
@@ -201,21 +205,22 @@ class Acceptor:
             logger.debug("connection from %s lost at once: %s", host, error.strerror)
             return
         self._by_address[host] += 1
-        connection = Connection(self, channel, address_text(host, address[1]), listener)
+        connection = Connection(self, channel, Session(address_text(host, address[1]), listener))
         self._connections[connection] = host
-        logger.debug("connection from %s", connection.peer)
+        logger.debug("connection from %s", connection.session.peer)
 
     def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
         """Forget a closed connection (``connection.Owner``)."""
+        peer = connection.session.peer
         host = self._connections.pop(connection, None)
         if host is not None:
             self._by_address[host] -= 1
             if not self._by_address[host]:
                 del self._by_address[host]
         if hostile:
-            self._quiet.log(logging.WARNING, "hostile", "closed the connection from %s: it %s", connection.peer, reason)
+            self._quiet.log(logging.WARNING, "hostile", "closed the connection from %s: it %s", peer, reason)
         else:
-            logger.debug("connection from %s closed: %s", connection.peer, reason)
+            logger.debug("connection from %s closed: %s", peer, reason)
 
     # Sweeping -------------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,16 @@
 """A byte stream to one peer, behind the few calls that a connection needs.
 
-:class:`PlainChannel` is a raw non-blocking socket. TLS joins as a second class with the same methods: there
-``send_file`` reads pieces of the file and sends them, since the kernel cannot. Nothing here knows what the bytes mean.
+:class:`PlainChannel` is a raw non-blocking socket. Under TLS more can be so, and a connection counts on all of it:
 
-Every call returns at once. "Would block" is None; a peer that is gone is ``ConnectionError`` or ``OSError``; an orderly
-end of stream is 0 received bytes.
+- a handshake comes before the first byte;
+- bytes may be here, decrypted, for which the socket does not become readable any more (``has_buffered``);
+- receiving may have to wait until something can be sent, and sending until something was received;
+- what a call receives ends where one record ends, however much room there is behind;
+- ``send_file`` reads pieces of the file and sends them, since the kernel cannot.
+
+Nothing here knows what the bytes mean. Every call returns at once. "Would block" is None (False for the handshake), and
+``read_needs_write`` and ``write_needs_read`` say what to wait for then; a peer that is gone, or that fails in the
+handshake, is ``OSError``; an orderly end of stream is 0 received bytes.
 """
 
 from __future__ import annotations
@@ -19,16 +25,39 @@ Buffer = bytes | bytearray | memoryview
 class Channel(Protocol):
     """What a connection asks of its byte stream."""
 
+    @property
+    def needs_handshake(self) -> bool:
+        """Whether :meth:`handshake` is to be called, and called again, before anything else."""
+        ...
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether bytes were received that nobody has been given: the socket need not become readable for them."""
+        ...
+
+    @property
+    def read_needs_write(self) -> bool:
+        """Whether the last call to receive, or the handshake, waits until the socket is writable, not readable."""
+        ...
+
+    @property
+    def write_needs_read(self) -> bool:
+        """Whether the last call to send waits until the socket is readable, not writable."""
+        ...
+
     def fileno(self) -> int:
         """File descriptor to watch for readiness."""
         ...
 
-    def recv_into(self, buffer: memoryview) -> int | None:
-        """Receive into ``buffer``; return the number of bytes, 0 at the end of the stream, None when none are there."""
+    def handshake(self) -> bool:
+        """Go on with what comes before the first byte; return whether it is done. Raises OSError when it fails."""
         ...
 
-    def recv_into_two(self, first: memoryview, second: memoryview) -> int | None:
-        """Receive into ``first`` and, once it is full, into ``second``; return the sum, as :meth:`recv_into`."""
+    def recv_into(self, buffer: memoryview, beyond: memoryview | None = None) -> int | None:
+        """Receive into ``buffer`` and, once that is full, where one call can do both, into ``beyond``.
+
+        Returns the number of bytes in all, 0 at the end of the stream, None when none are there.
+        """
         ...
 
     def send(self, data: Buffer, more: bool) -> int | None:
@@ -49,6 +78,11 @@ class PlainChannel:
 
     __slots__ = ("_fileno", "_socket")
 
+    needs_handshake = False
+    has_buffered = False
+    read_needs_write = False
+    write_needs_read = False
+
     def __init__(self, connected: socket.socket) -> None:
         """Take over a connected socket."""
         connected.setblocking(False)
@@ -61,15 +95,14 @@ class PlainChannel:
     def fileno(self) -> int:
         return self._fileno
 
-    def recv_into(self, buffer: memoryview) -> int | None:
-        try:
-            return self._socket.recv_into(buffer)
-        except (BlockingIOError, InterruptedError):
-            return None
+    def handshake(self) -> bool:
+        return True
 
-    def recv_into_two(self, first: memoryview, second: memoryview) -> int | None:
+    def recv_into(self, buffer: memoryview, beyond: memoryview | None = None) -> int | None:
         try:
-            return self._socket.recvmsg_into((first, second))[0]
+            if beyond is None:
+                return self._socket.recv_into(buffer)
+            return self._socket.recvmsg_into((buffer, beyond))[0]
         except (BlockingIOError, InterruptedError):
             return None
 

@@ -6,14 +6,18 @@ next read fills that buffer and some of the scratch in one call. An idle connect
 request's memory is valid only until its handler returns; whoever keeps it longer copies it.
 
 Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
-(:meth:`Connection.defer`). What the responses of one read add up to is sent in one call where possible.
+(``exchange``). What the responses of one read add up to is sent in one call where possible.
+
+Turns. All connections share the slice of time that a pass of the loop has for what is begun in it (``slices``): when it
+is used up they are read, and what was read before is served, in the next pass.
 
 Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
 or all requests of the broker together take too much memory. Requests that were received but may not be served yet wait
 in ``_backlog``.
 
 One request that takes more than a slice of the loop's time holds its connection (:meth:`Connection.hold`): the next
-ones wait until it is done, as every request does in Apache Kafka. Its memory is kept meanwhile, and counted.
+ones wait until it is done, as every request does in Apache Kafka. Its memory is kept meanwhile, and counted. A client
+that is over its quota is muted for a time (:meth:`Connection.mute`), which it learns from the answer (KIP-219).
 
 A file range holds its segment's file open until it is sent or the connection closes, so a deletion does no harm.
 """
@@ -25,14 +29,17 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from spark_kafkalite.broker.channel import Channel
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.broker.listeners import Listener
-from spark_kafkalite.broker.outbox import FileEndedError, Outbox, Response
+from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.broker.outbox import FileEndedError, Outbox
 from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.session import Session
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.slices import Slices
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
@@ -44,38 +51,6 @@ _HEAD_BYTES = 4
 _LARGE_FRAME_BYTES = 256 * 1024
 _BESIDE_A_LARGE_FRAME = 64 * 1024
 _READ_RATE_BYTES_PER_S = 64 * 1024
-
-
-class ResponseSlot:
-    """The place of a response that is not there yet, in its connection's order."""
-
-    __slots__ = ("_connection", "abandoned", "on_abandon", "response")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.response: Response | None = None
-        self.abandoned = False
-        self.on_abandon: Callable[[], None] | None = None
-
-    def complete(self, response: Response) -> None:
-        """Give the response (an empty one sends nothing). Does nothing when the connection has closed meanwhile."""
-        if self.response is not None:
-            raise RuntimeError("a response slot is completed once")
-        self.on_abandon = None
-        self.response = response
-        if not self.abandoned:
-            self._connection._slot_completed()
-
-    def fail(self, reason: str) -> None:
-        """Close the connection, because no response can be given."""
-        self._connection.close(reason)
-
-    def abandon(self) -> None:
-        """Note that the connection is gone, and tell whoever would have completed this slot."""
-        self.abandoned = True
-        callback, self.on_abandon = self.on_abandon, None
-        if callback is not None:
-            callback()
 
 
 class Limits:
@@ -100,6 +75,7 @@ class Owner(Protocol):
     limits: Limits
     memory: RequestMemory
     scratch: memoryview
+    slices: Slices
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request: answer it, defer the answer, or raise FrameError."""
@@ -122,63 +98,167 @@ class Connection:
         "_frame_begun_s",
         "_head",
         "_held",
+        "_muted_until_s",
         "_outbox",
         "_own_frame",
         "_owner",
         "_pending",
+        "_read_scheduled",
         "_reading",
         "_serving",
+        "_turn_s",
+        "_watched",
         "_writing",
         "closed",
         "last_activity_s",
-        "listener",
-        "peer",
+        "received_s",
+        "session",
     )
 
-    def __init__(self, owner: Owner, channel: Channel, peer: str, listener: Listener) -> None:
-        """Start to serve a connected channel. ``peer`` is for the log; ``listener`` is where it connected."""
+    def __init__(self, owner: Owner, channel: Channel, session: Session) -> None:
+        """Start to serve a connected channel; ``session`` is new, and says who connected where."""
         self._owner = owner
         self._channel = channel
-        self.peer = peer
-        self.listener = listener
+        self.session = session
         self._head = b""
         self._frame: memoryview | None = None
         self._filled = 0
         self._frame_begun_s = 0.0
         # The lent buffer in which the request lies that is being served, until somebody keeps it.
         self._own_frame: memoryview | None = None
-        self._held = False
+        # By how much work that is not done.
+        self._held = 0
+        self._muted_until_s = 0.0
         self._backlog: memoryview | None = None
-        self._pending: deque[ResponseSlot] = deque()
+        self._pending: deque[Exchange] = deque()
         self._outbox = Outbox(channel)
         self._serving = False
         self._flush_scheduled = False
+        self._read_scheduled = False
+        # What the connection would do, and what it has the loop watch for that: readable, writable.
         self._writing = False
         self._reading = True
+        self._watched = (False, False)
+        # When the connection's present turn began.
+        self._turn_s = 0.0
         self.closed = False
-        self.last_activity_s = owner.loop.time()
-        owner.loop.add_reader(channel.fileno(), self._on_readable)
+        # When bytes last came, and when they last came or went.
+        self.received_s = self.last_activity_s = owner.loop.time()
+        self._watch()
+
+    # Readiness ------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Have the loop watch for what reading and writing wait for, which under TLS may be each other's."""
+        if self.closed:
+            return
+        channel = self._channel
+        wanted = (
+            (self._reading and not channel.read_needs_write) or (self._writing and channel.write_needs_read),
+            (self._writing and not channel.write_needs_read) or (self._reading and channel.read_needs_write),
+        )
+        watched = self._watched
+        if wanted == watched:
+            return
+        self._watched = wanted
+        loop, fileno = self._owner.loop, channel.fileno()
+        if wanted[0] != watched[0]:
+            if wanted[0]:
+                loop.add_reader(fileno, self._on_readable)
+            else:
+                loop.remove_reader(fileno)
+        if wanted[1] != watched[1]:
+            if wanted[1]:
+                loop.add_writer(fileno, self._on_writable)
+            else:
+                loop.remove_writer(fileno)
+
+    def _on_readable(self) -> None:
+        if self._writing and self._channel.write_needs_read:
+            self._go_on_writing()
+            self._watch()
+        if self._reading:
+            self._go_on_reading()
+
+    def _on_writable(self) -> None:
+        if self._reading and self._channel.read_needs_write:
+            self._go_on_reading()
+            self._watch()
+        if self._writing:
+            self._go_on_writing()
+
+    def _set_reading(self, reading: bool) -> None:
+        if reading == self._reading or self.closed:
+            return
+        self._reading = reading
+        self._watch()
+        if reading and self._channel.has_buffered:
+            self._schedule_read()
+
+    def _set_writing(self, writing: bool) -> None:
+        if (not writing and not self._writing) or self.closed:
+            return
+        self._writing = writing
+        self._watch()
 
     # Reading --------------------------------------------------------------------------------------------------------
 
-    def _on_readable(self) -> None:
+    def _go_on_reading(self) -> None:
+        slices = self._owner.slices
+        if slices.is_spent:
+            # The system says again what is there; nobody says what is buffered.
+            if self._channel.has_buffered:
+                self._schedule_read()
+            return
+        self._turn_s = perf_counter()
         try:
+            if self._channel.needs_handshake and not self._shake_hands():
+                return
             self._read()
+            if self._channel.has_buffered and self._reading:
+                self._schedule_read()
         except MemoryError:
             self._out_of_memory("a request")
         except Exception:
             self._report_bug()
+        finally:
+            slices.note(self._turn_s)
+
+    def _shake_hands(self) -> bool:
+        """Go on with the channel's handshake; return whether it is done."""
+        try:
+            done = self._channel.handshake()
+        except OSError as error:
+            self.close(f"did not complete its handshake: {error.strerror or error}", hostile=True)
+            return False
+        if not done:
+            self._watch()
+        return done
+
+    def _schedule_read(self) -> None:
+        """Read on in the next pass of the loop, which no event of the socket would cause."""
+        if not self._read_scheduled:
+            self._read_scheduled = True
+            self._owner.loop.call_soon(self._scheduled_read)
+
+    def _scheduled_read(self) -> None:
+        self._read_scheduled = False
+        if self._reading:
+            self._go_on_reading()
+            self._watch()
 
     def _report_bug(self) -> None:
         """Close after an error that is ours: a callback that raises would be called again and again."""
         try:
-            _quiet.log(logging.ERROR, "bug", "the connection to %s failed", self.peer, exc_info=True)
+            _quiet.log(logging.ERROR, "bug", "the connection to %s failed", self.session.peer, exc_info=True)
         finally:
             self.close("an error in the broker")
 
     def _out_of_memory(self, what: str) -> None:
         """Close, because there is no memory for what the peer sends; others may still be served."""
-        _quiet.log(logging.WARNING, "memory", "closed the connection from %s: no memory for %s", self.peer, what)
+        _quiet.log(
+            logging.WARNING, "memory", "closed the connection from %s: no memory for %s", self.session.peer, what
+        )
         self.close(f"no memory for {what}")
 
     def _read(self) -> None:
@@ -193,17 +273,18 @@ class Connection:
                 received = self._channel.recv_into(scratch[_HEAD_BYTES:])
             else:
                 beside = len(scratch) if len(frame) < _LARGE_FRAME_BYTES else _BESIDE_A_LARGE_FRAME
-                received = self._channel.recv_into_two(frame[self._filled :], scratch[_HEAD_BYTES:beside])
+                received = self._channel.recv_into(frame[self._filled :], scratch[_HEAD_BYTES:beside])
         except OSError as error:
             self.close(f"connection lost: {error.strerror}")
             return
         if received is None:
+            self._watch()
             return
         if received == 0:
             cut = self._frame is not None or self._head
             self.close("closed by the peer" + (" in the middle of a request" if cut else ""))
             return
-        self.last_activity_s = owner.loop.time()
+        self.received_s = self.last_activity_s = owner.loop.time()
         start = _HEAD_BYTES
         end = _HEAD_BYTES + received
         if frame is not None:
@@ -251,6 +332,8 @@ class Connection:
     def _consume(self, data: memoryview, position: int, end: int) -> None:
         """Serve the complete requests in ``data[position:end]`` and keep what is left."""
         limits = self._owner.limits
+        slices = self._owner.slices
+        served = False
         while end - position >= 4:
             size_bytes: int = _SIZE.unpack_from(data, position)[0]
             if not 0 < size_bytes <= limits.max_frame_bytes:
@@ -269,10 +352,17 @@ class Connection:
                 if self._is_congested():
                     self._keep_backlog(data[position:end])
                     return
+            if served:
+                slices.note(self._turn_s)
+                if slices.is_spent:
+                    self._keep_backlog(data[position:end])
+                    self._schedule_flush()
+                    return
             position += 4
             if not self._serve(data[position : position + size_bytes]):
                 return
             position += size_bytes
+            served = True
         self._keep_rest(data, position, end)
         if self._outbox and not self._writing:
             self._flush()
@@ -295,7 +385,7 @@ class Connection:
         if left == 0:
             return
         if self._frame_begun_s == 0.0:
-            self._frame_begun_s = self.last_activity_s
+            self._frame_begun_s = self.received_s
         if left < 4:
             self._head = bytes(data[position:end])
             return
@@ -319,7 +409,8 @@ class Connection:
     def _is_congested(self) -> bool:
         limits = self._owner.limits
         return (
-            self._held
+            self._held > 0
+            or self._muted_until_s > 0.0
             or len(self._pending) + len(self._outbox) >= limits.max_requests
             or self._outbox.unsent_bytes >= limits.max_response_bytes
         )
@@ -329,6 +420,10 @@ class Connection:
         while not self.closed and self._backlog is not None and not self._serving:
             if self._is_congested():
                 return
+            if self._owner.slices.is_spent:
+                self._schedule_flush()
+                return
+            self._turn_s = perf_counter()
             backlog, self._backlog = self._backlog, None
             try:
                 self._consume(backlog, 0, len(backlog))
@@ -342,50 +437,77 @@ class Connection:
         if not self.closed:
             self._maybe_resume()
 
-    def _set_reading(self, reading: bool) -> None:
-        if reading == self._reading or self.closed:
-            return
-        self._reading = reading
-        if reading:
-            self._owner.loop.add_reader(self._channel.fileno(), self._on_readable)
-        else:
-            self._owner.loop.remove_reader(self._channel.fileno())
-
     # Answering ------------------------------------------------------------------------------------------------------
 
-    def answer(self, response: Response) -> None:
-        """Queue the response to the request being served; it leaves when those before it have."""
-        if self.closed:
-            return
-        if self._pending:
-            slot = ResponseSlot(self)
-            slot.response = response
-            self._pending.append(slot)
+    def answered(self, exchange: Exchange) -> None:
+        """Queue the answer of an exchange; it leaves when those before it have."""
+        if exchange.has_place:
+            if not exchange.abandoned:
+                self._place_filled()
+        elif self.closed or not exchange.response:
+            exchange.ended(sent=not self.closed)
+        elif self._pending:
+            self.take_place(exchange)
         else:
-            self._outbox.put(response)
+            self._put(exchange)
 
-    def defer(self) -> ResponseSlot:
-        """Return the slot of a response that comes later; responses to later requests wait behind it."""
-        slot = ResponseSlot(self)
-        self._pending.append(slot)
-        return slot
+    def take_place(self, exchange: Exchange) -> None:
+        """Have answers to later requests wait behind this one."""
+        exchange.has_place = True
+        if self.closed:
+            exchange.abandon()
+        else:
+            self._pending.append(exchange)
+
+    def _put(self, exchange: Exchange) -> None:
+        assert exchange.response is not None
+        self._outbox.put(exchange.response)
+        if exchange.oversight is not None:
+            self._outbox.watch(lambda sent: exchange.ended(sent=sent))
+
+    def now_s(self) -> float:
+        """The loop's time."""
+        return self._owner.loop.time()
 
     def hold(self) -> None:
-        """Serve no further request, and read none, until :meth:`release`."""
-        self._held = True
+        """Serve no further request, and read none, until :meth:`release` is called as often."""
+        self._held += 1
         self._set_reading(False)
 
     def release(self) -> None:
         """Go on with the requests that came meanwhile."""
-        self._held = False
+        self._held -= 1
         self._schedule_flush()
 
-    def _slot_completed(self) -> None:
+    def mute(self, seconds: float) -> None:
+        """Serve no further request, and read none, for some time; answers leave meanwhile."""
+        until_s = self.now_s() + seconds
+        if until_s <= self._muted_until_s or self.closed:
+            return
+        if not self._muted_until_s:
+            self._owner.loop.call_later(seconds, self._unmute)
+        self._muted_until_s = until_s
+        self._set_reading(False)
+
+    def _unmute(self) -> None:
+        left_s = self._muted_until_s - self.now_s()
+        if self.closed:
+            return
+        if left_s > 0:
+            # Another answer has muted it for longer meanwhile.
+            self._owner.loop.call_later(left_s, self._unmute)
+            return
+        self._muted_until_s = 0.0
+        # The client was to be silent; neither that nor a request cut in two by it is held against it.
+        self.last_activity_s = self.now_s()
+        if self._frame_begun_s:
+            self._frame_begun_s = self.last_activity_s
+        self._schedule_flush()
+
+    def _place_filled(self) -> None:
         pending = self._pending
         while pending and pending[0].response is not None:
-            response = pending.popleft().response
-            assert response is not None
-            self._outbox.put(response)
+            self._put(pending.popleft())
         # While requests are being served the flush comes at the end; else soon, so that several completions share it.
         to_send = self._outbox and not self._serving and not self._writing
         if to_send or (self._backlog is not None and not self._outbox):
@@ -421,7 +543,7 @@ class Connection:
         if outbox.sent_bytes != sent_bytes:
             self.last_activity_s = self._owner.loop.time()
 
-    def _on_writable(self) -> None:
+    def _go_on_writing(self) -> None:
         try:
             self._flush()
             if not self.closed:
@@ -429,21 +551,16 @@ class Connection:
         except Exception:
             self._report_bug()
 
-    def _set_writing(self, writing: bool) -> None:
-        if writing == self._writing or self.closed:
-            return
-        self._writing = writing
-        if writing:
-            self._owner.loop.add_writer(self._channel.fileno(), self._on_writable)
-        else:
-            self._owner.loop.remove_writer(self._channel.fileno())
-
     # Ending ---------------------------------------------------------------------------------------------------------
 
     def overdue(self, now_s: float) -> str | None:
         """Return why the connection must be closed now for being slow or idle, or None. Called every second or so."""
         limits = self._owner.limits
-        if self._frame is not None or self._head:
+        if self._channel.needs_handshake:
+            waited_s = now_s - self.last_activity_s
+            if waited_s > limits.read_timeout_s:
+                return f"did not complete its handshake in {waited_s:.0f} s (request.read.timeout.ms)"
+        elif self._frame is not None or self._head:
             allowed_s = limits.read_timeout_s + self._filled / _READ_RATE_BYTES_PER_S
             # Not the peer's fault while we do not read.
             if self._reading and now_s - self._frame_begun_s > allowed_s:
@@ -452,7 +569,12 @@ class Connection:
                     f"sent {self._filled} of {expected} bytes of a request in {now_s - self._frame_begun_s:.0f} s "
                     "(request.read.timeout.ms)"
                 )
-        elif limits.idle_s >= 0 and not self._pending and now_s - self.last_activity_s > limits.idle_s:
+        elif (
+            limits.idle_s >= 0
+            and not self._pending
+            and not self._muted_until_s
+            and now_s - self.last_activity_s > limits.idle_s
+        ):
             return f"idle for {now_s - self.last_activity_s:.0f} s (connections.max.idle.ms)"
         return None
 
@@ -474,8 +596,8 @@ class Connection:
         """Close at once; what is queued is dropped and whoever works on a deferred response is told."""
         if self.closed:
             return
-        self._set_reading(False)
-        self._set_writing(False)
+        self._reading = self._writing = False
+        self._watch()
         self.closed = True
         self._channel.close()
         memory = self._owner.memory
@@ -489,13 +611,15 @@ class Connection:
             memory.give_back(len(backlog))
         self._outbox.clear()
         pending, self._pending = self._pending, deque()
-        for slot in pending:
-            if slot.response is None:
-                slot.abandon()
+        for exchange in pending:
+            if exchange.response is None:
+                exchange.abandon()
+            else:
+                exchange.ended(sent=False)
         self._owner.connection_closed(self, reason, hostile=hostile)
 
     def __repr__(self) -> str:
         return (
-            f"<Connection {self.peer} pending={len(self._pending)} unsent={self._outbox.unsent_bytes} "
+            f"<Connection {self.session.peer} pending={len(self._pending)} unsent={self._outbox.unsent_bytes} "
             f"reading={self._reading} writing={self._writing} closed={self.closed}>"
         )

@@ -8,27 +8,32 @@ snapshots.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.config_changes import ConfigChanges
-from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
-from spark_kafkalite.broker.group_log import GroupLog
+from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.broker.gate import Gate
+from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.retention import Retention
+from spark_kafkalite.broker.session import Session
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.shard import Shards
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.groups_state import GroupShards
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.producer_ids import ProducerIds
 from spark_kafkalite.registry.watcher import ClusterWatcher
-from spark_kafkalite.slices import Slices
+from spark_kafkalite.slices import Slices, Work
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -48,10 +53,11 @@ class BrokerContext:
     topics: Topics
     producer_ids: ProducerIds
     retention: Retention
-    group_log: GroupLog
-    shards: Shards
+    offsets_host: InternalTopicHost
+    group_shards: GroupShards
     groups: GroupCoordinator
     listeners: dict[str, Listener]
+    gate: Gate = field(default_factory=Gate)
 
     @property
     def config(self) -> BrokerConfig:
@@ -63,12 +69,16 @@ class BrokerContext:
         """The cluster as the registry last said."""
         return self.watcher.state
 
-    def address_of(self, broker: BrokerInfo, connection: Connection) -> tuple[str, int]:
-        """Return the host and port under which the client of ``connection`` reaches a broker.
+    async def work(self, exchange: Exchange, work: Work[T]) -> T:
+        """Return the result of a coroutine handler's work, done in slices, and inside the gate if it is long."""
+        return await self.slices.run(work if exchange.is_inside else self.gate.when_long(work))
+
+    def address_of(self, broker: BrokerInfo, session: Session) -> tuple[str, int]:
+        """Return the host and port under which the client of ``session`` reaches a broker.
 
         This broker answers with the address of the listener that the client used: a client that came in from outside
         must not be sent to an inside address.
         """
         if broker.broker_id == self.config.broker_id:
-            return connection.listener.advertised_host, connection.listener.advertised_port
+            return session.listener.advertised_host, session.listener.advertised_port
         return broker.host, broker.port

@@ -7,22 +7,24 @@ ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Fou
   does not grow with their length.
 - a generator function: the same, as work in slices (``slices.py``): it yields between elements. Nearly always one slice
   is enough, and the answer leaves at once.
-- a coroutine function: may wait; runs as a task, its answer keeps its place in the connection's order. What may take
-  long in it runs in slices, too (``await context.slices.run(...)``).
-- ``handles(..., raw=True)``: gets the request's bytes and returns packed bytes, or None when it has deferred its answer
-  or owes none, or work in slices that returns these. Only what comes by the thousands a second, Produce, Fetch and
-  OffsetCommit: no message objects and no task on these paths.
+- a coroutine function: may wait; runs as a task. What may take long in it runs in slices, too (``context.work``). One
+  that waits for what other clients do says so (``waits_for_clients``): it is never inside the gate.
+- ``handles(..., raw=True)``: gets the request's bytes and returns packed bytes (none when no answer is owed), or None
+  when it has deferred its answer, or work in slices that returns these. Only what comes by the thousands a second,
+  Produce, Fetch and OffsetCommit: no message objects and no task on these paths.
 
 No request holds the loop for long, whatever it names. A large one is decoded in slices, its handler works in slices,
-and its answer is encoded in slices; meanwhile its connection is not served, as in Apache Kafka, and of all connections
-at most ``LARGE_AT_ONCE`` such requests are worked on, because in memory they are many times as large as on the wire.
-The others wait in the buffers in which they arrived. Only a Produce may be larger than ``_MOST_DECODED_BYTES``.
+and its answer is encoded in slices; meanwhile, and while a coroutine has not answered, its connection is not served, as
+in Apache Kafka. Large requests, and small ones whose work is long, go through the gate (``gate``): a few are worked on
+at a time, the others wait in the buffers in which they arrived. Only a Produce may be larger than
+``_MOST_DECODED_BYTES``.
 
 What cannot be answered closes the connection, as in Kafka: an unknown API or version (the layout of an answer is
 unknown then; ApiVersions alone has one), a request that cannot be decoded, and a bug in a handler, whose traceback is
 logged.
 
-Hooks: one before each handler (it will authenticate, authorise and throttle) and one after (metrics).
+What is decided about requests beside what they ask for (who may, how often, what is measured) comes in as an
+``exchange.Oversight``: it sees the header before anything else is read, and the body before the handler.
 """
 
 from __future__ import annotations
@@ -30,16 +32,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from spark_kafkalite.broker.connection import Connection, ResponseSlot
+from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.exchange import Exchange, Oversight
 from spark_kafkalite.broker.outbox import Response, as_response
-from spark_kafkalite.broker.request_memory import KeptMemory
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.codec import (
@@ -60,93 +61,8 @@ API_VERSIONS_KEY = 18
 _PRODUCE_KEY = 0
 # What a request of this many bytes names is served in a few milliseconds, at once.
 SMALL_REQUEST_BYTES = 32 * 1024
-LARGE_AT_ONCE = 4
 # Twice what a group's members may say of themselves (group.max.bytes); a thousand topics take a hundredth of it.
 _MOST_DECODED_BYTES = 32 * 1024 * 1024
-
-
-class Request:
-    """What a handler may want to know about the request it serves, beside its body."""
-
-    __slots__ = (
-        "_kept",
-        "api_key",
-        "api_version",
-        "client_id",
-        "connection",
-        "correlation_id",
-        "deferred",
-        "slot",
-    )
-
-    def __init__(
-        self, connection: Connection, api_key: int, api_version: int, correlation_id: int, client_id: str | None
-    ) -> None:
-        self.connection = connection
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        # The place of an answer that comes later; None for the others.
-        self.slot: ResponseSlot | None = None
-        # Whether somebody else than the dispatcher puts it there.
-        self.deferred = False
-        self._kept: KeptMemory | None = None
-
-    @property
-    def client_host(self) -> str:
-        """The client's address as Kafka's tools show it, "/127.0.0.1"."""
-        return "/" + self.connection.peer.rpartition(":")[0].strip("[]")
-
-    def defer(self) -> ResponseSlot:
-        """Return the place of this request's answer, which the caller completes later."""
-        self.deferred = True
-        return self.place()
-
-    def place(self) -> ResponseSlot:
-        """Have a place for the answer; responses to later requests wait behind it."""
-        if self.slot is None:
-            self.slot = self.connection.defer()
-        return self.slot
-
-    def keep(self, frame: memoryview) -> memoryview:
-        """Return the request's bytes in memory that stays as it is until the work on the request is done."""
-        kept, give_back = self.connection.keep(frame)
-        self._kept = KeptMemory(give_back)
-        return kept
-
-    def keep_part(self, part: memoryview) -> tuple[memoryview, Callable[[], None]]:
-        """Return a part of the request's bytes in memory that stays as it is until the function beside it is called.
-
-        That is the part itself where the request's bytes are kept, else a copy.
-        """
-        if self._kept is None:
-            return self.connection.keep(part)
-        self._kept.hold()
-        return part, self._kept.release
-
-    def work_done(self) -> None:
-        """Let go of what was kept."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.release()
-
-    def on_abandon(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called if the connection closes before the answer, at once if it has already.
-
-        For a coroutine handler.
-        """
-        assert self.slot is not None
-        if self.slot.abandoned:
-            callback()
-        else:
-            self.slot.on_abandon = callback
-
-    def __repr__(self) -> str:
-        return f"<Request api={self.api_key} v{self.api_version} #{self.correlation_id} from {self.connection.peer}>"
-
-
-Hook = Callable[[Request], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +78,7 @@ class Api:
     is_raw: bool
     is_coroutine: bool
     is_work: bool
+    waits_for_clients: bool = False
 
 
 API_TABLE: dict[int, Api] = {}
@@ -174,6 +91,7 @@ def handles(
     *,
     advertised_from: int | None = None,
     raw: bool = False,
+    waits_for_clients: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive."""
 
@@ -185,207 +103,216 @@ def handles(
         advertised = min_version if advertised_from is None else advertised_from
         is_coroutine = inspect.iscoroutinefunction(handler)
         is_work = inspect.isgeneratorfunction(handler)
-        API_TABLE[key] = Api(key, name, min_version, max_version, advertised, handler, raw, is_coroutine, is_work)
+        API_TABLE[key] = Api(
+            key, name, min_version, max_version, advertised, handler, raw, is_coroutine, is_work, waits_for_clients
+        )
         return handler
 
     return register
 
 
-class _Gate:
-    """Lets a number of works in at a time; the others wait in the order in which they came."""
-
-    __slots__ = ("_inside", "_limit", "_loop", "_waiting")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
-        self._loop = loop
-        self._limit = limit
-        self._inside = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def through(self, work: Work[Any]) -> Work[Any]:
-        """Do the work, when it may come in."""
-        if self._inside >= self._limit:
-            turn: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append(turn)
-            try:
-                yield turn
-            except GeneratorExit:
-                # Nobody waits for the answer any more. If it was let in already, the next one may be.
-                if not turn.cancel():
-                    self._let_in()
-                raise
-        else:
-            self._inside += 1
-        try:
-            return (yield from work)
-        finally:
-            self._let_in()
-
-    def _let_in(self) -> None:
-        """Give the place of one that has left to the next one."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.cancelled():
-                turn.set_result(None)
-                return
-        self._inside -= 1
-
-
 class Dispatcher:
     """Serves the requests of all connections."""
 
-    def __init__(self, context: BrokerContext, apis: Mapping[int, Api] = API_TABLE) -> None:
+    def __init__(
+        self, context: BrokerContext, apis: Mapping[int, Api] = API_TABLE, oversight: Oversight | None = None
+    ) -> None:
         """``apis`` are those served, by key."""
         self._context = context
         self._apis = apis
+        self._oversight = oversight
         self._tasks: set[asyncio.Task[None]] = set()
         # What ends the work that one slice did not finish.
-        self._late: dict[Request, Callable[[], None]] = {}
-        self._gate = _Gate(context.loop, LARGE_AT_ONCE)
+        self._late: dict[Exchange, Callable[[], None]] = {}
+        self._gate = context.gate
         self._quiet = QuietLog(logger)
-        self.before: Hook | None = None
-        self.after: Hook | None = None
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request, valid in memory until this returns. Raises FrameError when it cannot be read."""
         header, position = read_request_header(frame)
+        exchange = Exchange(connection, header, len(frame), self._oversight)
+        if self._oversight is not None:
+            self._oversight.admit(exchange)
         key, version = header.api_key, header.api_version
-        request = Request(connection, key, version, header.correlation_id, header.client_id)
         api = self._apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
-            self._refuse(request)
+            self._answer_unserved(exchange)
             return
         if len(frame) > _MOST_DECODED_BYTES and key != _PRODUCE_KEY:
             raise FrameError(
                 f"{api.name} has {len(frame)} bytes, at most {_MOST_DECODED_BYTES} are possible; ask for less at a time"
             )
-        if self.before is not None:
-            self.before(request)
         try:
             if api.is_raw:
-                response = api.handler(self._context, request, frame, position)
-                if type(response) is GeneratorType:
-                    self._work(request, self._gate.through(response))
-                elif response is not None:
-                    connection.answer(response)
+                self._serve_raw(api, exchange, frame, position)
             elif len(frame) <= SMALL_REQUEST_BYTES:
-                message = decode_request(key, version, frame, position)
-                if api.is_coroutine:
-                    self._start(request, api.handler(self._context, request, message))
-                elif api.is_work:
-                    self._work(request, self._answered(request, api.handler(self._context, request, message)))
-                else:
-                    answer = api.handler(self._context, request, message)
-                    connection.answer(encode_response(answer, version, request.correlation_id))
+                self._serve_small(api, exchange, decode_request(key, version, frame, position))
             else:
-                self._work(request, self._gate.through(self._large(api, request, request.keep(frame), position)))
+                self._work(exchange, self._large(api, exchange, exchange.keep(frame), position))
         except FrameError:
             raise
         except Exception:
-            self._report_bug(request)
-            connection.close("a handler failed")
-        if self.after is not None:
-            self.after(request)
+            self._report_bug(exchange)
+            exchange.close("a handler failed")
 
-    def _large(self, api: Api, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
-        """Decode a large request, call its handler, and encode the answer."""
-        message = yield from decode_request_in_slices(request.api_key, request.api_version, frame, position)
-        answer = api.handler(self._context, request, message)
-        if api.is_coroutine:
-            self._start(request, answer, message)
-            return None
-        if not api.is_work:
-            return encode_response(answer, request.api_version, request.correlation_id)
-        response = yield from self._answered(request, answer)
-        yield from dismantle(message)
-        return response
+    def _serve_raw(self, api: Api, exchange: Exchange, frame: memoryview, position: int) -> None:
+        if self._oversight is not None:
+            answer = self._refusal(exchange, frame[position:])
+            if answer is not None:
+                exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
+                return
+        response = api.handler(self._context, exchange, frame, position)
+        if type(response) is GeneratorType:
+            self._work(exchange, self._gate.through(response))
+        elif response is not None:
+            exchange.answer(response)
 
-    def _answered(self, request: Request, work: Generator[Any, None, Any]) -> Work[Response]:
+    def _serve_small(self, api: Api, exchange: Exchange, message: ApiMessage) -> None:
+        refusal = None if self._oversight is None else self._refusal(exchange, message)
+        if refusal is not None:
+            exchange.answer(encode_response(refusal, exchange.api_version, exchange.correlation_id))
+        elif api.is_coroutine:
+            self._start(exchange, api.handler(self._context, exchange, message))
+        elif api.is_work:
+            work = self._answered(exchange, api.handler(self._context, exchange, message))
+            self._work(exchange, self._gate.when_long(work))
+        else:
+            answer = api.handler(self._context, exchange, message)
+            if exchange.oversight is not None:
+                self._throttle(exchange, answer)
+            exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
+
+    def _large(self, api: Api, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
+        """Decode a large request, call its handler, and encode the answer, all of it inside the gate."""
+        yield from self._gate.enter()
+        is_inside = True
+        try:
+            message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
+            refusal = None if self._oversight is None else self._refusal(exchange, message)
+            if refusal is not None:
+                return encode_response(refusal, exchange.api_version, exchange.correlation_id)
+            answer = api.handler(self._context, exchange, message)
+            if api.is_coroutine:
+                # From here on it is the coroutine that is inside, if it may be.
+                exchange.is_inside = not api.waits_for_clients
+                is_inside = api.waits_for_clients
+                self._start(exchange, answer, message)
+                return None
+            if not api.is_work:
+                return (yield from self._encoded(exchange, answer))
+            response = yield from self._answered(exchange, answer)
+            yield from dismantle(message)
+            return response
+        finally:
+            if is_inside:
+                self._gate.leave()
+
+    def _refusal(self, exchange: Exchange, body: ApiMessage | memoryview) -> ApiMessage | None:
+        """Ask the oversight whether a request is served; the handler is next if it is."""
+        assert self._oversight is not None
+        exchange.started_s = exchange.connection.now_s()
+        refusal = self._oversight.refusal(exchange, body)
+        if refusal is not None:
+            self._throttle(exchange, refusal)
+        return refusal
+
+    def _throttle(self, exchange: Exchange, answer: ApiMessage) -> None:
+        """Write into an answer for how long its client is kept waiting after it."""
+        throttle_ms = exchange.throttle_time_ms()
+        if throttle_ms and hasattr(answer, "throttle_time_ms"):
+            answer.throttle_time_ms = throttle_ms
+
+    def _answered(self, exchange: Exchange, work: Generator[Any, None, Any]) -> Work[Response]:
         answer = yield from work
-        return (yield from self._encoded(request, answer))
+        return (yield from self._encoded(exchange, answer))
 
-    def _encoded(self, request: Request, answer: ApiMessage) -> Work[Response]:
-        body = yield from encode_response_in_slices(answer, request.api_version, request.correlation_id)
+    def _encoded(self, exchange: Exchange, answer: ApiMessage) -> Work[Response]:
+        if exchange.oversight is not None:
+            self._throttle(exchange, answer)
+        body = yield from encode_response_in_slices(answer, exchange.api_version, exchange.correlation_id)
         yield from dismantle(answer)
         return as_response(body)
 
-    def _work(self, request: Request, work: Work[Response | None]) -> None:
-        """Run work that gives the response, or None when it has deferred the answer or owes none.
+    def _work(self, exchange: Exchange, work: Work[Response | None]) -> None:
+        """Run work that gives the response, or None when it has deferred the answer.
 
         If one slice is not enough the answer gets its place and the connection waits.
         """
-        connection = request.connection
+        connection = exchange.connection
         is_late = False
 
         def done(response: Response | None, error: BaseException | None) -> None:
-            request.work_done()
-            if not is_late:
-                if error is not None:
-                    raise error
-                if response is not None:
-                    connection.answer(response)
-                return
-            del self._late[request]
-            connection.release()
-            if isinstance(error, FrameError):
-                connection.close(f"sent a request that cannot be read: {error}", hostile=True)
+            exchange.work_done()
+            if is_late:
+                del self._late[exchange]
+                connection.release()
             elif error is not None:
-                self._report_bug(request, error)
-                connection.close("a handler failed")
-            elif not request.deferred:
-                request.place().complete(b"" if response is None else response)
+                raise error
+            if isinstance(error, FrameError):
+                exchange.close(f"sent a request that cannot be read: {error}", hostile=True)
+            elif error is not None:
+                self._report_bug(exchange, error)
+                exchange.close("a handler failed")
+            elif response is not None:
+                exchange.answer(response)
 
         drop = self._context.slices.start(work, done)
         if drop is None:
             return
 
         def abandoned() -> None:
-            if self._late.pop(request, None) is not None:
+            if self._late.pop(exchange, None) is not None:
                 drop()
-                request.work_done()
+                exchange.work_done()
 
         is_late = True
-        self._late[request] = abandoned
+        self._late[exchange] = abandoned
         connection.hold()
-        request.place().on_abandon = abandoned
+        exchange.place()
+        exchange.call_if_abandoned(abandoned)
 
-    def _refuse(self, request: Request) -> None:
-        """Answer or close a request of an API or version that is not served."""
-        if request.api_key == API_VERSIONS_KEY:
+    def _answer_unserved(self, exchange: Exchange) -> None:
+        """Answer a request of an API or version that is not served, or raise FrameError, which closes."""
+        if exchange.api_key == API_VERSIONS_KEY:
             # A newer client learns from a version 0 answer which version to use. Source: KIP-511.
-            answer = self._apis[API_VERSIONS_KEY].handler(self._context, request, None)
-            request.connection.answer(encode_response(answer, 0, request.correlation_id))
+            answer = self._apis[API_VERSIONS_KEY].handler(self._context, exchange, None)
+            exchange.answer(encode_response(answer, 0, exchange.correlation_id))
             return
-        api = self._apis.get(request.api_key)
+        api = self._apis.get(exchange.api_key)
         served = "this API is not served" if api is None else f"served are {api.min_version} to {api.max_version}"
-        raise FrameError(f"API {request.api_key} version {request.api_version}: {served}")
+        raise FrameError(f"API {exchange.api_key} version {exchange.api_version}: {served}")
 
-    def _start(self, request: Request, work: Coroutine[Any, Any, Any], large: ApiMessage | None = None) -> None:
+    def _start(self, exchange: Exchange, work: Coroutine[Any, Any, Any], large: ApiMessage | None = None) -> None:
         """Run a handler that waits; its answer goes into the place that its request has now."""
-        slot = request.defer()
+        exchange.defer()
+        exchange.connection.hold()
 
         async def run() -> None:
             try:
                 answer = await work
-                slot.complete(await self._context.slices.run(self._encoded(request, answer)))
+                exchange.answer(await self._context.slices.run(self._encoded(exchange, answer)))
                 if large is not None:
                     await self._context.slices.run(dismantle(large))
             except Exception as error:
-                self._report_bug(request, error)
-                slot.fail("a handler failed")
+                self._report_bug(exchange, error)
+                exchange.close("a handler failed")
+            finally:
+                exchange.connection.release()
+                if exchange.is_inside:
+                    self._gate.leave()
 
         task = self._context.loop.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _report_bug(self, request: Request, error: BaseException | None = None) -> None:
+    def _report_bug(self, exchange: Exchange, error: BaseException | None = None) -> None:
         self._quiet.log(
             logging.ERROR,
-            f"bug-{request.api_key}",
+            f"bug-{exchange.api_key}",
             "the handler of API %d version %d failed; its connection to %s is closed",
-            request.api_key,
-            request.api_version,
-            request.connection.peer,
+            exchange.api_key,
+            exchange.api_version,
+            exchange.session.peer,
             exc_info=error or True,
         )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from spark_kafkalite.coordinator.internal_topic import InternalTopic
+from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.settings import Setting
 
 OFFSET_SETTINGS: Final = (
@@ -122,3 +125,16 @@ GROUP_SETTINGS: Final = (
         minimum=1024,
     ),
 )
+
+
+def offsets_topic(config: Mapping[str, Any]) -> InternalTopic:
+    """Return the topic that keeps groups and committed offsets, as the settings want it."""
+    return InternalTopic(
+        CONSUMER_OFFSETS_TOPIC,
+        "group",
+        config["offsets.topic.num.partitions"],
+        config["offsets.topic.replication.factor"],
+        config["offsets.topic.segment.bytes"],
+        config["offsets.commit.timeout.ms"],
+        "offsets.commit.timeout.ms",
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from spark_kafkalite.broker.channel import Channel
@@ -40,6 +41,8 @@ class FileRange:
 Piece = bytes | bytearray | memoryview | FileRange
 # An answer from this size on is sent where it lies.
 _LARGE_BYTES = 64 * 1024
+# Gets whether the bytes were sent; if not, they were dropped.
+OnSent = Callable[[bool], None]
 # Without the length in front. Pieces come with the sum of their lengths; the first one is bytes, the response's header.
 Response = bytes | tuple[list[Piece], int]
 
@@ -56,13 +59,16 @@ class FileEndedError(Exception):
 class Outbox:
     """The unsent pieces of one channel. ``unsent_bytes`` counts memory without ranges of files, ``sent_bytes`` all."""
 
-    __slots__ = ("_channel", "_pieces", "sent_bytes", "unsent_bytes")
+    __slots__ = ("_channel", "_pieces", "_put_bytes", "_watched", "sent_bytes", "unsent_bytes")
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._pieces: deque[Piece] = deque()
         self.unsent_bytes = 0
         self.sent_bytes = 0
+        # All that was ever put in, and who wants to know when that much is sent; in this order.
+        self._put_bytes = 0
+        self._watched: deque[tuple[int, OnSent]] = deque()
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -74,8 +80,10 @@ class Outbox:
             if response:
                 pieces.append(_SIZE.pack(len(response)) + response)
                 self.unsent_bytes += 4 + len(response)
+                self._put_bytes += 4 + len(response)
             return
         parts, length = response
+        self._put_bytes += 4 + length
         head = _SIZE.pack(length) + parts[0]  # type: ignore[operator]
         pieces.append(head)
         self.unsent_bytes += len(head)
@@ -84,10 +92,22 @@ class Outbox:
             if not isinstance(part, FileRange):
                 self.unsent_bytes += len(part)
 
+    def watch(self, on_sent: OnSent) -> None:
+        """Call back when all that has been put in until now is sent, or dropped."""
+        self._watched.append((self._put_bytes, on_sent))
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        while self._watched and self._watched[0][0] <= self.sent_bytes:
+            self._watched.popleft()[1](True)
+
     def clear(self) -> None:
         """Drop everything."""
         self._pieces.clear()
         self.unsent_bytes = 0
+        watched, self._watched = self._watched, deque()
+        for _, on_sent in watched:
+            on_sent(False)
 
     def flush(self) -> bool:
         """Send what the socket takes now; return whether that was all.
@@ -102,6 +122,8 @@ class Outbox:
                 return False
             turn_bytes += sent
             self.sent_bytes += sent
+            if self._watched:
+                self._tell_watchers()
             if turn_bytes >= _TURN_BYTES and pieces:
                 return False
         return True

@@ -43,7 +43,8 @@ from spark_kafkalite.broker.disk_watch import DiskWatch
 from spark_kafkalite.broker.dispatch import Dispatcher
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import configure_logging
-from spark_kafkalite.broker.group_log import GroupLog
+from spark_kafkalite.broker.group_settings import offsets_topic
+from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.listeners import address_text
 from spark_kafkalite.broker.partition import Partition, PartitionServices
@@ -56,11 +57,12 @@ from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.broker.upkeep import Upkeep
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.collector import Collector
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
+from spark_kafkalite.coordinator.groups.groups_state import GroupsState
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.expiry import OffsetExpiry
-from spark_kafkalite.groups.members import GroupLimits
-from spark_kafkalite.groups.shard import Shards
 from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.fs import Fs, OsFs
 from spark_kafkalite.log.loading import LoadInterrupted
@@ -236,21 +238,16 @@ class Broker:
 
         retention = Retention(loop, config, io, self._clock, logs, replicas)
         producer_ids = ProducerIds(store, broker_id)
-        group_log = GroupLog(loop, settings, io, watcher, topics, replicas)
-        shards = Shards(
-            group_log.append_committed,
-            group_log.read_committed_log,
-            group_log.partition_count,
-            self._clock,
-            _group_limits(config),
-            lambda: float(config["offsets.commit.timeout.ms"] / 1000),
+        offsets_host = InternalTopicHost(offsets_topic(config.values), slices, io, watcher, topics, replicas)
+        group_shards = Shards(offsets_host, partial(GroupsState, _group_limits(config)), self._clock)
+        services.on_role_change = partial(offsets_host.role_changed, group_shards)
+        expiry = OffsetExpiry(
+            group_shards, slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
         )
-        services.on_role_change = partial(group_log.role_changed, shards)
-        expiry = OffsetExpiry(shards, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000)
         watcher.add_listener(lambda _, __, change: expiry.topics_deleted([name for name, _ in change.deleted_topics]))
-        groups = GroupCoordinator(shards, self._clock, config["group.coordinator.max.bytes"])
+        groups = GroupCoordinator(group_shards, self._clock, config["group.coordinator.max.bytes"])
         self._undo.callback(groups.close)
-        self._undo.callback(shards.close)
+        self._undo.callback(group_shards.close)
         context = BrokerContext(
             settings,
             ConfigChanges(settings, store, watcher, topics, replicas),
@@ -265,14 +262,14 @@ class Broker:
             topics,
             producer_ids,
             retention,
-            group_log,
-            shards,
+            offsets_host,
+            group_shards,
             groups,
             {},
         )
         handlers.load()
         dispatcher = Dispatcher(context)
-        acceptor = Acceptor(loop, settings, memory, dispatcher.serve, descriptors, lambda: len(logs.logs))
+        acceptor = Acceptor(loop, slices, settings, memory, dispatcher.serve, descriptors, lambda: len(logs.logs))
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
         context.listeners.update({listener.name: listener for listener in listeners})

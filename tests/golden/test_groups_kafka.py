@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.groups.records import (
+from spark_kafkalite.coordinator.groups.records import (
     GroupKey,
     GroupMetadata,
     MemberMetadata,
     OffsetKey,
+    OffsetValue,
     RecordKey,
     RecordValue,
-    StoredOffset,
     encode_key,
     encode_value,
 )
@@ -27,8 +27,8 @@ SUBSCRIPTION = bytes.fromhex("0001 00000001 0006 676f6c64656e ffffffff 00000000"
 ASSIGNMENT = bytes.fromhex("0001 00000001 0006 676f6c64656e 00000001 00000002 ffffffff")
 MEMBER = MemberMetadata("m-1", "static-1", "client", "/127.0.0.1", 300_000, 6000, SUBSCRIPTION, ASSIGNMENT)
 RECORDS: list[tuple[RecordKey, RecordValue | None]] = [
-    (OffsetKey("group caf\u00e9", "golden", 2), StoredOffset(17, 3, "up to here \u2713", 1_700_000_000_000)),
-    (OffsetKey("old", "golden", 0), StoredOffset(4, -1, "", 1_700_000_000_000, 1_700_000_060_000)),
+    (OffsetKey("group caf\u00e9", "golden", 2), OffsetValue(17, 3, "up to here \u2713", 1_700_000_000_000)),
+    (OffsetKey("old", "golden", 0), OffsetValue(4, -1, "", 1_700_000_000_000, 1_700_000_060_000)),
     (GroupKey("g"), GroupMetadata("consumer", 7, "range", "m-1", 1_700_000_000_001, (MEMBER,))),
     (GroupKey("empty"), GroupMetadata("", 0, None, None, 1_700_000_000_002)),
     (OffsetKey("gone", "golden", 1), None),

@@ -91,10 +91,10 @@ def run(name: str, broker: BrokerProcess, directory: Path) -> Counter[bytes]:
                 producer.send("work", b"%07d" % number, partition=number % PARTITIONS)
             producer.flush(10)
             until = time.monotonic() + 10
-            # In the midst of the work: after some of it, before the rest.
-            while recipe.processed().total() == before and time.monotonic() < until:
+            # In the midst of the work, however fast the machine is: after some of it, before the rest.
+            wanted = before + rng.randint(1, share - 1)
+            while recipe.processed().total() < wanted and time.monotonic() < until:
                 time.sleep(0.001)
-            time.sleep(rng.uniform(0, 0.01))
             recipe.kill(rng.randrange(2))
     recipe.finish(RECORDS)
     return recipe.processed()

@@ -14,8 +14,8 @@ import confluent_kafka
 import pytest
 
 from spark_kafkalite import Admin
+from spark_kafkalite.coordinator.internal_topic import partition_for
 from spark_kafkalite.errors import InvalidTopic
-from spark_kafkalite.groups.shard import partition_for
 from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from spark_kafkalite.broker.config_changes import ConfigOperation, Operation, alter_each
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -20,7 +21,7 @@ from spark_kafkalite.wire.messages.alter_configs import (
 
 
 @handles(33, 0, 2)
-async def handle(context: BrokerContext, request: Request, message: AlterConfigsRequest) -> AlterConfigsResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: AlterConfigsRequest) -> AlterConfigsResponse:
     """Alter the resources one after the other."""
     responses = await alter_each(
         context.config_changes,

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError
 from spark_kafkalite.model import INTERNAL_TOPICS
 from spark_kafkalite.registry.controller import Extension
@@ -30,14 +31,14 @@ from spark_kafkalite.wire.messages.create_partitions import (
 
 @handles(37, 0, 3)
 async def handle(
-    context: BrokerContext, request: Request, message: CreatePartitionsRequest
+    context: BrokerContext, exchange: Exchange, message: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Extend topics; each has its own outcome."""
-    names, wanted, outcomes = await context.slices.run(_checked(context, message))
+    names, wanted, outcomes = await context.work(exchange, _checked(context, message))
     outcomes |= await context.topics.extend(
         wanted, timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
     )
-    return await context.slices.run(_answer(names, outcomes))
+    return await context.work(exchange, _answer(names, outcomes))
 
 
 def _checked(

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -45,13 +46,13 @@ _DEFAULT = -1
 
 
 @handles(19, 2, 7)
-async def handle(context: BrokerContext, request: Request, message: CreateTopicsRequest) -> CreateTopicsResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
-    names, wanted, outcomes = await context.slices.run(_checked(context, message))
+    names, wanted, outcomes = await context.work(exchange, _checked(context, message))
     outcomes |= await context.topics.create(
         list(wanted.values()), timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
     )
-    return await context.slices.run(_answer(context, names, wanted, outcomes))
+    return await context.work(exchange, _answer(context, names, wanted, outcomes))
 
 
 def _checked(

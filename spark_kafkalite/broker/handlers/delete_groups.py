@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -20,7 +21,7 @@ _AT_ONCE = 100
 
 
 @handles(42, 0, 2)
-async def handle(context: BrokerContext, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Groups without members go, and their committed offsets with them."""
 
     async def outcome(group_id: str) -> int:

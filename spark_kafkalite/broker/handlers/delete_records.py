@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, OffsetOutOfRange, PolicyViolation
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
@@ -34,11 +35,11 @@ _NO_LOW_WATERMARK = -1
 
 
 @handles(21, 0, 2)
-async def handle(context: BrokerContext, request: Request, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Move log starts; each partition has its own outcome."""
-    moves, outcomes = await context.slices.run(_checked(context, message))
+    moves, outcomes = await context.work(exchange, _checked(context, message))
     failed = await context.retention.advance_log_starts(moves)
-    return await context.slices.run(_answer(outcomes, failed))
+    return await context.work(exchange, _answer(outcomes, failed))
 
 
 def _checked(

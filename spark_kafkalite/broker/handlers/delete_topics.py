@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import (
     InvalidRequest,
     KafkaError,
@@ -39,19 +40,19 @@ _FIRST_VERSION_WITH_DISABLED = 3
 
 
 @handles(20, 1, 6)
-async def handle(context: BrokerContext, request: Request, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics; each has its own outcome."""
-    resolved, counts = await context.slices.run(_resolve_all(context, request, message))
+    resolved, counts = await context.work(exchange, _resolve_all(context, exchange, message))
     once = [name for name, count in counts.items() if count == 1]
     outcomes = await context.topics.delete(once, timeout_s=max(message.timeout_ms, 0) / 1000)
-    return await context.slices.run(_answer(resolved, counts, outcomes))
+    return await context.work(exchange, _answer(resolved, counts, outcomes))
 
 
 def _resolve_all(
-    context: BrokerContext, request: Request, message: DeleteTopicsRequest
+    context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest
 ) -> Work[tuple[_Resolved, dict[str, int]]]:
     """Return what was asked for with the topics that it means, and how often each of these is named."""
-    if request.api_version >= _FIRST_VERSION_BY_ID:
+    if exchange.api_version >= _FIRST_VERSION_BY_ID:
         asked = [(topic.name, topic.topic_id) for topic in message.topics]
     else:
         asked = [(name, ZERO_UUID) for name in message.topic_names]
@@ -63,7 +64,7 @@ def _resolve_all(
     # A topic may be named both by name and by id.
     counts: dict[str, int] = {}
     for (name, topic_id), count in times.items():
-        found, problem = resolved[name, topic_id] = _resolve(context, request, name, topic_id, count=count)
+        found, problem = resolved[name, topic_id] = _resolve(context, exchange, name, topic_id, count=count)
         if found is not None and problem is None:
             counts[found] = counts.get(found, 0) + 1
         yield None
@@ -91,12 +92,12 @@ def _answer(
 
 
 def _resolve(
-    context: BrokerContext, request: Request, name: str | None, topic_id: bytes, *, count: int
+    context: BrokerContext, exchange: Exchange, name: str | None, topic_id: bytes, *, count: int
 ) -> tuple[str | None, KafkaError | None]:
     """Return the name of the topic to delete, or what is wrong with asking for it ``count`` times."""
     if not context.config["delete.topic.enable"]:
         text = "Topic deletion is disabled. delete.topic.enable is false on this broker."
-        if request.api_version < _FIRST_VERSION_WITH_DISABLED:
+        if exchange.api_version < _FIRST_VERSION_WITH_DISABLED:
             return None, InvalidRequest(text)
         return None, TopicDeletionDisabled(text)
     try:

@@ -7,7 +7,8 @@ v1  the client says whether it means brokers (1) or KRaft controllers (2); there
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -21,10 +22,10 @@ _UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 @handles(60, 0, 1)
-def handle(context: BrokerContext, request: Request, message: DescribeClusterRequest) -> DescribeClusterResponse:
+def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterRequest) -> DescribeClusterResponse:
     """Describe the cluster as the registry has it."""
     cluster = context.cluster
-    if request.api_version >= 1 and message.endpoint_type != _BROKERS:
+    if exchange.api_version >= 1 and message.endpoint_type != _BROKERS:
         code = _UNSUPPORTED_ENDPOINT_TYPE
         text = f"Unsupported endpoint type {message.endpoint_type}"
         if message.endpoint_type == _CONTROLLERS:
@@ -38,7 +39,7 @@ def handle(context: BrokerContext, request: Request, message: DescribeClusterReq
         )
     brokers = []
     for broker in cluster.brokers.values():
-        host, port = context.address_of(broker, request.connection)
+        host, port = context.address_of(broker, exchange.session)
         brokers.append(DescribeClusterBroker(broker_id=broker.broker_id, host=host, port=port, rack=broker.rack))
     return DescribeClusterResponse(
         endpoint_type=_BROKERS, cluster_id=cluster.cluster_id, controller_id=cluster.controller_id, brokers=brokers

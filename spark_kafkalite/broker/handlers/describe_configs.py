@@ -19,7 +19,8 @@ from collections.abc import Iterable
 from spark_kafkalite.broker import logger_levels
 from spark_kafkalite.broker.config import BROKER_SETTINGS
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, UnknownTopicOrPartition
 from spark_kafkalite.log.config_sources import (
     SOURCE_BROKER_LOGGER,
@@ -49,7 +50,9 @@ _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7
 
 
 @handles(32, 1, 4)
-def handle(context: BrokerContext, request: Request, message: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
+def handle(
+    context: BrokerContext, exchange: Exchange, message: DescribeConfigsRequest
+) -> Work[DescribeConfigsResponse]:
     """Describe the settings of each resource."""
     results = []
     # One that is named twice is described once: a short request must not make a long answer.

@@ -13,10 +13,11 @@ v5  flexible
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.groups.rebalance import GroupState
-from spark_kafkalite.groups.state import Group
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.describe_groups import (
     DescribedGroup,
@@ -31,7 +32,7 @@ _GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 
 
 @handles(15, 0, 5)
-def handle(context: BrokerContext, request: Request, message: DescribeGroupsRequest) -> Work[DescribeGroupsResponse]:
+def handle(context: BrokerContext, exchange: Exchange, message: DescribeGroupsRequest) -> Work[DescribeGroupsResponse]:
     """A group's state, its members, and who reads what."""
     operations = _GROUP_OPERATIONS if message.include_authorized_operations else _NOT_ASKED
     answer = DescribeGroupsResponse()

@@ -18,7 +18,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.fs import Space
@@ -34,10 +35,12 @@ from spark_kafkalite.wire.messages.describe_log_dirs import (
 
 
 @handles(35, 1, 4)
-async def handle(context: BrokerContext, request: Request, message: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+async def handle(
+    context: BrokerContext, exchange: Exchange, message: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
     """Describe every directory, with all partitions or those asked for."""
     room = await _room(context)
-    return DescribeLogDirsResponse(results=await context.slices.run(_described(context, message, room)))
+    return DescribeLogDirsResponse(results=await context.work(exchange, _described(context, message, room)))
 
 
 def _described(

@@ -17,7 +17,8 @@ from __future__ import annotations
 from itertools import islice
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, LeaderNotAvailable, UnknownTopicOrPartition
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
 from spark_kafkalite.registry.cluster_state import ClusterState, PartitionState
@@ -40,7 +41,7 @@ _PARTITIONS_AT_ONCE = 100
 
 @handles(75, 0, 0)
 def handle(
-    context: BrokerContext, request: Request, message: DescribeTopicPartitionsRequest
+    context: BrokerContext, exchange: Exchange, message: DescribeTopicPartitionsRequest
 ) -> Work[DescribeTopicPartitionsResponse]:
     """Describe a page of topics."""
     # One snapshot for the whole page, which is immutable.

@@ -22,10 +22,10 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from spark_kafkalite.broker.connection import ResponseSlot
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
+from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.outbox import FileRange, Response
 from spark_kafkalite.broker.page_cache import MOST_LOOK_UPS, read_into_cache, uncached
@@ -60,25 +60,25 @@ _FULL_FETCH_EPOCHS = (0, -1)
 
 @handles(1, 4, 12, raw=True)
 def handle(
-    context: BrokerContext, request: Request, frame: memoryview, position: int
+    context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> Response | Work[Response | None] | None:
     """Read; return the answer, or None when it comes later, or what takes several slices."""
     if len(frame) > SMALL_REQUEST_BYTES:
-        return _in_slices(context, request, request.keep(frame), position)
-    fetch = _each_once(parse_fetch(frame, position, request.api_version))
+        return _in_slices(context, exchange, exchange.keep(frame), position)
+    fetch = _each_once(parse_fetch(frame, position, exchange.api_version))
     result = _Reading(context, fetch)
     if _is_full(fetch):
         result.read()
-    return _answer(context, request, fetch, result)
+    return _answer(context, exchange, fetch, result)
 
 
-def _in_slices(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
-    fetch = yield from parse_fetch_in_slices(frame, position, request.api_version)
+def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
+    fetch = yield from parse_fetch_in_slices(frame, position, exchange.api_version)
     fetch = _each_once(fetch)
     result = _Reading(context, fetch)
     if _is_full(fetch):
         yield from result.read_in_slices()
-    return _answer(context, request, fetch, result)
+    return _answer(context, exchange, fetch, result)
 
 
 def _is_full(fetch: FetchRequest) -> bool:
@@ -90,17 +90,18 @@ def _is_full(fetch: FetchRequest) -> bool:
     return fetch.session_epoch in _FULL_FETCH_EPOCHS
 
 
-def _answer(context: BrokerContext, request: Request, fetch: FetchRequest, result: _Reading) -> Response | None:
+def _answer(context: BrokerContext, exchange: Exchange, fetch: FetchRequest, result: _Reading) -> Response | None:
     """Return the answer, or None when it comes later."""
     if not _is_full(fetch):
-        code = FetchSessionIdNotFound.code
-        return pack_fetch_response(request.correlation_id, request.api_version, [], error_code=code)  # type: ignore[return-value]
+        code, throttle_ms = FetchSessionIdNotFound.code, exchange.throttle_time_ms()
+        return pack_fetch_response(exchange.correlation_id, exchange.api_version, [], throttle_ms, code)  # type: ignore[return-value]
     if result.not_in_memory:
-        _read_again(context, request, fetch, result, request.defer())
+        exchange.defer()
+        _read_again(context, exchange, fetch, result)
         return None
     if result.is_enough or fetch.max_wait_ms <= 0 or not fetch.topics:
-        return _response(context, request, result, None)
-    DelayedFetch(context, request, fetch).start(result)
+        return _response(context, exchange, result)
+    DelayedFetch(context, exchange, fetch).start(result)
     return None
 
 
@@ -242,25 +243,24 @@ class _Reading:
 
 def _read_again(
     context: BrokerContext,
-    request: Request,
+    exchange: Exchange,
     fetch: FetchRequest,
     result: _Reading,
-    slot: ResponseSlot,
     look_ups: int = 1,
 ) -> None:
     """Have a thread read what was not in memory, read anew, and answer with whatever that gives."""
 
     def loaded(_: None) -> None:
-        if not slot.abandoned:
-            context.slices.start(read_anew(), partial(_report, slot))
+        if not exchange.abandoned:
+            context.slices.start(read_anew(), partial(_report, exchange))
 
     def read_anew() -> Work[None]:
         again = _Reading(context, fetch, may_wait=look_ups >= MOST_LOOK_UPS)
         yield from again.read_in_slices()
         if again.not_in_memory:
-            _read_again(context, request, fetch, again, slot, look_ups + 1)
+            _read_again(context, exchange, fetch, again, look_ups + 1)
         else:
-            _response(context, request, again, slot)
+            _answer_later(context, exchange, again)
 
     missing = result.not_in_memory
 
@@ -268,48 +268,55 @@ def _read_again(
         for one in missing:
             one.load()
 
-    context.io.submit(load, loaded, lambda error: slot.fail(f"reading a log failed: {error}"), Lane.READ)
+    context.io.submit(load, loaded, lambda error: exchange.close(f"reading a log failed: {error}"), Lane.READ)
 
 
-def _report(slot: ResponseSlot, _: None, error: BaseException | None) -> None:
+def _report(exchange: Exchange, _: None, error: BaseException | None) -> None:
     """Close the connection of work that failed."""
     if error is not None:
         _quiet.log(logging.ERROR, "bug", "answering a fetch failed", exc_info=error)
-        slot.fail("a handler failed")
+        exchange.close("a handler failed")
 
 
-def _response(context: BrokerContext, request: Request, result: _Reading, slot: ResponseSlot | None) -> Response | None:
-    """Give the answer: returned when there is no slot, else into the slot; after a read where one is needed."""
+def _answer_later(context: BrokerContext, exchange: Exchange, result: _Reading) -> None:
+    """Answer an exchange that was deferred."""
+    response = _response(context, exchange, result)
+    if response is not None:
+        exchange.answer(response)
+
+
+def _response(context: BrokerContext, exchange: Exchange, result: _Reading) -> Response | None:
+    """Return the answer, or None when it comes later, because a thread reads first or packing it takes long."""
     cold = uncached(result.old_slices) if result.old_slices else None
     is_long = result.is_long
     if cold or is_long:
-        waiting = request.defer() if slot is None else slot
+        exchange.defer()
 
         def pack(_: None = None) -> None:
-            context.slices.start(_pack_into(request, result, waiting), partial(_report, waiting))
+            context.slices.start(_pack(exchange, result), partial(_report, exchange))
 
         if cold:
             context.io.submit(
                 lambda: read_into_cache(cold),
                 pack,
-                lambda error: waiting.fail(f"reading a log failed: {error}"),
+                lambda error: exchange.close(f"reading a log failed: {error}"),
                 Lane.READ,
             )
         else:
             pack()
         return None
     _copy_small_slices(result)
-    response = pack_fetch_response(request.correlation_id, request.api_version, result.topics)
-    if slot is None:
-        return response  # type: ignore[return-value]
-    slot.complete(response)  # type: ignore[arg-type]
-    return None
+    return pack_fetch_response(  # type: ignore[return-value]
+        exchange.correlation_id, exchange.api_version, result.topics, exchange.throttle_time_ms(result.size_bytes)
+    )
 
 
-def _pack_into(request: Request, result: _Reading, slot: ResponseSlot) -> Work[None]:
+def _pack(exchange: Exchange, result: _Reading) -> Work[None]:
     _copy_small_slices(result)
-    response = yield from pack_fetch_response_in_slices(request.correlation_id, request.api_version, result.topics)
-    slot.complete(response)  # type: ignore[arg-type]
+    response = yield from pack_fetch_response_in_slices(
+        exchange.correlation_id, exchange.api_version, result.topics, exchange.throttle_time_ms(result.size_bytes)
+    )
+    exchange.answer(response)  # type: ignore[arg-type]
 
 
 def _copy_small_slices(result: _Reading) -> None:
@@ -332,19 +339,19 @@ class DelayedFetch(DelayedOperation):
     end.
     """
 
-    __slots__ = ("_context", "_fetch", "_is_long", "_is_looking", "_look_again", "_partitions", "_request", "_slot")
+    __slots__ = ("_context", "_fetch", "_is_long", "_is_looking", "_look_again", "_partitions", "_exchange")
 
-    def __init__(self, context: BrokerContext, request: Request, fetch: FetchRequest) -> None:
+    def __init__(self, context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> None:
         super().__init__()
         self._context = context
-        self._request = request
+        self._exchange = exchange
         self._fetch = fetch
         self._partitions: list[Partition] = []
         self._is_long = False
         self._is_looking = False
         self._look_again = False
-        self._slot = request.defer()
-        self._slot.on_abandon = self.abandon
+        exchange.defer()
+        exchange.call_if_abandoned(self.abandon)
 
     def start(self, first: _Reading) -> None:
         """Begin to wait on the partitions of the first reading."""
@@ -395,12 +402,12 @@ class DelayedFetch(DelayedOperation):
 
     def _answer(self, result: _Reading) -> None:
         if result.not_in_memory:
-            _read_again(self._context, self._request, self._fetch, result, self._slot)
+            _read_again(self._context, self._exchange, self._fetch, result)
         else:
-            _response(self._context, self._request, result, self._slot)
+            _answer_later(self._context, self._exchange, result)
 
     def fail(self) -> None:
-        self._slot.fail("a handler failed")
+        self._exchange.close("a handler failed")
 
     def release(self) -> None:
         for partition in self._partitions:

@@ -15,16 +15,17 @@ There are no transactions and no share groups; their coordinators are refused wi
 
 from __future__ import annotations
 
-from spark_kafkalite.broker.connection import Connection
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.broker.session import Session
+from spark_kafkalite.coordinator.internal_topic import partition_for
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     KafkaError,
     TransactionalIdAuthorizationFailed,
 )
-from spark_kafkalite.groups.shard import partition_for
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from spark_kafkalite.registry.cluster_state import BrokerInfo
 from spark_kafkalite.slices import Work
@@ -41,17 +42,19 @@ _NO_BROKER = -1
 
 
 @handles(10, 0, 6)
-async def handle(context: BrokerContext, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def handle(
+    context: BrokerContext, exchange: Exchange, message: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
     """Name the coordinators."""
     problem: KafkaError | None = None
     try:
         _check_type(message.key_type)
-        await context.group_log.ensure_topic()
+        await context.offsets_host.ensure()
     except KafkaError as error:
         problem = error
-    many = request.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
+    many = exchange.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
     keys = message.coordinator_keys if many else [message.key]
-    found = await context.slices.run(_all_answered(context, request.connection, keys, problem))
+    found = await context.work(exchange, _all_answered(context, exchange.session, keys, problem))
     if many:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found
@@ -65,14 +68,14 @@ async def handle(context: BrokerContext, request: Request, message: FindCoordina
 
 
 def _all_answered(
-    context: BrokerContext, connection: Connection, keys: list[str], problem: KafkaError | None
+    context: BrokerContext, session: Session, keys: list[str], problem: KafkaError | None
 ) -> Work[list[Coordinator]]:
     # Keys may be many and long, and each is hashed; one that is named again is not answered again.
     found = {}
     for key in keys:
         yield None
         if key not in found:
-            found[key] = _answered(context, connection, key, problem)
+            found[key] = _answered(context, session, key, problem)
     return list(found.values())
 
 
@@ -84,7 +87,7 @@ def _check_type(key_type: int) -> None:
         raise InvalidRequest(f"there are no coordinators of key type {key_type}; 0 is that of groups")
 
 
-def _answered(context: BrokerContext, connection: Connection, key: str, problem: KafkaError | None) -> Coordinator:
+def _answered(context: BrokerContext, session: Session, key: str, problem: KafkaError | None) -> Coordinator:
     try:
         if problem is not None:
             raise problem
@@ -93,7 +96,7 @@ def _answered(context: BrokerContext, connection: Connection, key: str, problem:
         return Coordinator(
             key=key, node_id=_NO_BROKER, port=_NO_BROKER, error_code=error.code, error_message=str(error)
         )
-    host, port = context.address_of(broker, connection)
+    host, port = context.address_of(broker, session)
     return Coordinator(key=key, node_id=broker.broker_id, host=host, port=port)
 
 

@@ -9,13 +9,14 @@ v4  flexible
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 @handles(12, 0, 4)
-def handle(context: BrokerContext, request: Request, message: HeartbeatRequest) -> HeartbeatResponse:
+def handle(context: BrokerContext, exchange: Exchange, message: HeartbeatRequest) -> HeartbeatResponse:
     """A member lives, and hears whether it has to join again."""
     try:
         context.groups.heartbeat(message.group_id, message.member_id, message.group_instance_id, message.generation_id)

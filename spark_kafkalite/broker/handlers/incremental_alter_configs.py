@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from spark_kafkalite.broker.config_changes import ConfigOperation, alter_each
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.wire.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -21,7 +22,7 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import (
 
 @handles(44, 0, 1)
 async def handle(
-    context: BrokerContext, request: Request, message: IncrementalAlterConfigsRequest
+    context: BrokerContext, exchange: Exchange, message: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Alter the resources one after the other."""
     responses = await alter_each(

@@ -16,8 +16,9 @@ from __future__ import annotations
 import logging
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -32,7 +33,7 @@ _quiet = QuietLog(logging.getLogger(__name__))
 
 
 @handles(22, 0, 4)
-async def handle(context: BrokerContext, request: Request, message: InitProducerIdRequest) -> InitProducerIdResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give a new producer id."""
     if message.transactional_id is not None:
         # The API has no field for a text. An empty id is malformed; any other is not allowed here, and of the errors

@@ -18,9 +18,9 @@ v9  a leader that need not assign is told so
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
-from spark_kafkalite.groups.members import JoinRequest
-from spark_kafkalite.groups.state import MOST_PROTOCOLS
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.coordinator.groups.members import MOST_PROTOCOLS, JoinRequest
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
@@ -29,10 +29,10 @@ _FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
 
 
-@handles(11, 0, 9)
-async def handle(context: BrokerContext, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
+@handles(11, 0, 9, waits_for_clients=True)
+async def handle(context: BrokerContext, exchange: Exchange, message: JoinGroupRequest) -> JoinGroupResponse:
     """Become a member of a group, or stay one in its next generation."""
-    version = request.api_version
+    version = exchange.api_version
     rebalance_timeout_ms = message.rebalance_timeout_ms
     if version < _FIRST_VERSION_WITH_REBALANCE_TIMEOUT or rebalance_timeout_ms < 0:
         rebalance_timeout_ms = message.session_timeout_ms
@@ -41,8 +41,8 @@ async def handle(context: BrokerContext, request: Request, message: JoinGroupReq
         JoinRequest(
             message.member_id,
             message.group_instance_id,
-            request.client_id or "",
-            request.client_host,
+            exchange.client_id or "",
+            exchange.session.client_host,
             message.session_timeout_ms,
             rebalance_timeout_ms,
             message.protocol_type,
@@ -52,7 +52,7 @@ async def handle(context: BrokerContext, request: Request, message: JoinGroupReq
         ),
     )
     if not waiting.done():
-        request.on_abandon(lambda: context.groups.abandon(message.group_id, waiting))
+        exchange.call_if_abandoned(lambda: context.groups.abandon(message.group_id, waiting))
     answer = await waiting
     protocol = answer.protocol
     if protocol is None and version < _FIRST_VERSION_WITH_NULL_PROTOCOL:

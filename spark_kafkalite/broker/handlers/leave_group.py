@@ -11,7 +11,8 @@ v5  a reason, for the log
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
@@ -22,9 +23,9 @@ _AT_ONCE = 20
 
 
 @handles(13, 0, 5)
-def handle(context: BrokerContext, request: Request, message: LeaveGroupRequest) -> Work[LeaveGroupResponse]:
+def handle(context: BrokerContext, exchange: Exchange, message: LeaveGroupRequest) -> Work[LeaveGroupResponse]:
     """Members go at once, and the others share what they read."""
-    one_only = request.api_version < _FIRST_VERSION_WITH_MEMBERS
+    one_only = exchange.api_version < _FIRST_VERSION_WITH_MEMBERS
     leaving: list[tuple[str, str | None]] = [(message.member_id, None)]
     if not one_only:
         leaving = []

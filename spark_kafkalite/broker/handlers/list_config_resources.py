@@ -12,7 +12,8 @@ Source: KIP-1142, kafka.server.KafkaApis.handleListConfigResources of Apache Kaf
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import UnsupportedVersion
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.list_config_resources import (
@@ -29,11 +30,11 @@ _LISTED_AT_ONCE = 500
 
 @handles(74, 0, 1)
 def handle(
-    context: BrokerContext, request: Request, message: ListConfigResourcesRequest
+    context: BrokerContext, exchange: Exchange, message: ListConfigResourcesRequest
 ) -> Work[ListConfigResourcesResponse]:
     """List resources."""
     types = frozenset({_CLIENT_METRICS})
-    if request.api_version >= _FIRST_VERSION_WITH_TYPES:
+    if exchange.api_version >= _FIRST_VERSION_WITH_TYPES:
         types = frozenset(message.resource_types) or _TYPES
     if not types <= _TYPES:
         return ListConfigResourcesResponse(error_code=UnsupportedVersion.code)

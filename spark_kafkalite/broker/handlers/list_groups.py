@@ -12,7 +12,8 @@ v5  types likewise; every group here is of the type classic
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import CoordinatorLoadInProgress
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -23,7 +24,7 @@ _AT_ONCE = 100
 
 
 @handles(16, 0, 5)
-def handle(context: BrokerContext, request: Request, message: ListGroupsRequest) -> Work[ListGroupsResponse]:
+def handle(context: BrokerContext, exchange: Exchange, message: ListGroupsRequest) -> Work[ListGroupsResponse]:
     """The groups that this broker coordinates."""
     # Spelled in any case, as Apache Kafka takes them.
     states = {state.lower() for state in message.states_filter}

@@ -20,7 +20,8 @@ from __future__ import annotations
 from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.page_cache import look_up
 from spark_kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from spark_kafkalite.model import TopicPartition
@@ -42,7 +43,7 @@ _FIRST_VERSIONS = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, 
 
 
 @handles(2, 1, 9)
-def handle(context: BrokerContext, request: Request, message: ListOffsetsRequest) -> Work[ListOffsetsResponse]:
+def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsRequest) -> Work[ListOffsetsResponse]:
     """Look up one offset for each partition; a partition asked for twice is an error for that partition."""
     topics = []
     seen: set[TopicPartition] = set()
@@ -55,7 +56,7 @@ def handle(context: BrokerContext, request: Request, message: ListOffsetsRequest
                 if topic_partition in seen:
                     raise InvalidRequest(f"{topic_partition} is asked for twice")
                 seen.add(topic_partition)
-                find = partial(_look_up, context, request, topic_partition, asked, message.isolation_level)
+                find = partial(_look_up, context, exchange, topic_partition, asked, message.isolation_level)
                 partitions.append((yield from look_up(context.io, context.loop, find)))
             except KafkaError as error:
                 partitions.append(
@@ -67,13 +68,13 @@ def handle(context: BrokerContext, request: Request, message: ListOffsetsRequest
 
 def _look_up(
     context: BrokerContext,
-    request: Request,
+    exchange: Exchange,
     topic_partition: TopicPartition,
     asked: ListOffsetsPartition,
     isolation_level: int,
 ) -> ListOffsetsPartitionResponse:
-    if asked.timestamp < 0 and request.api_version < _FIRST_VERSIONS.get(asked.timestamp, request.api_version + 1):
-        raise UnsupportedVersion(f"timestamp {asked.timestamp} is not known in version {request.api_version}")
+    if asked.timestamp < 0 and exchange.api_version < _FIRST_VERSIONS.get(asked.timestamp, exchange.api_version + 1):
+        raise UnsupportedVersion(f"timestamp {asked.timestamp} is not known in version {exchange.api_version}")
     partition = context.replicas.get(topic_partition)
     partition.check_leader(asked.current_leader_epoch)
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import (
     InvalidRequest,
     InvalidTopic,
@@ -50,20 +51,20 @@ _CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 1
 
 
 @handles(3, 0, 12)
-async def handle(context: BrokerContext, request: Request, message: MetadataRequest) -> MetadataResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> MetadataResponse:
     """Describe brokers and topics."""
-    await _create_missing(context, request, message)
+    await _create_missing(context, exchange, message)
     cluster = context.cluster
     answer = MetadataResponse(cluster_id=cluster.cluster_id or None, controller_id=cluster.controller_id)
     for broker in cluster.brokers.values():
-        host, port = context.address_of(broker, request.connection)
+        host, port = context.address_of(broker, exchange.session)
         answer.brokers.append(MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack))
     operations = _TOPIC_OPERATIONS if message.include_topic_authorized_operations else _NOT_ASKED
-    if message.topics is None or (request.api_version == 0 and not message.topics):
+    if message.topics is None or (exchange.api_version == 0 and not message.topics):
         described = _all_described(context, cluster)
     else:
-        described = _each_answered(context, request, cluster, message.topics)
-    answer.topics = await context.slices.run(described)
+        described = _each_answered(context, exchange, cluster, message.topics)
+    answer.topics = await context.work(exchange, described)
     for topic in answer.topics:
         topic.topic_authorized_operations = operations
     answer.cluster_authorized_operations = (
@@ -72,8 +73,8 @@ async def handle(context: BrokerContext, request: Request, message: MetadataRequ
     return answer
 
 
-async def _create_missing(context: BrokerContext, request: Request, message: MetadataRequest) -> None:
-    if request.api_version >= _FIRST_VERSION_WITH_CHOICE and not message.allow_auto_topic_creation:
+async def _create_missing(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> None:
+    if exchange.api_version >= _FIRST_VERSION_WITH_CHOICE and not message.allow_auto_topic_creation:
         return
     await context.topics.create_automatically(topic.name for topic in message.topics or () if topic.name is not None)
 
@@ -86,7 +87,7 @@ def _all_described(context: BrokerContext, cluster: ClusterState) -> Work[list[M
 
 
 def _each_answered(
-    context: BrokerContext, request: Request, cluster: ClusterState, asked: Sequence[MetadataRequestTopic]
+    context: BrokerContext, exchange: Exchange, cluster: ClusterState, asked: Sequence[MetadataRequestTopic]
 ) -> Work[list[MetadataResponseTopic]]:
     """Answer what is asked for, each name and id once: a short request must not make a long answer."""
     mixed = any(topic.name is None for topic in asked) and any(topic.name is not None for topic in asked)
@@ -95,17 +96,17 @@ def _each_answered(
         yield None
         key = topic.topic_id if topic.name is None else topic.name
         if key not in answers:
-            answers[key] = yield from _answered(context, request, cluster, topic, mixed)
+            answers[key] = yield from _answered(context, exchange, cluster, topic, mixed)
     return list(answers.values())
 
 
 def _answered(
-    context: BrokerContext, request: Request, cluster: ClusterState, asked: MetadataRequestTopic, mixed: bool
+    context: BrokerContext, exchange: Exchange, cluster: ClusterState, asked: MetadataRequestTopic, mixed: bool
 ) -> Work[MetadataResponseTopic]:
     """Describe one topic that was asked for by name or id."""
     # A null name can only be written from the version on that may ask by id.
-    shown = asked.name if request.api_version >= _FIRST_VERSION_BY_ID else asked.name or ""
-    if mixed or (asked.name is None and request.api_version < _FIRST_VERSION_BY_ID):
+    shown = asked.name if exchange.api_version >= _FIRST_VERSION_BY_ID else asked.name or ""
+    if mixed or (asked.name is None and exchange.api_version < _FIRST_VERSION_BY_ID):
         return MetadataResponseTopic(error_code=InvalidRequest.code, name=shown, topic_id=asked.topic_id)
     if asked.name is None:
         name = cluster.topic_name(asked.topic_id) if asked.topic_id != ZERO_UUID else None

@@ -20,8 +20,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
+from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.outbox import Response, as_response
+from spark_kafkalite.coordinator.groups.groups_state import GroupShard
+from spark_kafkalite.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
 from spark_kafkalite.errors import (
     IllegalGeneration,
     InvalidCommitOffsetSize,
@@ -29,8 +32,6 @@ from spark_kafkalite.errors import (
     OffsetMetadataTooLarge,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.groups.records import NO_TIME, OffsetKey, StoredOffset
-from spark_kafkalite.groups.shard import GroupShard
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.slices import Work, run_whole
@@ -53,50 +54,57 @@ _Outcomes = list[tuple[str, list[tuple[int, int]]]]
 
 @handles(8, 2, 9, raw=True)
 def handle(
-    context: BrokerContext, request: Request, frame: memoryview, position: int
+    context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> bytes | Work[Response | None] | None:
     """Commit offsets; the answer comes when they are committed, or at once when there is nothing to wait for."""
     if len(frame) > SMALL_REQUEST_BYTES:
-        return _in_slices(context, request, request.keep(frame), position)
-    commit = parse_offset_commit(frame, position, request.api_version)
-    outcomes = run_whole(_commit(context, request, commit))
+        return _in_slices(context, exchange, exchange.keep(frame), position)
+    commit = parse_offset_commit(frame, position, exchange.api_version)
+    outcomes = run_whole(_commit(context, exchange, commit))
     if outcomes is None:
         return None
-    return pack_offset_commit_response(request.correlation_id, request.api_version, outcomes)
-
-
-def _in_slices(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
-    commit = yield from parse_offset_commit_in_slices(frame, position, request.api_version)
-    outcomes = yield from _commit(context, request, commit)
-    if outcomes is None:
-        return None
-    return as_response(
-        (yield from pack_offset_commit_response_in_slices(request.correlation_id, request.api_version, outcomes))
+    return pack_offset_commit_response(
+        exchange.correlation_id, exchange.api_version, outcomes, exchange.throttle_time_ms()
     )
 
 
-def _commit(context: BrokerContext, request: Request, commit: OffsetCommit) -> Work[_Outcomes | None]:
+def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
+    commit = yield from parse_offset_commit_in_slices(frame, position, exchange.api_version)
+    outcomes = yield from _commit(context, exchange, commit)
+    if outcomes is None:
+        return None
+    body = yield from pack_offset_commit_response_in_slices(
+        exchange.correlation_id, exchange.api_version, outcomes, exchange.throttle_time_ms()
+    )
+    return as_response(body)
+
+
+def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) -> Work[_Outcomes | None]:
     """Have the offsets written, and return None; or return the outcomes when there is nothing to wait for."""
     outcomes, entries = yield from _checked(context, commit)
     if not entries:
         return outcomes
     try:
-        shard = context.shards.shard_of(commit.group_id)
+        shard = context.group_shards.shard_of(commit.group_id)
         _check_group(context, shard, commit)
         _check_size(context, entries)
     except KafkaError as error:
         return _failed(outcomes, error)
-    slot = request.defer()
+    exchange.defer()
 
     def committed(error: KafkaError | None) -> None:
         told = outcomes if error is None else _failed(outcomes, error)
-        slot.complete(pack_offset_commit_response(request.correlation_id, request.api_version, told))
+        exchange.answer(
+            pack_offset_commit_response(
+                exchange.correlation_id, exchange.api_version, told, exchange.throttle_time_ms()
+            )
+        )
 
     shard.write(list(entries.items()), committed)
     return None
 
 
-def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcomes, dict[OffsetKey, StoredOffset]]]:
+def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcomes, dict[OffsetKey, OffsetValue]]]:
     """Return each partition's outcome, 0 if nothing speaks against it, and the offsets of those.
 
     Of a partition that is named again the last offset counts.
@@ -108,7 +116,7 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
     metadata_limit = context.config["offset.metadata.max.bytes"]
     existing = context.cluster.topics
     group_id = commit.group_id
-    entries: dict[OffsetKey, StoredOffset] = {}
+    entries: dict[OffsetKey, OffsetValue] = {}
     outcomes: _Outcomes = []
     for topic, partitions in commit.topics:
         state = existing.get(topic)
@@ -125,7 +133,7 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
                 codes.append((number, OffsetMetadataTooLarge.code))
             else:
                 codes.append((number, 0))
-                stored = StoredOffset(offset, leader_epoch, metadata or "", now_ms, expire_ms)
+                stored = OffsetValue(offset, leader_epoch, metadata or "", now_ms, expire_ms)
                 entries[OffsetKey(group_id, topic, number)] = stored
     return outcomes, entries
 
@@ -149,8 +157,8 @@ def _failed(outcomes: _Outcomes, error: KafkaError) -> _Outcomes:
 def _check_group(context: BrokerContext, shard: GroupShard, commit: OffsetCommit) -> None:
     """Raise what forbids the commit; a member that may commit has been heard of."""
     if commit.generation_id < 0:
-        group = shard.group_or_new(commit.group_id)
-    elif (known := shard.groups.get(commit.group_id)) is not None:
+        group = shard.state.group_or_new(commit.group_id)
+    elif (known := shard.state.groups.get(commit.group_id)) is not None:
         group = known
     else:
         raise IllegalGeneration(

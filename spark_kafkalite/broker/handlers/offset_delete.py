@@ -8,7 +8,10 @@ deleted without an error. A group that does not exist is GROUP_ID_NOT_FOUND, an 
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.records import OffsetKey, RecordEntry
 from spark_kafkalite.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
@@ -17,9 +20,6 @@ from spark_kafkalite.errors import (
     NonEmptyGroup,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.groups.records import OffsetKey
-from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import Entry
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.offset_delete import (
@@ -31,20 +31,20 @@ from spark_kafkalite.wire.messages.offset_delete import (
 
 
 @handles(47, 0, 0)
-async def handle(context: BrokerContext, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
+async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete offsets."""
     try:
         if not message.group_id:
             raise InvalidGroupId("the empty group id has no offsets")
-        shard = context.shards.shard_of(message.group_id)
-        group = shard.groups.get(message.group_id)
+        shard = context.group_shards.shard_of(message.group_id)
+        group = shard.state.groups.get(message.group_id)
         if group is None or group.is_dead:
             raise GroupIdNotFound(f"there is no group {message.group_id!r}")
         in_use = _topics_in_use(group)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    known = set(shard.offsets.keys(message.group_id))
-    topics, entries, deleted = await context.slices.run(_checked(context, message, known, in_use))
+    known = set(shard.state.offsets.keys(message.group_id))
+    topics, entries, deleted = await context.work(exchange, _checked(context, message, known, in_use))
     if entries:
         try:
             await shard.append(entries)
@@ -56,9 +56,9 @@ async def handle(context: BrokerContext, request: Request, message: OffsetDelete
 
 def _checked(
     context: BrokerContext, message: OffsetDeleteRequest, known: set[OffsetKey], in_use: frozenset[str]
-) -> Work[tuple[list[OffsetDeleteResponseTopic], list[Entry], list[OffsetDeleteResponsePartition]]]:
+) -> Work[tuple[list[OffsetDeleteResponseTopic], list[RecordEntry], list[OffsetDeleteResponsePartition]]]:
     """Return each partition's outcome, the tombstones, and the outcomes of these."""
-    entries: list[Entry] = []
+    entries: list[RecordEntry] = []
     deleted: list[OffsetDeleteResponsePartition] = []
     topics = []
     for topic in message.topics:

@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.coordinator.groups.records import OffsetValue
 from spark_kafkalite.errors import InvalidRequest, KafkaError
-from spark_kafkalite.groups.records import StoredOffset
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.offset_fetch import (
@@ -39,24 +40,24 @@ from spark_kafkalite.wire.messages.offset_fetch import (
 
 _FIRST_VERSION_WITH_GROUP_ERROR = 2
 _FIRST_VERSION_WITH_MANY_GROUPS = 8
-_NOTHING = StoredOffset(-1)
+_NOTHING = OffsetValue(-1)
 # Partitions that are looked up in one slice for certain.
 _READ_AT_ONCE = 1000
 
 Topic = TypeVar("Topic")
 _Asked = list[OffsetFetchRequestTopic] | list[OffsetFetchRequestTopics] | None
 # Topics with their partitions' numbers and offsets.
-_Found = list[tuple[str, list[tuple[int, StoredOffset]]]]
+_Found = list[tuple[str, list[tuple[int, OffsetValue]]]]
 
 
 @handles(9, 1, 9)
-def handle(context: BrokerContext, request: Request, message: OffsetFetchRequest) -> Work[OffsetFetchResponse]:
+def handle(context: BrokerContext, exchange: Exchange, message: OffsetFetchRequest) -> Work[OffsetFetchResponse]:
     """Look offsets up."""
-    if request.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:
+    if exchange.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:
         return OffsetFetchResponse(groups=(yield from _groups(context, message.groups)))
     error_code, found = yield from _look_up(context, message.group_id, message.topics)
     # Version 1 has no place for it but the partitions'.
-    told = error_code if request.api_version < _FIRST_VERSION_WITH_GROUP_ERROR else 0
+    told = error_code if exchange.api_version < _FIRST_VERSION_WITH_GROUP_ERROR else 0
     topics = yield from _topics(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition, told)
     return OffsetFetchResponse(error_code=error_code, topics=topics)
 
@@ -105,15 +106,15 @@ def _topics(
 def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple[int, _Found]]:
     """Return the group's error and what it has committed; with an error every partition asked for has nothing."""
     error_code = 0
-    committed: Mapping[TopicPartition, StoredOffset] = {}
+    committed: Mapping[TopicPartition, OffsetValue] = {}
     try:
-        committed = context.shards.shard_of(group_id).offsets.of(group_id)
+        committed = context.group_shards.shard_of(group_id).state.offsets.of(group_id)
     except KafkaError as error:
         error_code = error.code
     if asked is None or sum(len(topic.partition_indexes) for topic in asked) > _READ_AT_ONCE:
         # As it is now: commits may come between slices.
         committed = dict(committed)
-    found: dict[str, dict[int, StoredOffset]] = {}
+    found: dict[str, dict[int, OffsetValue]] = {}
     if asked is None:
         for (name, number), stored in committed.items():
             yield None

@@ -14,7 +14,8 @@ v4  flexible
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
@@ -28,7 +29,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
 
 @handles(23, 2, 4)
 def handle(
-    context: BrokerContext, request: Request, message: OffsetForLeaderEpochRequest
+    context: BrokerContext, exchange: Exchange, message: OffsetForLeaderEpochRequest
 ) -> Work[OffsetForLeaderEpochResponse]:
     """Look up the end of one epoch for each partition."""
     topics = []

@@ -26,9 +26,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from spark_kafkalite.broker.append_queue import AppendOutcome
-from spark_kafkalite.broker.connection import Connection, ResponseSlot
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Request, handles
+from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, handles
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.outbox import Response, as_response
 from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
@@ -56,60 +56,70 @@ from spark_kafkalite.wire.hot import (
 Outcomes = list[tuple[str, list[ProducedPartition]]]
 
 _EMPTY = memoryview(b"")
+# What is sent after a request with acks=0.
+_NO_ANSWER = b""
 # Steps of the parser, of a hundred batches and more each: more batches than that are appended in slices.
 _PARSED_AT_ONCE = 5
 
 
 @handles(0, 3, 9, advertised_from=0, raw=True)
 def handle(
-    context: BrokerContext, request: Request, frame: memoryview, position: int
+    context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> bytes | Work[Response | None] | None:
-    """Append; return the answer, or None when it comes later or there is none, or what takes several slices."""
+    """Append; return the answer (empty for ``acks=0``), or None when it comes later, or what takes several slices."""
     if len(frame) <= SMALL_REQUEST_BYTES:
-        produce = parse_produce(frame, position, request.api_version)
+        produce = parse_produce(frame, position, exchange.api_version)
     else:
-        parsing = parse_produce_in_slices(frame, position, request.api_version)
+        parsing = parse_produce_in_slices(frame, position, exchange.api_version)
         try:
             for _ in range(_PARSED_AT_ONCE):
                 next(parsing)
         except StopIteration as parsed:
             produce = parsed.value
         else:
-            return _in_slices(context, request, request.keep(frame), position)
+            return _in_slices(context, exchange, exchange.keep(frame), position)
         if len(frame) > INLINE_BATCH_BYTES:
-            return _in_slices(context, request, request.keep(frame), position)
-    producing = _Producing(context, request, produce)
+            return _in_slices(context, exchange, exchange.keep(frame), position)
+    producing = _Producing(context, exchange, produce)
     for name, batches in produce.topics:
         if not producing.append(name, batches, producing.begin(name)):
-            return None
-    if not producing.is_answered_now():
+            return _NO_ANSWER
+    if producing.waits():
         return None
-    return pack_produce_response(request.correlation_id, request.api_version, producing.outcomes)
+    if produce.acks == 0:
+        return _NO_ANSWER
+    return pack_produce_response(
+        exchange.correlation_id, exchange.api_version, producing.outcomes, exchange.throttle_time_ms()
+    )
 
 
-def _in_slices(context: BrokerContext, request: Request, frame: memoryview, position: int) -> Work[Response | None]:
-    produce = yield from parse_produce_in_slices(frame, position, request.api_version)
-    producing = _Producing(context, request, produce)
+def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
+    produce = yield from parse_produce_in_slices(frame, position, exchange.api_version)
+    producing = _Producing(context, exchange, produce)
     for name, batches in produce.topics:
         produced = producing.begin(name)
         for batch in batches:
             yield None
             if not producing.append(name, (batch,), produced):
-                return None
-    if not producing.is_answered_now():
+                return _NO_ANSWER
+    if producing.waits():
         return None
-    body = yield from pack_produce_response_in_slices(request.correlation_id, request.api_version, producing.outcomes)
+    if produce.acks == 0:
+        return _NO_ANSWER
+    body = yield from pack_produce_response_in_slices(
+        exchange.correlation_id, exchange.api_version, producing.outcomes, exchange.throttle_time_ms()
+    )
     return as_response(body)
 
 
 class _Producing:
     """One request on its way through its batches."""
 
-    __slots__ = ("_acks", "_context", "_delayed", "_refusal", "_request", "_timeout_ms", "outcomes")
+    __slots__ = ("_acks", "_context", "_delayed", "_refusal", "_exchange", "_timeout_ms", "outcomes")
 
-    def __init__(self, context: BrokerContext, request: Request, produce: ProduceRequest) -> None:
+    def __init__(self, context: BrokerContext, exchange: Exchange, produce: ProduceRequest) -> None:
         self._context = context
-        self._request = request
+        self._exchange = exchange
         self._acks = produce.acks
         self._timeout_ms = produce.timeout_ms
         self._refusal = _refusal(produce)
@@ -126,7 +136,7 @@ class _Producing:
         self, name: str, batches: Sequence[tuple[int, memoryview | None]], produced: list[ProducedPartition]
     ) -> bool:
         """Append batches; False when the connection has been closed for one that was refused."""
-        context, request, acks = self._context, self._request, self._acks
+        context, exchange, acks = self._context, self._exchange, self._acks
         for number, records in batches:
             batch = _EMPTY if records is None else records
             try:
@@ -138,7 +148,7 @@ class _Producing:
                 partition.check_leader()
                 partition.check_acks(acks)
                 if not partition.must_queue:
-                    appended = partition.try_append(batch, request.api_version)
+                    appended = partition.try_append(batch, exchange.api_version)
                     if isinstance(appended, AppendResult):
                         if appended.last_offset < partition.acknowledged_end_offset(acks) or acks == 0:
                             produced.append(_success(number, appended, partition))
@@ -152,21 +162,21 @@ class _Producing:
             except KafkaError as error:
                 produced.append(_failure(number, error))
                 if acks == 0:
-                    request.connection.close(f"a produce with acks=0 to {name}-{number} failed: {error}")
+                    exchange.close(f"a produce with acks=0 to {name}-{number} failed: {error}")
                     return False
         return True
 
     def _delay(self) -> DelayedProduce:
         if self._delayed is None:
-            self._delayed = DelayedProduce(self._context, self._request, self._acks, self.outcomes)
+            self._delayed = DelayedProduce(self._context, self._exchange, self._acks, self.outcomes)
         return self._delayed
 
-    def is_answered_now(self) -> bool:
-        """Whether all outcomes are there and wanted; else the answer comes later, or not at all."""
-        if self._delayed is not None:
-            self._delayed.start(self._timeout_ms)
+    def waits(self) -> bool:
+        """Begin to wait for outcomes that are open, if there are any; the answer comes later then."""
+        if self._delayed is None:
             return False
-        return self._acks != 0
+        self._delayed.start(self._timeout_ms)
+        return True
 
 
 def _refusal(produce: ProduceRequest) -> KafkaError | None:
@@ -208,30 +218,25 @@ class DelayedProduce(DelayedOperation):
     __slots__ = (
         "_acks",
         "_awaiting",
-        "_connection",
         "_context",
         "_outcomes",
         "_queued",
-        "_request",
-        "_slot",
+        "_exchange",
         "_started",
     )
 
-    def __init__(self, context: BrokerContext, request: Request, acks: int, outcomes: Outcomes) -> None:
+    def __init__(self, context: BrokerContext, exchange: Exchange, acks: int, outcomes: Outcomes) -> None:
         super().__init__()
         self._context = context
-        self._request = request
-        self._connection: Connection = request.connection
+        self._exchange = exchange
         self._acks = acks
         self._outcomes = outcomes
         self._queued = 0
         # For each partition what was appended, in order, and where the outcome of it goes.
         self._awaiting: dict[Partition, deque[tuple[AppendResult, list[ProducedPartition], int]]] = {}
-        self._slot: ResponseSlot | None = None
         self._started = False
-        if acks != 0:
-            self._slot = request.defer()
-            self._slot.on_abandon = self.abandon
+        exchange.defer()
+        exchange.call_if_abandoned(self.abandon)
 
     def await_acknowledgement(
         self, partition: Partition, appended: AppendResult, produced: list[ProducedPartition]
@@ -247,10 +252,10 @@ class DelayedProduce(DelayedOperation):
         produced.append(_open_outcome(partition.topic_partition.partition))
         index = len(produced) - 1
         self._queued += 1
-        kept, release = self._request.keep_part(batch)
+        kept, release = self._exchange.keep_part(batch)
         partition.append_later(
             kept,
-            self._request.api_version,
+            self._exchange.api_version,
             header,
             lambda outcome: self._appended(partition, outcome, produced, index),
             release,
@@ -259,7 +264,7 @@ class DelayedProduce(DelayedOperation):
     def start(self, timeout_ms: int) -> None:
         """Begin to wait; the request has been read to its end."""
         self._started = True
-        if not self.try_complete() and self._slot is not None:
+        if not self.try_complete() and self._acks != 0:
             self.start_timer(self._context.loop, timeout_ms / 1000)
 
     def _appended(
@@ -269,7 +274,7 @@ class DelayedProduce(DelayedOperation):
         number = partition.topic_partition.partition
         if isinstance(outcome, KafkaError):
             if self._acks == 0:
-                self._connection.close(f"a produce with acks=0 to {partition.topic_partition} failed: {outcome}")
+                self._exchange.close(f"a produce with acks=0 to {partition.topic_partition} failed: {outcome}")
             produced[index] = _failure(number, outcome)
         elif self._acks == 0 or outcome.last_offset < partition.acknowledged_end_offset(self._acks):
             produced[index] = _success(number, outcome, partition)
@@ -313,16 +318,22 @@ class DelayedProduce(DelayedOperation):
         self._answer()
 
     def fail(self) -> None:
-        self._connection.close("a handler failed")
+        self._exchange.close("a handler failed")
 
     def release(self) -> None:
         for partition in self._awaiting:
             partition.remove_ack_waiter(self)
 
     def _answer(self) -> None:
-        if self.finish() and self._slot is not None:
-            self._slot.complete(
-                pack_produce_response(self._request.correlation_id, self._request.api_version, self._outcomes)
+        if not self.finish():
+            return
+        exchange = self._exchange
+        if self._acks == 0:
+            exchange.answer(_NO_ANSWER)
+        else:
+            throttle_ms = exchange.throttle_time_ms()
+            exchange.answer(
+                pack_produce_response(exchange.correlation_id, exchange.api_version, self._outcomes, throttle_ms)
             )
 
 

@@ -12,20 +12,21 @@ v5  protocol type and protocol, mandatory and checked against the group's
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.dispatch import Request, handles
+from spark_kafkalite.broker.dispatch import handles
+from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.coordinator.groups.members import SyncRequest
 from spark_kafkalite.errors import InconsistentGroupProtocol
-from spark_kafkalite.groups.members import SyncRequest
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _FIRST_VERSION_WITH_PROTOCOL = 5
 
 
-@handles(14, 0, 5)
-async def handle(context: BrokerContext, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
+@handles(14, 0, 5, waits_for_clients=True)
+async def handle(context: BrokerContext, exchange: Exchange, message: SyncGroupRequest) -> SyncGroupResponse:
     """The leader hands in who reads what, and every member gets its share."""
     named = message.protocol_type is not None and message.protocol_name is not None
-    if request.api_version >= _FIRST_VERSION_WITH_PROTOCOL and not named:
+    if exchange.api_version >= _FIRST_VERSION_WITH_PROTOCOL and not named:
         return SyncGroupResponse(error_code=InconsistentGroupProtocol.code)
     waiting = context.groups.sync(
         message.group_id,
@@ -35,11 +36,11 @@ async def handle(context: BrokerContext, request: Request, message: SyncGroupReq
             message.generation_id,
             message.protocol_type,
             message.protocol_name,
-            await context.slices.run(_shares(message)),
+            await context.work(exchange, _shares(message)),
         ),
     )
     if not waiting.done():
-        request.on_abandon(lambda: context.groups.abandon(message.group_id, waiting))
+        exchange.call_if_abandoned(lambda: context.groups.abandon(message.group_id, waiting))
     answer = await waiting
     return SyncGroupResponse(
         error_code=0 if answer.error is None else answer.error.code,

@@ -8,42 +8,42 @@ stands before a broker's command; only the command's ``--override NAME=VALUE`` p
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.cli.broker import parse_overrides
-from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.members import Persist
-from spark_kafkalite.groups.rebalance import Rebalances
-from spark_kafkalite.groups.records import OffsetKey
-from spark_kafkalite.groups.shard import GroupShard
-from spark_kafkalite.groups.state import Group
-from spark_kafkalite.groups.writer import Entry, OnDone
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.group import Group
+from spark_kafkalite.coordinator.groups.groups_state import GroupShard
+from spark_kafkalite.coordinator.groups.members import Persist
+from spark_kafkalite.coordinator.groups.rebalance import Rebalance
+from spark_kafkalite.coordinator.groups.records import OffsetKey
+from spark_kafkalite.coordinator.record_writer import OnDone
+from spark_kafkalite.coordinator.shard import Shard
+from spark_kafkalite.coordinator.state_machine import Entry
 
 _LATE_S = 0.5
 
 
 def _answer_before_append() -> None:
     """A commit is answered, and seen, at once; its record is written later."""
-    write = GroupShard.write
+    write = Shard.write
 
-    def later(self: GroupShard, entries: Sequence[Entry], on_done: OnDone) -> None:
+    def later(self: Shard[Any], entries: Sequence[Entry], on_done: OnDone) -> None:
         if not all(isinstance(key, OffsetKey) for key, _ in entries):
             write(self, entries, on_done)
             return
-        for key, value in entries:
-            self.offsets.replay(key, value)  # type: ignore[arg-type]
+        self.state.apply(entries)
         asyncio.get_running_loop().call_later(_LATE_S, write, self, entries, lambda error: None)
         on_done(None)
 
-    GroupShard.write = later  # type: ignore[method-assign]
+    Shard.write = later  # type: ignore[method-assign]
 
 
 def _commit_without_fence() -> None:
@@ -60,45 +60,44 @@ def _heartbeat_without_fence() -> None:
 
 def _generation_stands_still() -> None:
     """A rebalance does not begin a generation of its own."""
-    complete = Rebalances._complete_join
+    complete = Rebalance.complete
 
-    def stand_still(self: Rebalances, now_ms: int) -> None:
+    def stand_still(self: Rebalance, now_ms: int) -> None:
         before = self.generation
         self.generation = max(before - 1, 0)
         complete(self, now_ms)
         self.generation = max(self.generation, before)
 
-    Rebalances._complete_join = stand_still  # type: ignore[method-assign]
+    Rebalance.complete = stand_still  # type: ignore[method-assign]
 
 
 def _keep_assignments() -> None:
     """A member that stays keeps its assignment of the last generation, whatever the leader says."""
-    assigned = Rebalances._assigned
+    assign = Rebalance.assign
 
-    def keep(self: Rebalances, persist: Persist, error: KafkaError | None, now_ms: int) -> None:
-        kept = {each.member_id: each.assignment for each in self.members.values() if each.assignment}
-        if persist.assignments is not None:
-            persist = dataclasses.replace(persist, assignments={**persist.assignments, **kept})
-        assigned(self, persist, error, now_ms)
+    def keep(self: Rebalance, generation: int, assignments: Mapping[str, bytes]) -> None:
+        kept = {each.member_id: each.assignment for each in self.roster.members.values() if each.assignment}
+        assign(self, generation, {**assignments, **kept})
 
-    Rebalances._assigned = keep  # type: ignore[method-assign]
+    Rebalance.assign = keep  # type: ignore[method-assign]
 
 
 def _forget_groups() -> None:
     """Members and generations are not written, only offsets are."""
 
     def forget(self: GroupCoordinator, shard: GroupShard, group: Group, persist: Persist) -> None:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        done.set_result(None)
-        loop.call_soon(self._written, shard, group, persist, done)
+        def written() -> None:
+            group.apply(group.to_metadata(group.current_state_timestamp_ms, persist))
+            self._written(shard, group, persist, None)
+
+        asyncio.get_running_loop().call_soon(written)
 
     GroupCoordinator._write = forget  # type: ignore[method-assign]
 
 
 def _keep_the_dead() -> None:
     """No session ends."""
-    Rebalances._expire_members = lambda self, now_ms: None  # type: ignore[method-assign]
+    Rebalance._expire_members = lambda self, now_ms: None  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,9 @@ class MirroredBroker:
         for topic in self._cluster.all_topics(Deadline.after_ms(10_000)).values():
             if topic.is_internal:
                 continue
+            # As brokers do: the topic with what it consists of, then the states below it.
+            replicas = {info.partition: tuple(map(BrokerId, info.replicas)) for info in topic.partitions}
+            self._write(znodes.topic_path(topic.name), TopicAssignment(topic.topic_id, replicas).encode())
             for info in topic.partitions:
                 state = LeaderAndIsr(
                     BrokerId(info.leader),
@@ -58,8 +61,6 @@ class MirroredBroker:
                     ControllerEpoch(1),
                 )
                 self._write(znodes.state_path(topic.name, info.partition), state.encode())
-            replicas = {info.partition: tuple(map(BrokerId, info.replicas)) for info in topic.partitions}
-            self._write(znodes.topic_path(topic.name), TopicAssignment(topic.topic_id, replicas).encode())
 
     def _write(self, path: str, data: bytes) -> None:
         try:

@@ -1,99 +1,45 @@
-"""A connection over a channel and a loop that only remember: no sockets, no time."""
+"""A connection over a channel and a loop that only remember: no sockets, no time.
+
+Every test runs over a channel like a plain socket and over one that behaves as under TLS.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 
 from spark_kafkalite.broker.connection import Connection, Limits
+from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.listeners import Listener
-from spark_kafkalite.broker.outbox import FileRange
+from spark_kafkalite.broker.outbox import FileRange, Response
 from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.session import Session
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.slices import Slices
+from spark_kafkalite.wire.header import RequestHeader
+from tests.unit.broker.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
 
 
 def framed(*bodies: bytes) -> bytes:
     return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 
-class FakeLoop:
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.reader: Callable[[], None] | None = None
-        self.writer: Callable[[], None] | None = None
-        self.soon: list[Callable[[], None]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def add_reader(self, _: int, callback: Callable[[], None]) -> None:
-        self.reader = callback
-
-    def remove_reader(self, _: int) -> None:
-        self.reader = None
-
-    def add_writer(self, _: int, callback: Callable[[], None]) -> None:
-        self.writer = callback
-
-    def remove_writer(self, _: int) -> None:
-        self.writer = None
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
-
-    def run_soon(self) -> None:
-        while self.soon:
-            self.soon.pop(0)()
+def exchange(connection: Connection) -> Exchange:
+    return Exchange(connection, RequestHeader(0, 0, 1, None))
 
 
-class FakeChannel:
-    """``room`` bytes can be sent before it would block."""
+def answer(connection: Connection, response: Response) -> None:
+    exchange(connection).answer(response)
 
-    def __init__(self) -> None:
-        self.incoming: list[bytes] = []
-        self.sent = bytearray()
-        self.calls: list[str] = []
-        self.room = 1 << 30
-        self.closed = False
 
-    def fileno(self) -> int:
-        return 99
-
-    def recv_into(self, buffer: memoryview) -> int | None:
-        if not self.incoming:
-            return None
-        data = self.incoming.pop(0)
-        buffer[: len(data)] = data
-        return len(data)
-
-    def recv_into_two(self, first: memoryview, second: memoryview) -> int | None:
-        if not self.incoming:
-            return None
-        data = self.incoming.pop(0)
-        cut = min(len(first), len(data))
-        first[:cut] = data[:cut]
-        second[: len(data) - cut] = data[cut:]
-        return len(data)
-
-    def send(self, data: Any, more: bool) -> int | None:
-        self.calls.append("send+" if more else "send")
-        return self._take(bytes(data))
-
-    def send_file(self, fileno: int, position: int, count: int) -> int | None:
-        self.calls.append("file")
-        return self._take(bytes([fileno]) * count)
-
-    def _take(self, data: bytes) -> int | None:
-        taken = data[: self.room]
-        self.room -= len(taken)
-        self.sent += taken
-        return len(taken) or None
-
-    def close(self) -> None:
-        self.closed = True
+def defer(connection: Connection) -> Exchange:
+    one = exchange(connection)
+    one.defer()
+    return one
 
 
 class FakeOwner:
@@ -108,9 +54,10 @@ class FakeOwner:
         } | limits
         self.limits = Limits(**settings)
         self.memory = RequestMemory(2000)
+        self.slices = Slices(self.loop)
         self.scratch = memoryview(bytearray(4 + 4096))
         self.served: list[bytes] = []
-        self.answer: Callable[[Connection, bytes], None] = lambda connection, body: connection.answer(b"re:" + body)
+        self.answer: Callable[[Connection, bytes], None] = lambda connection, body: answer(connection, b"re:" + body)
         self.closed: list[tuple[str, bool]] = []
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
@@ -122,10 +69,12 @@ class FakeOwner:
 
 
 class Setting:
+    channel_class: type[FakeChannel] = FakeChannel
+
     def __init__(self, **limits: Any) -> None:
         self.owner = FakeOwner(**limits)
-        self.channel = FakeChannel()
-        self.connection = Connection(self.owner, self.channel, "peer", Listener("P", "h", 1, "h", 1))
+        self.channel = self.channel_class()
+        self.connection = Connection(self.owner, self.channel, Session("peer", Listener("P", "h", 1, "h", 1)))
 
     @property
     def loop(self) -> FakeLoop:
@@ -134,8 +83,25 @@ class Setting:
 
     def receive(self, *pieces: bytes) -> None:
         self.channel.incoming += pieces
-        while self.channel.incoming and self.loop.reader is not None:
-            self.loop.reader()
+        self.settle()
+
+    def settle(self) -> None:
+        """Let the loop see every event there is, until nothing happens any more."""
+        for _ in range(10_000):
+            self.loop.run_soon()
+            if self.loop.reader is not None and self.channel.readable:
+                self.loop.reader()
+            elif self.loop.writer is not None and self.channel.writable:
+                self.loop.writer()
+            elif not self.loop.soon:
+                return
+        raise AssertionError("the connection spins")
+
+
+@pytest.fixture(params=["plain", "records"], autouse=True)
+def _channels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "records":
+        monkeypatch.setattr(Setting, "channel_class", RecordChannel)
 
 
 BODIES = (b"one", b"t", b"three" * 30, b"four")
@@ -161,43 +127,43 @@ def test_a_deferred_answer_holds_the_later_ones_back() -> None:
     setting = Setting()
     slots = []
 
-    def answer(connection: Connection, body: bytes) -> None:
+    def serve(connection: Connection, body: bytes) -> None:
         if body == b"wait":
-            slots.append(connection.defer())
+            slots.append(defer(connection))
         else:
-            connection.answer(b"re:" + body)
+            answer(connection, b"re:" + body)
 
-    setting.owner.answer = answer
+    setting.owner.answer = serve
     setting.receive(framed(b"wait", b"a", b"wait", b"b"))
     assert bytes(setting.channel.sent) == b""
-    slots[1].complete(b"second")
-    setting.loop.run_soon()
+    slots[1].answer(b"second")
+    setting.settle()
     assert bytes(setting.channel.sent) == b""
-    slots[0].complete(b"first")
-    setting.loop.run_soon()
+    slots[0].answer(b"first")
+    setting.settle()
     assert bytes(setting.channel.sent) == framed(b"first", b"re:a", b"second", b"re:b")
     with pytest.raises(RuntimeError):
-        slots[0].complete(b"again")
+        slots[0].answer(b"again")
 
 
 def test_too_many_unanswered_requests_stop_the_reading() -> None:
     setting = Setting(max_requests=2)
     slots = []
-    setting.owner.answer = lambda connection, _: slots.append(connection.defer())
+    setting.owner.answer = lambda connection, _: slots.append(defer(connection))
     setting.receive(framed(b"1", b"2", b"3", b"4", b"5"))
     assert setting.owner.served == [b"1", b"2"]
     assert setting.loop.reader is None
     assert setting.owner.memory.used_bytes == 15
-    slots[0].complete(b"x")
-    setting.loop.run_soon()
+    slots[0].answer(b"x")
+    setting.settle()
     assert setting.owner.served == [b"1", b"2", b"3"]
     for slot in slots[1:]:
-        slot.complete(b"y")
-    setting.loop.run_soon()
+        slot.answer(b"y")
+    setting.settle()
     assert setting.owner.served == [b"1", b"2", b"3", b"4", b"5"]
     assert setting.loop.reader is None
-    slots[3].complete(b"z")
-    setting.loop.run_soon()
+    slots[3].answer(b"z")
+    setting.settle()
     assert setting.loop.reader is not None
     assert setting.owner.memory.used_bytes == 0
 
@@ -205,13 +171,12 @@ def test_too_many_unanswered_requests_stop_the_reading() -> None:
 def test_a_peer_that_does_not_read_is_not_read() -> None:
     setting = Setting(max_response_bytes=100)
     setting.channel.room = 0
-    setting.owner.answer = lambda connection, _: connection.answer(bytes(90))
+    setting.owner.answer = lambda connection, _: answer(connection, bytes(90))
     setting.receive(framed(b"1", b"2", b"3", b"4"))
     assert setting.owner.served == [b"1", b"2"]
     assert (setting.loop.reader, setting.loop.writer is None) == (None, False)
     setting.channel.room = 1 << 20
-    assert setting.loop.writer is not None
-    setting.loop.writer()
+    setting.settle()
     assert setting.owner.served == [b"1", b"2", b"3", b"4"]
     assert len(setting.channel.sent) == 4 * 94
     assert setting.loop.reader is not None
@@ -224,22 +189,22 @@ class FakeFile:
 
 def test_file_ranges_leave_between_their_neighbours_and_survive_a_full_socket() -> None:
     setting = Setting()
-    setting.owner.answer = lambda connection, _: connection.answer(
-        ([b"head", FileRange(FakeFile(), 0, 50), b"tail"], 58)
+    setting.owner.answer = lambda connection, _: answer(
+        connection, ([b"head", FileRange(FakeFile(), 0, 50), b"tail"], 58)
     )
     setting.channel.room = 20
     setting.receive(framed(b"x"))
     assert setting.channel.calls == ["send+", "file", "file"]
-    while setting.loop.writer is not None:
+    while len(setting.channel.sent) < 62:
         setting.channel.room = 7
-        setting.loop.writer()
+        setting.settle()
     assert bytes(setting.channel.sent) == framed(b"head" + b"F" * 50 + b"tail")
 
 
 def test_a_file_that_is_too_short_closes_the_connection() -> None:
     setting = Setting()
     setting.channel.send_file = lambda *_: 0  # type: ignore[method-assign]
-    setting.owner.answer = lambda connection, _: connection.answer(([b"h", FileRange(FakeFile(), 0, 5)], 6))
+    setting.owner.answer = lambda connection, _: answer(connection, ([b"h", FileRange(FakeFile(), 0, 5)], 6))
     setting.receive(framed(b"x"))
     assert setting.channel.closed
 
@@ -255,10 +220,10 @@ def test_impossible_sizes_close_the_connection(size_bytes: int) -> None:
 def test_an_unreadable_request_closes_the_connection_and_later_ones_are_not_served() -> None:
     setting = Setting()
 
-    def answer(connection: Connection, body: bytes) -> None:
+    def serve(connection: Connection, body: bytes) -> None:
         raise FrameError("no")
 
-    setting.owner.answer = answer
+    setting.owner.answer = serve
     setting.receive(framed(b"a", b"b"))
     assert setting.owner.served == [b"a"]
     assert setting.owner.closed == [("sent a request that cannot be read: no", True)]
@@ -268,16 +233,16 @@ def test_the_end_of_the_stream_abandons_what_was_deferred() -> None:
     setting = Setting()
     events = []
 
-    def answer(connection: Connection, _: bytes) -> None:
-        slot = connection.defer()
+    def serve(connection: Connection, _: bytes) -> None:
+        slot = defer(connection)
         slot.on_abandon = lambda: events.append("abandoned")
         events.append(slot)
 
-    setting.owner.answer = answer
+    setting.owner.answer = serve
     setting.receive(framed(b"a") + b"\x00\x00", b"")
     assert events[1] == "abandoned"
-    events[0].complete(b"too late")
-    setting.loop.run_soon()
+    events[0].answer(b"too late")
+    setting.settle()
     assert bytes(setting.channel.sent) == b""
     assert (setting.owner.memory.used_bytes, setting.owner.closed) == (
         0,
@@ -331,6 +296,79 @@ def test_slow_and_idle_connections_are_overdue() -> None:
     setting.receive(b"c")
     assert setting.connection.overdue(1108) is None
     assert "idle" in (setting.connection.overdue(1110) or "")
-    setting.owner.answer = lambda connection, _: connection.defer()
+    setting.owner.answer = lambda connection, _: defer(connection)
     setting.receive(framed(b"x"))
     assert setting.connection.overdue(9000) is None
+
+
+# Under TLS ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_read_before_the_handshake_which_may_wait_for_either_direction() -> None:
+    setting = Setting()
+    channel = setting.channel
+    for step in range(HANDSHAKE_STEPS if channel.needs_handshake else 0):
+        assert channel.needs_handshake and not setting.owner.served
+        assert (setting.loop.reader is not None, setting.loop.writer is not None) == (step % 2 == 0, step % 2 == 1)
+        (setting.loop.reader or setting.loop.writer or pytest.fail("nothing is watched"))()
+    assert not channel.needs_handshake
+    setting.receive(framed(b"first"))
+    assert setting.owner.served == [b"first"]
+
+
+def test_a_handshake_that_fails_closes_the_connection() -> None:
+    setting = Setting()
+    if not setting.channel.needs_handshake:
+        return
+
+    def fail() -> bool:
+        raise OSError(1, "wrong version number")
+
+    setting.channel.handshake = fail  # type: ignore[method-assign]
+    setting.receive(b"GET / HTTP/1.1")
+    assert setting.owner.closed == [("did not complete its handshake: wrong version number", True)]
+    assert (setting.loop.reader, setting.loop.writer) == (None, None)
+
+
+def test_a_handshake_that_does_not_end_is_overdue() -> None:
+    setting = Setting(read_timeout_s=10.0, idle_s=100.0)
+    reason = setting.connection.overdue(1011.0)
+    if setting.channel.needs_handshake:
+        assert "handshake" in (reason or "")
+    else:
+        assert reason is None
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_requests_and_answers_survive_any_schedule(seed: int) -> None:
+    print(f"seed {seed}")
+    random = Random(seed)
+    setting = Setting(max_requests=random.randint(1, 5), max_response_bytes=random.randint(50, 400))
+    bodies = [bytes([number]) * random.choice([1, 3, 50, 900]) for number in range(random.randint(1, 30))]
+    deferred: list[tuple[Exchange, bytes]] = []
+
+    def serve(connection: Connection, body: bytes) -> None:
+        if random.random() < 0.3:
+            deferred.append((defer(connection), b"re:" + body))
+        else:
+            answer(connection, b"re:" + body)
+
+    setting.owner.answer = serve
+    data = framed(*bodies)
+    wanted = framed(*(b"re:" + body for body in bodies))
+    position = 0
+    for _ in range(100_000):
+        if len(setting.channel.sent) == len(wanted):
+            break
+        if position < len(data) and random.random() < 0.5:
+            size = random.choice([1, 2, 5, 100, 2000])
+            setting.channel.incoming.append(data[position : position + size])
+            position += size
+        if deferred and random.random() < 0.5:
+            exchange, response = deferred.pop(random.randrange(len(deferred)))
+            exchange.answer(response)
+        setting.channel.room = random.choice([0, 1, 30, 1000])
+        setting.settle()
+    assert setting.owner.served == bodies
+    assert bytes(setting.channel.sent) == wanted
+    assert setting.owner.memory.used_bytes == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import struct
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +13,18 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.broker.connection import Connection
-from spark_kafkalite.broker.dispatch import LARGE_AT_ONCE, SMALL_REQUEST_BYTES, Api, Dispatcher
+from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Api, Dispatcher
+from spark_kafkalite.broker.exchange import Exchange, Oversight
+from spark_kafkalite.broker.gate import AT_ONCE, Gate
 from spark_kafkalite.broker.listeners import Listener
 from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.session import Session
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tests.unit.broker.test_connection import FakeChannel, FakeLoop, FakeOwner
+from tests.unit.broker.fake_channels import FakeChannel, FakeLoop
+from tests.unit.broker.test_connection import FakeOwner
 
 DELETE_GROUPS, HEARTBEAT = 42, 12
 
@@ -27,16 +32,18 @@ DELETE_GROUPS, HEARTBEAT = 42, 12
 class World:
     """A dispatcher with handlers of the test's own, on the running loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, oversight: Oversight | None = None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.context: Any = SimpleNamespace(loop=self.loop, slices=Slices(self.loop))
+        self.context: Any = SimpleNamespace(loop=self.loop, slices=Slices(self.loop), gate=Gate())
         self.apis: dict[int, Api] = {}
-        self.dispatcher = Dispatcher(self.context, self.apis)
+        self.dispatcher = Dispatcher(self.context, self.apis, oversight)
 
-    def serve(self, key: int, handler: Callable[..., Any], *, raw: bool = False) -> None:
+    def serve(
+        self, key: int, handler: Callable[..., Any], *, raw: bool = False, waits_for_clients: bool = False
+    ) -> None:
         is_coroutine = asyncio.iscoroutinefunction(handler)
         is_work = not raw and inspect.isgeneratorfunction(handler)
-        self.apis[key] = Api(key, str(key), 0, 9, 0, handler, raw, is_coroutine, is_work)
+        self.apis[key] = Api(key, str(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients)
 
     def connect(self) -> Client:
         return Client(self)
@@ -51,11 +58,16 @@ class Client:
         self.owner.serve = world.dispatcher.serve
         self.fake: FakeLoop = self.owner.loop
         self.channel = FakeChannel()
-        self.connection = Connection(self.owner, self.channel, "127.0.0.1:1", Listener("P", "h", 1, "h", 1))
+        self.connection = Connection(self.owner, self.channel, Session("127.0.0.1:1", Listener("P", "h", 1, "h", 1)))
         self.sent = 0
 
     def send(self, *messages: Any, version: int = 2) -> None:
         """Send requests in one piece, and have the broker read them."""
+        self.send_only(*messages, version=version)
+        self.read()
+
+    def send_only(self, *messages: Any, version: int = 2) -> None:
+        """Send requests; the broker does not read them yet."""
         data = b""
         for message in messages:
             self.sent += 1
@@ -63,10 +75,11 @@ class Client:
             data += struct.pack(">i", len(body)) + body
         for first in range(0, len(data), 60_000):
             self.channel.incoming.append(data[first : first + 60_000])
-        self.read()
 
     def read(self) -> None:
         while self.channel.incoming and self.fake.reader is not None:
+            if self.owner.slices.is_spent:
+                self.fake.run_soon()
             self.fake.reader()
 
     def answers(self) -> list[int]:
@@ -118,9 +131,9 @@ def busy(seconds: float) -> Iterator[None]:
         yield None
 
 
-def run(scenario: Callable[[World], Any]) -> None:
+def run(scenario: Callable[[World], Any], oversight: Oversight | None = None) -> None:
     async def main() -> None:
-        await scenario(World())
+        await scenario(World(oversight))
 
     asyncio.run(main())
 
@@ -207,6 +220,9 @@ def test_only_a_few_large_requests_are_worked_on_at_a_time() -> None:
         inside += 1
         most = max(most, inside)
         try:
+            # However long the others take to be decoded; who may not come in would while this goes on.
+            while most < AT_ONCE:
+                yield None
             yield from busy(2 * SLICE_S)
         finally:
             inside -= 1
@@ -222,7 +238,7 @@ def test_only_a_few_large_requests_are_worked_on_at_a_time() -> None:
         clients[0].connection.close("gone")
         for client in clients[1:11]:
             await client.until(lambda client=client: client.answers() == [1])
-        assert most == LARGE_AT_ONCE
+        assert most == AT_ONCE
         late = world.connect()
         late.send(names(10_000))
         await late.until(lambda: late.answers() == [1])
@@ -377,3 +393,173 @@ def test_only_a_produce_may_be_larger_than_what_is_decoded() -> None:
 
 def test_small_requests_are_those_that_take_milliseconds() -> None:
     assert len(codec.encode_request(names(2_000), 2, 1, None)) < SMALL_REQUEST_BYTES
+
+
+# What many small ones add up to -------------------------------------------------------------------------------------
+
+
+def takes(seconds: float) -> None:
+    until_s = time.perf_counter() + seconds
+    while time.perf_counter() < until_s:
+        pass
+
+
+def test_requests_that_one_client_has_sent_ahead_share_a_slice_of_each_pass() -> None:
+    served = []
+
+    def handler(_: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
+        served.append(exchange.correlation_id)
+        takes(SLICE_S / 4)
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(HEARTBEAT, handler)
+        client = world.connect()
+        client.send(*[small()] * 40)
+        in_a_pass = [len(served)]
+        while len(client.answers()) < 40:
+            before = len(served)
+            client.fake.run_pass()
+            in_a_pass.append(len(served) - before)
+        assert served == client.answers() == list(range(1, 41))
+        assert max(in_a_pass) <= 5
+        assert client.owner.memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_all_clients_share_a_slice_of_each_pass_and_all_are_served() -> None:
+    served = 0
+
+    def handler(_: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
+        nonlocal served
+        served += 1
+        takes(SLICE_S / 4)
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(HEARTBEAT, handler)
+        clients = [world.connect() for _ in range(40)]
+        for client in clients:
+            client.owner.slices = world.context.slices
+        for client in clients:
+            client.send_only(small())
+        passes = 0
+        while served < 40:
+            before = served
+            for client in clients:
+                if client.channel.incoming and client.fake.reader is not None:
+                    client.fake.reader()
+            assert served - before <= 5
+            passes += 1
+            assert passes < 1000
+            await asyncio.sleep(0)
+        for client in clients:
+            await client.until(lambda client=client: client.answers() == [1])
+
+    run(scenario)
+
+
+def test_small_requests_whose_work_is_long_go_through_the_gate() -> None:
+    inside, most = 0, 0
+
+    def counted(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        nonlocal inside, most
+        yield from busy(2 * SLICE_S)
+        inside += 1
+        most = max(most, inside)
+        while most < AT_ONCE:
+            yield None
+        yield from busy(2 * SLICE_S)
+        inside -= 1
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, counted)
+        clients = [world.connect() for _ in range(10)]
+        for client in clients:
+            client.send(names(1))
+        for client in clients:
+            await client.until(lambda client=client: client.answers() == [1])
+        assert most == AT_ONCE
+
+    run(scenario)
+
+
+def test_large_requests_of_handlers_that_wait_are_inside_until_they_are_answered() -> None:
+    inside, most = 0, 0
+    done = asyncio.Event()
+
+    async def waits(_: Any, request: Any, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await done.wait()
+        inside -= 1
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, waits)
+        clients = [world.connect() for _ in range(10)]
+        for client in clients:
+            client.send(names(10_000))
+        await clients[0].until(lambda: inside == AT_ONCE)
+        # Its work goes on, so its place is not free.
+        clients[0].connection.close("gone")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert most == AT_ONCE
+        done.set()
+        for client in clients[1:]:
+            await client.until(lambda client=client: client.answers() == [1])
+        assert [client.owner.memory.used_bytes for client in clients] == [0] * 10
+        assert not world.context.gate
+
+    run(scenario)
+
+
+def test_who_waits_for_other_clients_is_not_inside() -> None:
+    members = 0
+    all_here = asyncio.Event()
+
+    async def waits(_: Any, request: Any, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        nonlocal members
+        members += 1
+        if members == 3 * AT_ONCE:
+            all_here.set()
+        await all_here.wait()
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, waits, waits_for_clients=True)
+        clients = [world.connect() for _ in range(3 * AT_ONCE)]
+        for client in clients:
+            client.send(names(10_000))
+        for client in clients:
+            await client.until(lambda client=client: client.answers() == [1])
+        assert not world.context.gate
+
+    run(scenario)
+
+
+def test_requests_behind_one_that_waits_are_served_when_it_is_answered() -> None:
+    served = []
+    done = asyncio.Event()
+
+    async def waits(_: Any, exchange: Exchange, message: Any) -> DeleteGroupsResponse:
+        served.append(exchange.correlation_id)
+        await done.wait()
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, waits)
+        client = world.connect()
+        client.send(names(1), names(1), names(1))
+        for _ in range(20):
+            client.fake.run_soon()
+            await asyncio.sleep(0)
+        assert served == [1]
+        done.set()
+        await client.until(lambda: client.answers() == [1, 2, 3])
+
+    run(scenario)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from spark_kafkalite.broker.handlers import join_group, sync_group
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.groups.coordinator import GroupCoordinator
-from spark_kafkalite.groups.members import GroupLimits
-from spark_kafkalite.groups.shard import Shards
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.groups_state import GroupsState
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from tests.unit.groups.log_double import LogDouble
+from tests.unit.coordinator.host_double import HostDouble
 from tests.unit.turns import Turns, run_collected
 
 MEMBERS = 5_000
@@ -40,11 +42,11 @@ def rebalance() -> dict[str, float]:
     longest_ms = {}
 
     async def scenario() -> None:
-        log = LogDouble()
         limits = GroupLimits(initial_rebalance_delay_ms=200, max_bytes=1 << 30)
-        shards = Shards(log.append_committed, log.read_committed_log, lambda: 1, SYSTEM_CLOCK, limits, lambda: 5.0)
+        shards = Shards(HostDouble(), partial(GroupsState, limits), SYSTEM_CLOCK)
+        slices = Slices(asyncio.get_running_loop())
         context: Any = SimpleNamespace(
-            groups=GroupCoordinator(shards, SYSTEM_CLOCK, 1 << 30), slices=Slices(asyncio.get_running_loop())
+            groups=GroupCoordinator(shards, SYSTEM_CLOCK, 1 << 30), work=lambda _, work: slices.run(work)
         )
         shards.lead(0, 1)
         while shards.is_loading:
@@ -53,7 +55,10 @@ def rebalance() -> dict[str, float]:
         def serve(handler: Any, frame: bytes, key: int, version: int) -> asyncio.Task[bytes]:
             """As the dispatcher does: decode at once, then run the handler and encode what it answers as a task."""
             request: Any = SimpleNamespace(
-                api_version=version, client_id="member", client_host="/127.0.0.1", on_abandon=lambda callback: None
+                api_version=version,
+                client_id="member",
+                session=SimpleNamespace(client_host="/127.0.0.1"),
+                call_if_abandoned=lambda callback: None,
             )
             work = handler(context, request, codec.decode_request(key, version, frame, 0))
 

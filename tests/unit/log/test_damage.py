@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafkalite.broker.group_log import _read_and_look
+from spark_kafkalite.broker.internal_topic_host import _read_and_look
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.fs import without_waiting
 from spark_kafkalite.log.partition_log import PartitionLog

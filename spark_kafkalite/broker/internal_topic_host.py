@@ -1,0 +1,266 @@
+"""What a broker does for the coordinator of one internal topic: makes it, appends to it, reads it, follows its leaders.
+
+``coordinator/`` knows neither logs nor brokers, and gets an :class:`InternalTopicHost`:
+
+- ``append_committed`` appends under the leader epoch that the caller has loaded, as a produce with ``acks=all``, and is
+  done when the high watermark (and the flush, where the topic asks for one) has passed the batch. A partition that is
+  led under another epoch by then refuses it.
+- ``read_committed`` gives what the log held when it was called, from its start on, and waits until the high watermark
+  has passed that end: a coordinator that served what is not committed yet might take it back. Reading goes piece by
+  piece in threads, so that loading the largest log stalls nobody.
+
+The topic is made through the controller like any other, on the first request for a coordinator. Partitions tell when
+they begin and cease to lead (:meth:`InternalTopicHost.role_changed`); the shards are loaded and thrown away by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, Final
+
+from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.page_cache import look_up
+from spark_kafkalite.broker.partition import Partition
+from spark_kafkalite.broker.purgatory import DelayedOperation
+from spark_kafkalite.broker.replicas import Replicas
+from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.coordinator.internal_topic import InternalTopic
+from spark_kafkalite.coordinator.shards import Shards
+from spark_kafkalite.errors import CoordinatorNotAvailable, KafkaError, TopicAlreadyExists
+from spark_kafkalite.log.damage import DamageLines
+from spark_kafkalite.log.partition_log import AppendResult
+from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records.kernel import scan_headers
+from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.registry.controller import NewTopic
+from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.slices import Slices
+
+logger = logging.getLogger(__name__)
+_quiet = QuietLog(logger)
+
+_ACKS_ALL: Final = -1
+# Of a log that is being read; a few thousand batches at most, whose headers are looked at in one go.
+_PIECE_BYTES: Final = 256 * 1024
+# How long a request for a coordinator waits for the topic; afterwards its client asks again.
+_CREATE_TIMEOUT_S: Final = 10.0
+
+
+class InternalTopicHost:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        topic: InternalTopic,
+        slices: Slices,
+        io: IoThreads,
+        watcher: ClusterWatcher,
+        topics: Topics,
+        replicas: Replicas,
+    ) -> None:
+        self.topic: Final = topic
+        self._slices = slices
+        self._io = io
+        self._watcher = watcher
+        self._topics = topics
+        self._replicas = replicas
+        self._creating: asyncio.Task[KafkaError | None] | None = None
+
+    # The topic ------------------------------------------------------------------------------------------------------
+
+    def partition_count(self) -> int:
+        """Return how many partitions the topic has, 0 while there is none."""
+        topic = self._watcher.state.topics.get(self.topic.name)
+        return len(topic.partitions) if topic is not None else 0
+
+    async def ensure(self) -> None:
+        """Make the topic unless there is one. Raises CoordinatorNotAvailable (15), after which clients ask again."""
+        if self.partition_count():
+            return
+        if self._creating is None:
+            self._creating = asyncio.get_running_loop().create_task(self._create())
+        # The first one to ask may go away; the others still want the topic.
+        error = await asyncio.shield(self._creating)
+        if error is not None:
+            raise CoordinatorNotAvailable(f"{self.topic.name} cannot be made: {error}")
+
+    async def _create(self) -> KafkaError | None:
+        topic = self.topic
+        new = NewTopic(topic.name, topic.partition_count, topic.replication_factor, config=topic.config)
+        try:
+            outcome = (await self._topics.create([new], timeout_s=_CREATE_TIMEOUT_S))[topic.name]
+        finally:
+            self._creating = None
+        if not isinstance(outcome, KafkaError) or isinstance(outcome, TopicAlreadyExists):
+            return None
+        text = "%s, which %ss need, cannot be made: %s"
+        _quiet.log(logging.WARNING, f"create {topic.name}", text, topic.name, topic.kind, outcome)
+        return outcome
+
+    # Writing and reading --------------------------------------------------------------------------------------------
+
+    def append_committed(self, partition: int, batch: bytearray, leader_epoch: int) -> asyncio.Future[int]:
+        """Append a batch; the future has its base offset when it is committed.
+
+        It raises what a produce would be answered with: NotLeaderOrFollower (6), FencedLeaderEpoch (74) or
+        UnknownLeaderEpoch (75) under another epoch, NotEnoughReplicas (19), MessageTooLarge (10), RecordListTooLarge
+        (18), KafkaStorageError (56).
+        """
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        try:
+            hosted = self._hosted(partition)
+            appended = hosted.append_own(memoryview(batch), leader_epoch)
+        except KafkaError as error:
+            done.set_exception(error)
+            return done
+        if appended.last_offset < hosted.acknowledged_end_offset(_ACKS_ALL):
+            done.set_result(appended.base_offset)
+        else:
+            _Appended(hosted, leader_epoch, appended, done)
+        return done
+
+    async def read_committed(self, partition: int) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
+        """Give the batches that the log holds now, each once it is certain that it stays.
+
+        Raises the errors of Partition.check_leader when this broker ceases to lead meanwhile, CorruptMessage (2) and
+        KafkaStorageError (56) when the log cannot be read.
+        """
+        hosted = self._hosted(partition)
+        hosted.check_leader()
+        leader_epoch = hosted.leader_epoch
+        until_offset = int(hosted.log.log_end_offset)
+        if hosted.high_watermark < until_offset:
+            committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            _Reading(hosted, leader_epoch, until_offset, committed)
+            await committed
+        offset = int(hosted.log_start_offset)
+        while offset < until_offset:
+            # What a look-up needs of the disk is read by a thread.
+            find = partial(_find, hosted, leader_epoch, offset, until_offset)
+            piece = await self._slices.run(look_up(self._io, asyncio.get_running_loop(), find))
+            if piece is None:
+                return
+            data = memoryview(await self._io.run(partial(_read_and_look, piece, hosted.log.damage), Lane.READ))
+            position = 0
+            for header in scan_headers(data):
+                hosted.check_leader(leader_epoch)
+                yield header, data[position : position + header.size_bytes]
+                position += header.size_bytes
+                offset = header.next_offset
+
+    def _hosted(self, partition: int) -> Partition:
+        return self._replicas.get(TopicPartition(self.topic.name, partition))
+
+    # Leadership -----------------------------------------------------------------------------------------------------
+
+    def role_changed(self, shards: Shards[Any], partition: Partition) -> None:
+        """Load or give up a partition, if it is one of the topic's."""
+        topic, number = partition.topic_partition
+        if topic != self.topic.name:
+            return
+        if partition.is_leader:
+            shards.lead(number, partition.leader_epoch)
+        else:
+            shards.resign(number)
+
+
+def _find(hosted: Partition, leader_epoch: int, offset: int, until_offset: int) -> LogSlice | None:
+    hosted.check_leader(leader_epoch)
+    return hosted.log.read(offset, _PIECE_BYTES, until_offset)
+
+
+def _read_and_look(piece: LogSlice, damage: DamageLines) -> bytes:
+    """Return a piece's bytes; what is damaged among them is told of, and left to whoever decodes it."""
+    data = piece.read()
+    view, position = memoryview(data), 0
+    for header in scan_headers(data):
+        batch = view[position : position + header.size_bytes]
+        damage.look(batch, header, piece.file.path, piece.position + position)
+        position += header.size_bytes
+    return data
+
+
+class _Waiting(DelayedOperation):
+    """Waits until a partition has committed something.
+
+    Completed by: whatever :meth:`is_committed` asks for, or the end of the leader epoch. It has no deadline.
+    """
+
+    __slots__ = ("_leader_epoch", "_partition")
+
+    def __init__(self, partition: Partition, leader_epoch: int) -> None:
+        super().__init__()
+        self._partition = partition
+        self._leader_epoch = leader_epoch
+        partition.add_ack_waiter(self)
+
+    def is_committed(self) -> bool:
+        raise NotImplementedError
+
+    def tell(self, error: KafkaError | None) -> None:
+        """Let go whoever waits."""
+        raise NotImplementedError
+
+    def try_complete(self) -> bool:
+        error: KafkaError | None = None
+        try:
+            self._partition.check_leader(self._leader_epoch)
+            if not self.is_committed():
+                return False
+        except KafkaError as caught:
+            error = caught
+        if self.finish():
+            self.tell(error)
+        return True
+
+    def expire(self) -> None:
+        raise NotImplementedError("it has no deadline")
+
+    def fail(self) -> None:
+        self.tell(CoordinatorNotAvailable(f"waiting for {self._partition.topic_partition} failed"))
+
+    def release(self) -> None:
+        self._partition.remove_ack_waiter(self)
+
+
+class _Reading(_Waiting):
+    """A load that waits until all that the log holds is committed."""
+
+    __slots__ = ("_done", "_until_offset")
+
+    def __init__(self, partition: Partition, leader_epoch: int, until_offset: int, done: asyncio.Future[None]) -> None:
+        super().__init__(partition, leader_epoch)
+        self._until_offset = until_offset
+        self._done = done
+
+    def is_committed(self) -> bool:
+        return self._partition.high_watermark >= self._until_offset
+
+    def tell(self, error: KafkaError | None) -> None:
+        if not self._done.done():
+            self._done.set_result(None) if error is None else self._done.set_exception(error)
+
+
+class _Appended(_Waiting):
+    """An append that is not committed yet."""
+
+    __slots__ = ("_appended", "_done")
+
+    def __init__(
+        self, partition: Partition, leader_epoch: int, appended: AppendResult, done: asyncio.Future[int]
+    ) -> None:
+        super().__init__(partition, leader_epoch)
+        self._appended = appended
+        self._done = done
+
+    def is_committed(self) -> bool:
+        return self._appended.last_offset < self._partition.acknowledged_end_offset(_ACKS_ALL)
+
+    def tell(self, error: KafkaError | None) -> None:
+        if not self._done.done():
+            self._done.set_result(self._appended.base_offset) if error is None else self._done.set_exception(error)

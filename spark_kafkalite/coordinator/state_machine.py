@@ -1,0 +1,79 @@
+"""What a coordinator brings to the machine: the format of its records, and the state that they make.
+
+A state machine has no input but committed records, so it is the same wherever the same log is read. It decides nothing
+and starts nothing: requests and deadlines are the coordinator's, which looks at the state and writes records.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from spark_kafkalite.errors import (
+    CoordinatorNotAvailable,
+    FencedLeaderEpoch,
+    KafkaError,
+    KafkaliteError,
+    KafkaStorageError,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
+)
+
+# A record: its key and its value, None for a tombstone. What they are is the coordinator's.
+Entry = tuple[Any, Any]
+# Gives the keys of records that are on their way into the log: not committed, and perhaps never.
+OpenKeys = Callable[[], Iterator[Any]]
+
+# What clients are told of an append that failed, so that they ask again in the right place. Source: Kafka's
+# GroupMetadataManager and TransactionStateManager.
+_NOT_AVAILABLE: Final = (UnknownTopicOrPartition, NotEnoughReplicas, NotEnoughReplicasAfterAppend)
+_NOT_HERE: Final = (NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch, KafkaStorageError)
+
+
+class UnreadableRecord(KafkaliteError):
+    """A record of an internal topic has a version that is not known here, or is damaged."""
+
+
+class StateMachine(ABC):
+    """What the records of one partition say."""
+
+    @abstractmethod
+    def encode(self, entries: Iterable[Entry]) -> list[tuple[bytes, bytes | None]]:
+        """Return keys and values of records as the log has them. Raises ValueError for what they cannot hold."""
+
+    @abstractmethod
+    def decode(self, key: bytes, value: bytes) -> Entry:
+        """Return the record that the log has; it is no tombstone. Raises UnreadableRecord, and it is skipped."""
+
+    def canonical_key(self, key: bytes) -> bytes:
+        """Return the bytes that the newest version has for this key, so that one key is not taken for two."""
+        return key
+
+    @abstractmethod
+    def apply(self, entries: Iterable[Entry]) -> None:
+        """Take over committed records, in the order of the log. The only way in, for loads and for writes alike.
+
+        A load gives the last record of each key only, and no tombstones.
+        """
+
+    @abstractmethod
+    def summary(self) -> str:
+        """Return what there is, for the line about a load: ``3 groups with 7 offsets``."""
+
+    def told(self, error: KafkaError) -> KafkaError:
+        """Return what a caller is told when the append of its records failed, or is not known to have succeeded."""
+        return coordinator_error(error)
+
+
+def coordinator_error(error: KafkaError) -> KafkaError:
+    """Return an append's error as clients of any coordinator know it."""
+    if isinstance(error, _NOT_AVAILABLE):
+        return CoordinatorNotAvailable(str(error))
+    if isinstance(error, _NOT_HERE):
+        return NotCoordinator(str(error))
+    return error

@@ -1,1 +1,0 @@
-"""Consumer groups: what members and committed offsets mean, apart from sockets, logs and brokers."""
