@@ -53,7 +53,6 @@ class Acceptor:
         slices: Slices,
         settings: DynamicConfig,
         memory: RequestMemory,
-        serve: Callable[[Connection, memoryview], None],
         descriptors: Descriptors,
         partitions: Callable[[], int],
     ) -> None:
@@ -62,7 +61,8 @@ class Acceptor:
         self.slices = slices
         self.memory = memory
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES + 4))
-        self.serve = serve
+        # What a request is handed to; known when connections are accepted.
+        self.serve: Callable[[Connection, memoryview], None]
         self._descriptors = descriptors
         self._partitions = partitions
         config = settings.current
@@ -93,8 +93,9 @@ class Acceptor:
             self._sockets.append((bound, listener.bound(port)))
         return [listener for _, listener in self._sockets]
 
-    def start(self) -> None:
-        """Accept connections from now on."""
+    def start(self, serve: Callable[[Connection, memoryview], None]) -> None:
+        """Accept connections from now on, and hand their requests to ``serve``."""
+        self.serve = serve
         for bound, listener in self._sockets:
             bound.listen(self._config["socket.listen.backlog.size"])
             self.loop.add_reader(bound.fileno(), self._on_acceptable, bound, listener)

@@ -24,7 +24,7 @@ from spark_kafkalite.broker import logger_levels
 from spark_kafkalite.broker.config import BROKER_SETTINGS
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.replicas import Replicas
-from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.broker.topic_settings import TopicSettings
 from spark_kafkalite.errors import (
     ConfigError,
     InvalidConfig,
@@ -39,9 +39,10 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.config import TOPIC_SETTINGS
 from spark_kafkalite.model import topic_name_problem, whole_number
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.config_nodes import alter_config
-from spark_kafkalite.registry.store import BadArguments, NoNode, OutOfRoom, Store
-from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.registry.membership import ClusterMembership
+from spark_kafkalite.registry.store import BadArguments, NoNode, OutOfRoom
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.slices import Turn
 from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
@@ -86,12 +87,17 @@ class ConfigChanges:
     """Alters settings in the registry and waits until they hold here."""
 
     def __init__(
-        self, config: DynamicConfig, store: Store, watcher: ClusterWatcher, topics: Topics, replicas: Replicas
+        self,
+        config: DynamicConfig,
+        topic_settings: TopicSettings,
+        membership: ClusterMembership,
+        view: ClusterView,
+        replicas: Replicas,
     ) -> None:
         self._config = config
-        self._store = store
-        self._watcher = watcher
-        self._topics = topics
+        self._topic_settings = topic_settings
+        self._membership = membership
+        self._view = view
         self._replicas = replicas
 
     async def alter(
@@ -132,13 +138,14 @@ class ConfigChanges:
             for operation in operations:
                 _apply(operation, new, group, defaults)
             if group is TOPIC_SETTINGS:
-                self._topics.check_config(new)
+                self._topic_settings.check(new)
             else:
                 self._check_broker(new, [operation.name for operation in operations], entity)
             return new
 
         try:
-            await alter_config(self._store, path, change, owner=owner, validate_only=validate_only)
+            store = self._membership.session.store
+            await alter_config(store, path, change, owner=owner, validate_only=validate_only)
         except BadArguments as error:
             raise InvalidRequest(f"the settings cannot be stored: {error}") from error
         except NoNode as error:
@@ -167,7 +174,7 @@ class ConfigChanges:
         problem = topic_name_problem(name)
         if problem is not None:
             raise InvalidTopic(problem)
-        if name not in self._watcher.state.topics:
+        if name not in self._view.state.topics:
             raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
         return znodes.topic_config_path(name), znodes.topic_path(name), self._config.current.topic_defaults
 
@@ -201,7 +208,7 @@ class ConfigChanges:
 
     async def _wait_until_obeyed(self) -> None:
         try:
-            await self._watcher.caught_up(_OBEYED_WITHIN_S)
+            await self._membership.session.watcher.caught_up(_OBEYED_WITHIN_S)
         except (RegistryError, TimeoutError) as error:
             raise RequestTimedOut(f"the change has been written, but is not seen here yet ({error})") from error
         await self._replicas.wait_until(lambda: self._replicas.is_idle, _OBEYED_WITHIN_S)

@@ -36,6 +36,7 @@ from spark_kafkalite.broker.channel import Channel
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.outbox import FileEndedError, Outbox
+from spark_kafkalite.broker.readiness import Readiness
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.session import Session
 from spark_kafkalite.errors import FrameError
@@ -103,12 +104,9 @@ class Connection:
         "_own_frame",
         "_owner",
         "_pending",
-        "_read_scheduled",
-        "_reading",
+        "_readiness",
         "_serving",
         "_turn_s",
-        "_watched",
-        "_writing",
         "closed",
         "last_activity_s",
         "received_s",
@@ -134,72 +132,12 @@ class Connection:
         self._outbox = Outbox(channel)
         self._serving = False
         self._flush_scheduled = False
-        self._read_scheduled = False
-        # What the connection would do, and what it has the loop watch for that: readable, writable.
-        self._writing = False
-        self._reading = True
-        self._watched = (False, False)
         # When the connection's present turn began.
         self._turn_s = 0.0
         self.closed = False
         # When bytes last came, and when they last came or went.
         self.received_s = self.last_activity_s = owner.loop.time()
-        self._watch()
-
-    # Readiness ------------------------------------------------------------------------------------------------------
-
-    def _watch(self) -> None:
-        """Have the loop watch for what reading and writing wait for, which under TLS may be each other's."""
-        if self.closed:
-            return
-        channel = self._channel
-        wanted = (
-            (self._reading and not channel.read_needs_write) or (self._writing and channel.write_needs_read),
-            (self._writing and not channel.write_needs_read) or (self._reading and channel.read_needs_write),
-        )
-        watched = self._watched
-        if wanted == watched:
-            return
-        self._watched = wanted
-        loop, fileno = self._owner.loop, channel.fileno()
-        if wanted[0] != watched[0]:
-            if wanted[0]:
-                loop.add_reader(fileno, self._on_readable)
-            else:
-                loop.remove_reader(fileno)
-        if wanted[1] != watched[1]:
-            if wanted[1]:
-                loop.add_writer(fileno, self._on_writable)
-            else:
-                loop.remove_writer(fileno)
-
-    def _on_readable(self) -> None:
-        if self._writing and self._channel.write_needs_read:
-            self._go_on_writing()
-            self._watch()
-        if self._reading:
-            self._go_on_reading()
-
-    def _on_writable(self) -> None:
-        if self._reading and self._channel.read_needs_write:
-            self._go_on_reading()
-            self._watch()
-        if self._writing:
-            self._go_on_writing()
-
-    def _set_reading(self, reading: bool) -> None:
-        if reading == self._reading or self.closed:
-            return
-        self._reading = reading
-        self._watch()
-        if reading and self._channel.has_buffered:
-            self._schedule_read()
-
-    def _set_writing(self, writing: bool) -> None:
-        if (not writing and not self._writing) or self.closed:
-            return
-        self._writing = writing
-        self._watch()
+        self._readiness = Readiness(owner.loop, channel, self._go_on_reading, self._go_on_writing)
 
     # Reading --------------------------------------------------------------------------------------------------------
 
@@ -208,15 +146,15 @@ class Connection:
         if slices.is_spent:
             # The system says again what is there; nobody says what is buffered.
             if self._channel.has_buffered:
-                self._schedule_read()
+                self._readiness.read_soon()
             return
         self._turn_s = perf_counter()
         try:
             if self._channel.needs_handshake and not self._shake_hands():
                 return
             self._read()
-            if self._channel.has_buffered and self._reading:
-                self._schedule_read()
+            if self._channel.has_buffered and self._readiness.reading:
+                self._readiness.read_soon()
         except MemoryError:
             self._out_of_memory("a request")
         except Exception:
@@ -232,20 +170,8 @@ class Connection:
             self.close(f"did not complete its handshake: {error.strerror or error}", hostile=True)
             return False
         if not done:
-            self._watch()
+            self._readiness.update()
         return done
-
-    def _schedule_read(self) -> None:
-        """Read on in the next pass of the loop, which no event of the socket would cause."""
-        if not self._read_scheduled:
-            self._read_scheduled = True
-            self._owner.loop.call_soon(self._scheduled_read)
-
-    def _scheduled_read(self) -> None:
-        self._read_scheduled = False
-        if self._reading:
-            self._go_on_reading()
-            self._watch()
 
     def _report_bug(self) -> None:
         """Close after an error that is ours: a callback that raises would be called again and again."""
@@ -264,7 +190,7 @@ class Connection:
     def _read(self) -> None:
         owner = self._owner
         if not owner.memory.may_read(self):
-            self._set_reading(False)
+            self._readiness.set_reading(False)
             return
         scratch = owner.scratch
         frame = self._frame
@@ -278,7 +204,7 @@ class Connection:
             self.close(f"connection lost: {error.strerror}")
             return
         if received is None:
-            self._watch()
+            self._readiness.update()
             return
         if received == 0:
             cut = self._frame is not None or self._head
@@ -364,7 +290,7 @@ class Connection:
             position += size_bytes
             served = True
         self._keep_rest(data, position, end)
-        if self._outbox and not self._writing:
+        if self._outbox and not self._readiness.writing:
             self._flush()
 
     def _serve(self, frame: memoryview) -> bool:
@@ -404,7 +330,7 @@ class Connection:
         """Keep received requests that may not be served yet, and stop reading."""
         self._backlog = memoryview(bytearray(data))
         self._owner.memory.take(len(data))
-        self._set_reading(False)
+        self._readiness.set_reading(False)
 
     def _is_congested(self) -> bool:
         limits = self._owner.limits
@@ -429,8 +355,8 @@ class Connection:
                 self._consume(backlog, 0, len(backlog))
             finally:
                 self._owner.memory.give_back(len(backlog))
-        if not self._reading and not self.closed and self._backlog is None and not self._is_congested():
-            self._set_reading(True)
+        if not self._readiness.reading and not self.closed and self._backlog is None and not self._is_congested():
+            self._readiness.set_reading(True)
 
     def memory_available(self) -> None:
         """Read on after a pause for want of request memory."""
@@ -472,7 +398,7 @@ class Connection:
     def hold(self) -> None:
         """Serve no further request, and read none, until :meth:`release` is called as often."""
         self._held += 1
-        self._set_reading(False)
+        self._readiness.set_reading(False)
 
     def release(self) -> None:
         """Go on with the requests that came meanwhile."""
@@ -487,7 +413,7 @@ class Connection:
         if not self._muted_until_s:
             self._owner.loop.call_later(seconds, self._unmute)
         self._muted_until_s = until_s
-        self._set_reading(False)
+        self._readiness.set_reading(False)
 
     def _unmute(self) -> None:
         left_s = self._muted_until_s - self.now_s()
@@ -509,7 +435,7 @@ class Connection:
         while pending and pending[0].response is not None:
             self._put(pending.popleft())
         # While requests are being served the flush comes at the end; else soon, so that several completions share it.
-        to_send = self._outbox and not self._serving and not self._writing
+        to_send = self._outbox and not self._serving and not self._readiness.writing
         if to_send or (self._backlog is not None and not self._outbox):
             self._schedule_flush()
 
@@ -523,7 +449,7 @@ class Connection:
         if self.closed:
             return
         try:
-            if not self._writing:
+            if not self._readiness.writing:
                 self._flush()
             if not self.closed:
                 self._maybe_resume()
@@ -535,7 +461,7 @@ class Connection:
         outbox = self._outbox
         sent_bytes = outbox.sent_bytes
         try:
-            self._set_writing(not outbox.flush())
+            self._readiness.set_writing(not outbox.flush())
         except OSError as error:
             self.close(f"connection lost: {error.strerror}")
         except FileEndedError as error:
@@ -563,7 +489,7 @@ class Connection:
         elif self._frame is not None or self._head:
             allowed_s = limits.read_timeout_s + self._filled / _READ_RATE_BYTES_PER_S
             # Not the peer's fault while we do not read.
-            if self._reading and now_s - self._frame_begun_s > allowed_s:
+            if self._readiness.reading and now_s - self._frame_begun_s > allowed_s:
                 expected = len(self._frame) if self._frame is not None else 4
                 return (
                     f"sent {self._filled} of {expected} bytes of a request in {now_s - self._frame_begun_s:.0f} s "
@@ -581,7 +507,7 @@ class Connection:
     @property
     def is_paused(self) -> bool:
         """Whether the connection is not read, so that the end of the stream would go unnoticed."""
-        return not self._reading
+        return not self._readiness.reading
 
     @property
     def has_work(self) -> bool:
@@ -596,8 +522,7 @@ class Connection:
         """Close at once; what is queued is dropped and whoever works on a deferred response is told."""
         if self.closed:
             return
-        self._reading = self._writing = False
-        self._watch()
+        self._readiness.close()
         self.closed = True
         self._channel.close()
         memory = self._owner.memory
@@ -621,5 +546,5 @@ class Connection:
     def __repr__(self) -> str:
         return (
             f"<Connection {self.session.peer} pending={len(self._pending)} unsent={self._outbox.unsent_bytes} "
-            f"reading={self._reading} writing={self._writing} closed={self.closed}>"
+            f"reading={self._readiness.reading} writing={self._readiness.writing} closed={self.closed}>"
         )

@@ -23,14 +23,16 @@ from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.retention import Retention
 from spark_kafkalite.broker.session import Session
+from spark_kafkalite.broker.topic_settings import TopicSettings
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
+from spark_kafkalite.registry.cluster_view import ClusterView
+from spark_kafkalite.registry.membership import ClusterMembership
 from spark_kafkalite.registry.producer_ids import ProducerIds
-from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.slices import Slices, Work
 
 T = TypeVar("T")
@@ -49,9 +51,10 @@ class BrokerContext:
     memory: RequestMemory
     logs: LogManager
     replicas: Replicas
-    watcher: ClusterWatcher
+    membership: ClusterMembership
+    view: ClusterView
+    topic_settings: TopicSettings
     topics: Topics
-    producer_ids: ProducerIds
     retention: Retention
     offsets_host: InternalTopicHost
     group_shards: GroupShards
@@ -67,7 +70,12 @@ class BrokerContext:
     @property
     def cluster(self) -> ClusterState:
         """The cluster as the registry last said."""
-        return self.watcher.state
+        return self.view.state
+
+    @property
+    def producer_ids(self) -> ProducerIds:
+        """The present registry session's supply. Raises SessionExpired while there is no session."""
+        return self.membership.session.producer_ids
 
     async def work(self, exchange: Exchange, work: Work[T]) -> T:
         """Return the result of a coroutine handler's work, done in slices, and inside the gate if it is long."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of, text_of
 from spark_kafkalite.log.manager import LogManager
-from spark_kafkalite.registry.controller import Controller
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +53,14 @@ class DiskWatch:
         io: IoThreads,
         logs: LogManager,
         replicas: Replicas,
-        controller: Controller,
+        on_room: Callable[[], None],
     ) -> None:
+        """``on_room`` is called when a directory takes records again that did not."""
         self._loop = loop
         self._io = io
         self._logs = logs
         self._replicas = replicas
-        self._controller = controller
+        self._on_room = on_room
         self._watched = [_Watched(directory) for directory in logs.directories]
         self._next_retry_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -117,7 +118,7 @@ class DiskWatch:
         if error is None:
             if directory.resume():
                 self._replicas.retry_failed()
-                self._controller.check_everything()
+                self._on_room()
         elif isinstance(error, OSError) and kind_of(error) is FailureKind.BROKEN:
             self._logs.fail_directory(directory.path, f"a probe failed: {error.strerror or error}")
         elif isinstance(error, OSError) and kind_of(error) is FailureKind.REFUSED:

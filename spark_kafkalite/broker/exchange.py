@@ -12,16 +12,53 @@ and costs nothing for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from spark_kafkalite.broker.outbox import Response
 from spark_kafkalite.broker.request_memory import KeptMemory
+from spark_kafkalite.broker.session import Session
 from spark_kafkalite.wire.header import RequestHeader
+from spark_kafkalite.wire.message import ApiMessage
 
-if TYPE_CHECKING:
-    from spark_kafkalite.broker.connection import Connection
-    from spark_kafkalite.broker.outbox import Response
-    from spark_kafkalite.broker.session import Session
-    from spark_kafkalite.wire.message import ApiMessage
+
+class Carrier(Protocol):
+    """The connection that an exchange goes over, as far as the exchange knows it; see ``connection.Connection``."""
+
+    session: Session
+    # When the bytes of the request being served came.
+    received_s: float
+
+    def now_s(self) -> float:
+        """The loop's time."""
+        ...
+
+    def answered(self, exchange: Exchange) -> None:
+        """Send the exchange's answer when those before it have left."""
+        ...
+
+    def take_place(self, exchange: Exchange) -> None:
+        """Have answers to later requests wait behind this one."""
+        ...
+
+    def hold(self) -> None:
+        """Serve no further request until :meth:`release` is called as often."""
+        ...
+
+    def release(self) -> None:
+        """Go on with the requests that came meanwhile."""
+        ...
+
+    def mute(self, seconds: float) -> None:
+        """Serve no further request for some time."""
+        ...
+
+    def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
+        """Return memory with the request being served that stays as it is until the function beside it is called."""
+        ...
+
+    def close(self, reason: str, *, hostile: bool = False) -> None:
+        """Close at once. ``hostile``: the peer broke the protocol or a limit."""
+        ...
 
 
 class Oversight:
@@ -84,7 +121,7 @@ class Exchange:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Carrier,
         header: RequestHeader,
         request_bytes: int = 0,
         oversight: Oversight | None = None,

@@ -37,8 +37,8 @@ from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.controller import NewTopic
-from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
@@ -59,14 +59,14 @@ class InternalTopicHost:
         topic: InternalTopic,
         slices: Slices,
         io: IoThreads,
-        watcher: ClusterWatcher,
+        view: ClusterView,
         topics: Topics,
         replicas: Replicas,
     ) -> None:
         self.topic: Final = topic
         self._slices = slices
         self._io = io
-        self._watcher = watcher
+        self._view = view
         self._topics = topics
         self._replicas = replicas
         self._creating: asyncio.Task[KafkaError | None] | None = None
@@ -75,7 +75,7 @@ class InternalTopicHost:
 
     def partition_count(self) -> int:
         """Return how many partitions the topic has, 0 while there is none."""
-        topic = self._watcher.state.topics.get(self.topic.name)
+        topic = self._view.state.topics.get(self.topic.name)
         return len(topic.partitions) if topic is not None else 0
 
     async def ensure(self) -> None:

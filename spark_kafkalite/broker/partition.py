@@ -88,7 +88,7 @@ class PartitionServices:
         io: IoThreads,
         purgatory: Purgatory,
         max_decompressed_bytes: int,
-        on_storage_failure: Callable[[Partition, BaseException], None],
+        on_storage_failure: Callable[[Partition, BaseException], None] = lambda partition, error: None,
     ) -> None:
         self.broker_id = broker_id
         self.clock = clock
@@ -236,10 +236,22 @@ class Partition(Appender):
         self.state_version = state_version
         self.leader = leader
         self.leader_epoch = leader_epoch
+        self._stop_leading(f"{self.topic_partition} is led by broker {leader} now")
+
+    def fence(self, why: str) -> None:
+        """Stop leading, because this broker cannot prove any more that it leads (rule R6), until a newer state says so.
+
+        Requests that wait are answered as when another broker leads.
+        """
+        if self.is_leader:
+            self.leader = -1
+            self._stop_leading(f"{self.topic_partition} has no leader: {why}")
+
+    def _stop_leading(self, text: str) -> None:
         self.is_leader = False
         # What this broker has shown says nothing about the records that another leader puts there.
         self._shown_end_offset = 0
-        self._queue.fail(NotLeaderOrFollower(f"{self.topic_partition} is led by broker {leader} now"))
+        self._queue.fail(NotLeaderOrFollower(text))
         self._wake_all()
         self._services.on_role_change(self)
 

@@ -9,7 +9,8 @@ the snapshot in force when the work is done, not by the one that asked for it.
 All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to.
 While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there. A
 partition is led only in a state that was written after this broker's own registration (R1): a state from before a crash
-names a former incarnation, and the controller will raise its epoch.
+names a former incarnation, and the controller will raise its epoch. While there is no registration nothing is led (R6);
+clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
+from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.znodes import state_path
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 
@@ -54,16 +56,16 @@ class Replicas:
         loop: asyncio.AbstractEventLoop,
         logs: LogManager,
         services: PartitionServices,
-        cluster: Callable[[], ClusterState],
+        view: ClusterView,
         config_of: Callable[[str], TopicConfig],
         slices: Slices,
     ) -> None:
-        """``cluster`` gives the present snapshot, ``config_of`` a topic's settings in it."""
+        """``config_of`` gives a topic's settings, as the view has them."""
         self._slices = slices
         self._loop = loop
         self._logs = logs
         self._services = services
-        self._cluster = cluster
+        self._view = view
         self._config_of = config_of
         self._me: BrokerInfo | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -71,6 +73,7 @@ class Replicas:
         self._work: deque[Callable[[], Work[None] | None]] = deque()
         self._working = False
         self._waiters: set[asyncio.Future[None]] = set()
+        services.on_storage_failure = self.storage_failed
 
     # Look-up --------------------------------------------------------------------------------------------------------
 
@@ -85,7 +88,7 @@ class Replicas:
             return partition
         if topic_partition in self._failed:
             raise self._failed[topic_partition]
-        if self._cluster().partition(topic_partition) is None:
+        if self._view.state.partition(topic_partition) is None:
             raise UnknownTopicOrPartition(f"{topic_partition} does not exist")
         raise NotLeaderOrFollower(f"broker {self._services.broker_id} does not host {topic_partition}")
 
@@ -105,7 +108,7 @@ class Replicas:
 
     def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether clients can be sent to the partition's leader; if this broker is it, whether it leads."""
-        cluster = self._cluster()
+        cluster = self._view.state
         topic = cluster.topics.get(topic_partition.topic)
         state = topic.partitions.get(topic_partition.partition) if topic is not None else None
         if topic is None or state is None or topic.topic_id != topic_id or state.leader < 0:
@@ -145,10 +148,22 @@ class Replicas:
 
     # Changes --------------------------------------------------------------------------------------------------------
 
-    def set_registration(self, me: BrokerInfo) -> None:
-        """Act under this registration from now on: take up what the registry says about this broker's partitions."""
+    def set_registration(self, me: BrokerInfo | None) -> None:
+        """Act under this registration from now on: take up what the registry says about this broker's partitions.
+
+        None: the registration is lost, so nothing is led until there is another one (rule R6); logs stay open.
+        """
         self._me = me
-        self._queue_all(self._cluster())
+        if me is None:
+            self._work.append(self._fence_all)
+            self._start_work()
+        else:
+            self._queue_all(self._view.state)
+
+    def _fence_all(self) -> Work[None]:
+        for partition in list(self._partitions.values()):
+            partition.fence("its broker has lost its registration")
+            yield None
 
     def _queue_all(self, cluster: ClusterState) -> None:
         for name, topic in cluster.topics.items():
@@ -163,6 +178,10 @@ class Replicas:
         for name, topic_id in change.deleted_topics:
             logger.info("topic %s has been deleted", name)
             dropped += self._dropped(name, topic_id, old.topics[name].partitions, unopened)
+        for name in change.unreadable_topics:
+            # The watcher has said what to do. Nobody knows whose the logs are now, so they stay where they are.
+            kept = list(self._dropped(name, old.topics[name].topic_id, old.topics[name].partitions, {}))
+            self._work.append(partial(self._close, kept))
         if dropped or unopened:
             self._work.append(partial(self._close_and_delete, dropped, unopened))
             if self._failed:
@@ -188,6 +207,12 @@ class Replicas:
             if partition is not None and partition.topic_id == topic_id:
                 del self._partitions[topic_partition]
                 yield partition
+
+    def _close(self, dropped: Sequence[Partition]) -> Work[None]:
+        """Answer those who wait for partitions that are not served any more."""
+        for partition in dropped:
+            partition.close()
+            yield None
 
     def _close_and_delete(self, dropped: Sequence[Partition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
         """Answer those who wait for partitions of removed topics, and have their files deleted."""
@@ -217,13 +242,13 @@ class Replicas:
 
     def broker_config_changed(self) -> None:
         """Have every topic's settings counted again, because the broker's defaults have changed."""
-        for name in self._cluster().topics:
+        for name in self._view.state.topics:
             self._work.append(partial(self._apply_config, name))
         self._start_work()
 
     def _apply_config(self, name: str) -> Work[None]:
         """Have a topic's partitions obey its settings."""
-        topic = self._cluster().topics.get(name)
+        topic = self._view.state.topics.get(name)
         if topic is None:
             return
         config = self._config_of(name)
@@ -274,7 +299,7 @@ class Replicas:
 
     def _apply_state(self, topic_partition: TopicPartition) -> None:
         """Bring one partition into the state that the registry has for it now."""
-        cluster = self._cluster()
+        cluster = self._view.state
         topic = cluster.topics.get(topic_partition.topic)
         state = topic.partitions.get(topic_partition.partition) if topic is not None else None
         if topic is None or state is None or not state.has_state or self._me is None:
@@ -351,7 +376,7 @@ class Replicas:
 
         Every restart raises the leader epochs of what was there before, so only a new partition has its first one.
         """
-        state = self._cluster().partition(topic_partition)
+        state = self._view.state.partition(topic_partition)
         return state is not None and state.leader_epoch == 0 and self._me is not None and state.is_led_by(self._me)
 
     def retry_failed(self) -> None:
@@ -371,7 +396,7 @@ class Replicas:
         The registry is known to be these logs' by now, and to have lost nothing (``registry_evidence``). A topic whose
         node cannot be read keeps its logs where they are.
         """
-        cluster = self._cluster()
+        cluster = self._view.state
         turn = self._slices.turn()
         for topic_partition in list(self._logs.logs):
             await turn.pause()

@@ -19,9 +19,8 @@ from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.replicas import Replicas
+from spark_kafkalite.broker.topic_settings import TopicSettings
 from spark_kafkalite.errors import (
-    ConfigError,
-    InvalidConfig,
     KafkaError,
     NotController,
     PolicyViolation,
@@ -29,10 +28,11 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
     TopicAlreadyExists,
 )
-from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
+from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.controller import Controller, Extension, NewTopic
-from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.registry.membership import ClusterMembership
+from spark_kafkalite.registry.store import SessionExpired
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work
 
@@ -41,8 +41,6 @@ _quiet = QuietLog(logger)
 
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
-# Most topics have the settings of some other one.
-_MOST_KNOWN_CONFIGS = 1000
 
 
 class Topics:
@@ -51,8 +49,9 @@ class Topics:
     def __init__(
         self,
         config: DynamicConfig,
-        controller: Controller,
-        watcher: ClusterWatcher,
+        topic_settings: TopicSettings,
+        membership: ClusterMembership,
+        view: ClusterView,
         replicas: Replicas,
         slices: Slices,
         descriptors: Descriptors,
@@ -64,53 +63,23 @@ class Topics:
         self._connections = connections
         # How many partitions topics will have that are being made or extended: the registry does not say so yet.
         self._coming: Counter[str] = Counter()
-        # What was found wrong with topics' settings in the registry.
-        self._reported: dict[str, list[str]] = {}
-        self._controller = controller
-        self._watcher = watcher
+        self._topic_settings = topic_settings
+        self._membership = membership
+        self._view = view
         self._replicas = replicas
         self._slices = slices
-        # Under these defaults: what overrides come to, and what is wrong with them.
-        self._defaults: Mapping[str, object] | None = None
-        self._in_force: dict[frozenset[tuple[str, str]], tuple[TopicConfig, list[str]]] = {}
 
     @property
     def _config(self) -> BrokerConfig:
         return self._dynamic_config.current
 
-    def check_config(self, overrides: Mapping[str, object]) -> None:
-        """Raise InvalidConfig (40) for topic settings that are unknown or have a bad value."""
+    @property
+    def _controller(self) -> Controller:
+        """The present session's controller. Raises NotController (41) while there is no session."""
         try:
-            TopicConfig.from_properties(overrides, self._config.topic_defaults)
-        except ConfigError as error:
-            raise InvalidConfig(error.kafka_text) from error
-
-    def config_of(self, name: str) -> TopicConfig:
-        """Return a topic's settings in force: its own over the broker's defaults.
-
-        What another program wrote into the registry may be wrong; then the wrong settings are left out, because a topic
-        that exists must be served.
-        """
-        topic = self._watcher.state.topics.get(name)
-        overrides = topic.config if topic is not None else {}
-        config, problems = self._config_with(overrides)
-        # Once, though each of its partitions asks.
-        if problems and self._reported.get(name) != problems:
-            self._reported[name] = problems
-            for problem in problems:
-                logger.warning("ignoring a setting of topic %s in the registry: %s", name, problem)
-        return config
-
-    def _config_with(self, overrides: Mapping[str, str]) -> tuple[TopicConfig, list[str]]:
-        defaults = self._config.topic_defaults
-        if defaults is not self._defaults or len(self._in_force) >= _MOST_KNOWN_CONFIGS:
-            self._defaults = defaults
-            self._in_force.clear()
-        key = frozenset(overrides.items())
-        found = self._in_force.get(key)
-        if found is None:
-            found = self._in_force[key] = TopicConfig.in_force(overrides, defaults)
-        return found
+            return self._membership.session.controller
+        except SessionExpired as error:
+            raise NotController(f"broker {self._config.broker_id} is not the controller: {error}") from error
 
     async def create(
         self, topics: Sequence[NewTopic], *, timeout_s: float, validate_only: bool = False
@@ -133,13 +102,13 @@ class Topics:
                 yield None
                 try:
                     if topic.config:
-                        self.check_config(topic.config)
+                        self._topic_settings.check(topic.config)
                     checked.append(topic)
                 except KafkaError as error:
                     results[topic.name] = error.with_traceback(None)
 
         await self._slices.run(check())
-        known = self._watcher.state.topics
+        known = self._view.state.topics
         new = {topic.name: topic.size for topic in checked if topic.name not in known}
         refused = self._short_of_descriptors(new)
         accepted = [topic for topic in checked if topic.name not in refused]
@@ -180,7 +149,7 @@ class Topics:
 
     def _partition_count(self) -> int:
         """Return how many partitions there are or are being made; all are this broker's, which is the only one."""
-        topics = self._watcher.state.topics
+        topics = self._view.state.topics
         coming = sum(
             max(count - len(topics[name].partitions) if name in topics else count, 0)
             for name, count in self._coming.items()
@@ -239,7 +208,7 @@ class Topics:
         if not self._config["auto.create.topics.enable"]:
             return
         partitions, replicas = self._config["num.partitions"], self._config["default.replication.factor"]
-        known = self._watcher.state.topics
+        known = self._view.state.topics
         wanted: dict[str, NewTopic] = {}
 
         def look() -> Work[None]:
@@ -269,7 +238,7 @@ class Topics:
 
         On a full disk: KafkaStorageError (56); when descriptors would be short: PolicyViolation (44).
         """
-        topics = self._watcher.state.topics
+        topics = self._view.state.topics
         totals: dict[str, int] = {}
         added: dict[str, int] = {}
 
@@ -326,7 +295,7 @@ class Topics:
 
     async def delete(self, names: Sequence[str], *, timeout_s: float) -> dict[str, KafkaError | None]:
         """Delete topics and wait until this broker serves them no more; give each one's error, None for success."""
-        ids = {name: topic.topic_id for name in names if (topic := self._watcher.state.topics.get(name)) is not None}
+        ids = {name: topic.topic_id for name in names if (topic := self._view.state.topics.get(name)) is not None}
         try:
             results = await self._controller.delete_topics(names)
         except KafkaError as error:
@@ -338,7 +307,7 @@ class Topics:
 
         def gone() -> bool:
             # As in _not_served: each is looked at once it has gone, and the last ones go last.
-            topics, unreadable = self._watcher.state.topics, self._watcher.state.unreadable_topics
+            topics, unreadable = self._view.state.topics, self._view.state.unreadable_topics
             while left:
                 name, topic_id = left[-1]
                 if name in unreadable or (name in topics and topics[name].topic_id == topic_id):
@@ -354,7 +323,10 @@ class Topics:
     @property
     def is_controller(self) -> bool:
         """Whether topics can be changed here."""
-        return self._controller.is_active
+        try:
+            return self._controller.is_active
+        except NotController:
+            return False
 
     def check_controller(self) -> None:
         """Raise NotController (41) unless topics can be changed here."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
-from spark_kafkalite.broker.registry_evidence import RegistryEvidence
+from spark_kafkalite.broker.own_registry import OwnRegistry
 from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.manager import LogManager
@@ -38,10 +39,9 @@ class Upkeep:
         io: IoThreads,
         logs: LogManager,
         replicas: Replicas,
-        evidence: RegistryEvidence,
-        registry_zxid: Callable[[], int],
+        own_registry: OwnRegistry | None,
     ) -> None:
-        """``registry_zxid`` gives the last transaction of the registry that is on its disk."""
+        """``own_registry`` is None when the registry is elsewhere."""
         self._loop = loop
         self._io = io
         self._logs = logs
@@ -49,8 +49,7 @@ class Upkeep:
         self._checkpoint_s = config["log.flush.offset.checkpoint.interval.ms"] / 1000
         self._checkpointed: dict[object, tuple[int, int]] = {}
         self._checkpointing = False
-        self._evidence = evidence
-        self._registry_zxid = registry_zxid
+        self._own_registry = own_registry
         self._noted_zxid = 0
         self._noting = False
         self._slices = slices
@@ -63,8 +62,10 @@ class Upkeep:
         self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
         self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
         self._repeat("producers", _PRODUCERS_LOOK_S, self._expire_producers)
-        self._repeat("registry", _REGISTRY_NOTE_S, self._note_registry)
-        self._note_registry()
+        if self._own_registry is not None:
+            note = partial(self._note_registry, self._own_registry)
+            self._repeat("registry", _REGISTRY_NOTE_S, note)
+            note()
 
     def stop(self) -> None:
         """End; nothing is called afterwards."""
@@ -102,17 +103,16 @@ class Upkeep:
         if job is not None:
             self._io.submit(job.run, lambda _: None, lambda error: logger.error("removing files failed: %s", error))
 
-    def _note_registry(self) -> None:
-        zxid = self._registry_zxid()
+    def _note_registry(self, registry: OwnRegistry) -> None:
+        zxid = registry.committed_zxid
         if self._noting or zxid == self._noted_zxid:
             return
         self._noting = True
-        paths = [directory.path for directory in self._logs.directories.online]
 
         def done(_: object) -> None:
             self._noting, self._noted_zxid = False, zxid
 
-        self._io.submit(lambda: self._evidence.note(paths, zxid), done, done, lane=Lane.SYNC)
+        self._io.submit(lambda: registry.note(zxid), done, done, lane=Lane.SYNC)
 
     def _checkpoint(self) -> None:
         offsets: dict[object, tuple[int, int]] = {

@@ -1,7 +1,7 @@
 """An immutable snapshot of the cluster as the registry has it, and what changed between two of them.
 
-``watcher.ClusterWatcher`` makes the snapshots; brokers and the controller only read them. Unchanged parts are shared
-between snapshots, so that comparing two costs what changed and not what exists.
+``watcher.ClusterWatcher`` makes the snapshots, ``cluster_view.ClusterView`` keeps the last one. Unchanged parts are
+shared between snapshots, so that comparing two costs what changed and not what exists.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ class ClusterChange:
     """What differs between two snapshots.
 
     A topic deleted and made again under its name is both in ``deleted_topics`` (with its old id) and in
-    ``new_topics``, and all its partitions are in ``changed_partitions``. A broker that came back as another incarnation
-    is in ``bounced_brokers`` only.
+    ``new_topics``, and all its partitions are in ``changed_partitions``. One that was known and cannot be read any more
+    is in ``unreadable_topics``: nobody knows whether it is still the same. A broker that came back as another
+    incarnation is in ``bounced_brokers`` only.
     """
 
     new_brokers: tuple[int, ...]
@@ -120,6 +121,7 @@ class ClusterChange:
     bounced_brokers: tuple[int, ...]
     new_topics: tuple[str, ...]
     deleted_topics: tuple[tuple[str, bytes], ...]
+    unreadable_topics: tuple[str, ...]
     changed_configs: tuple[str, ...]
     changed_partitions: tuple[TopicPartition, ...]
     controller_changed: bool
@@ -138,12 +140,15 @@ def diff_work(old: ClusterState, new: ClusterState, topics: Iterable[str]) -> Wo
     """As :func:`diff`, in slices, where it is known that no other topics than these have changed."""
     new_topics: list[str] = []
     deleted_topics: list[tuple[str, bytes]] = []
+    unreadable_topics: list[str] = []
     changed_configs: list[str] = []
     changed_partitions: list[TopicPartition] = []
     for name in sorted(topics):
         yield None
         before, after = old.topics.get(name), new.topics.get(name)
-        if before is not None and (after is None or before.topic_id != after.topic_id):
+        if before is not None and after is None and name in new.unreadable_topics:
+            unreadable_topics.append(name)
+        elif before is not None and (after is None or before.topic_id != after.topic_id):
             deleted_topics.append((name, before.topic_id))
             before = None
         if after is None:
@@ -174,6 +179,7 @@ def diff_work(old: ClusterState, new: ClusterState, topics: Iterable[str]) -> Wo
         ),
         new_topics=tuple(new_topics),
         deleted_topics=tuple(deleted_topics),
+        unreadable_topics=tuple(unreadable_topics),
         changed_configs=tuple(changed_configs),
         changed_partitions=tuple(changed_partitions),
         controller_changed=old.controller_id != new.controller_id,

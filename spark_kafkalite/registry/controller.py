@@ -1,4 +1,4 @@
-"""The controller: the one broker that elects leaders and changes the list of topics.
+"""The controller: the one broker that elects leaders and changes the list of topics. One candidacy a registry session.
 
 Claiming the role creates the ephemeral /controller and raises /controller_epoch in one multi. Every later write is a
 multi that begins with a check of that epoch node's version: a controller that was deposed without noticing fails there
@@ -13,6 +13,9 @@ Changes of topics are made by ``topic_changes``. Of elections many share a multi
 
 A topic of more partitions than fit into one multi is written in several: a crash between leaves partitions without
 state, which the next controller gives one, or a marker in /admin/delete_topics, whose deletion it finishes.
+
+The role ends with the session: what is being written then fails, and may or may not have happened. What a broken
+connection has interrupted is taken up when it is back (:meth:`Controller.resume`, rule R13).
 Source: kafka.controller.KafkaController and kafka.zk.KafkaZkClient of Apache Kafka 3.9.
 """
 
@@ -49,6 +52,7 @@ from spark_kafkalite.registry.store import (
     NoNode,
     Operation,
     SessionExpired,
+    SessionState,
     SetData,
     Store,
     answer,
@@ -71,7 +75,7 @@ _Candidates = Sequence[tuple[TopicPartition, PartitionState]]
 
 
 class Controller:
-    """This broker's candidacy for the role, and the role while it has it. Lives in the watcher's event loop."""
+    """This session's candidacy for the role, and the role while it has it. Lives in the watcher's event loop."""
 
     def __init__(
         self,
@@ -84,10 +88,9 @@ class Controller:
         slices: Slices | None = None,
     ) -> None:
         """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on; ``slices``: the long
-        work of the loop that it will live in, its own when nobody shares them."""
-        self._shared_slices = slices
-        self._slices: Slices
-        self._topics: TopicChanges
+        work of the running loop, its own when nobody shares them."""
+        self._slices = slices or Slices(asyncio.get_running_loop())
+        self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch)
         self._unclean_election = unclean_election
         self._store = store
         self._watcher = watcher
@@ -118,19 +121,24 @@ class Controller:
 
     async def start(self) -> None:
         """Try to get the role and, with it, bring every partition into order. The watcher must have started."""
-        self._slices = self._shared_slices or Slices(asyncio.get_running_loop())
-        self._topics = TopicChanges(self._store, self._slices, self._write, lambda: self._epoch)
-        self._watcher.add_listener(self._on_change)
+        self._watcher.view.add_listener(self._on_change)
         await self._claim()
 
+    def resume(self) -> None:
+        """Go on with what a broken connection has interrupted: claim the role, or look at everything (rule R13)."""
+        if not self._closed:
+            self._spawn(self._bring_into_order() if self.is_active else self._claim())
+
     async def close(self) -> None:
-        """Give up the role, so that the next broker has it at once."""
+        """Give up the role, so that the next broker has it at once; with its session, if that has ended."""
         self._closed = True
+        self._watcher.view.remove_listener(self._on_change)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.is_active:
-            self._resign()
+        was_active = self.is_active
+        self._resign()
+        if was_active and self._store.state is not SessionState.LOST:
             with contextlib.suppress(RegistryError):
                 stat = await answer(self._store.exists(znodes.CONTROLLER))
                 if stat is not None and stat.ephemeral_owner == self._store.session_id:
@@ -148,6 +156,9 @@ class Controller:
         finally:
             self._claiming = False
         _LOG.info("broker %d is the controller, epoch %d", self._broker_id, self._epoch)
+        await self._bring_into_order()
+
+    async def _bring_into_order(self) -> None:
         async with self._working:
             await self._topics.finish_deletions()
         self._check_all = True
@@ -187,7 +198,11 @@ class Controller:
         self._epoch, self._epoch_version = NO_EPOCH, -1
 
     async def _write(self, operations: Sequence[Operation]) -> list[Any]:
-        """Do a multi that is fenced by the controller epoch. Raises NotController once another broker has the role."""
+        """Do a multi that is fenced by the controller epoch.
+
+        Raises NotController once another broker has the role; SessionExpired when the session ends before the answer:
+        whether it was done is not known then.
+        """
         if not self.is_active:
             raise NotController(f"broker {self._broker_id} is not the controller")
         try:
@@ -200,9 +215,9 @@ class Controller:
             _LOG.warning("broker %d is no longer the controller", self._broker_id)
             self._resign()
             raise NotController(f"broker {self._broker_id} is no longer the controller") from error
-        except SessionExpired as error:
+        except SessionExpired:
             self._resign()
-            raise NotController(f"broker {self._broker_id} has lost its registry session") from error
+            raise
         return results[1:]
 
     def check_everything(self) -> None:
@@ -241,8 +256,11 @@ class Controller:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _LOG.error("the controller's work failed: %s", task.exception(), exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, (ConnectionLoss, SessionExpired)):
+            _LOG.warning("the controller's work was interrupted: %s", error)
+        elif error is not None:
+            _LOG.error("the controller's work failed: %s", error, exc_info=error)
 
     def _candidates(self, state: ClusterState) -> Work[_Candidates]:
         """Return the partitions, of those to check, that an election can help; the others are checked off."""
@@ -281,7 +299,7 @@ class Controller:
                     candidates = (each for each in found if refused.get(each[0]) is not each[1])
                     while batch := list(islice(candidates, _ELECTED_AT_ONCE)):
                         if not await self._elect(batch, state, refused):
-                            return  # the next session or controller begins with a check of everything
+                            return  # after a reconnection, and in the next session, everything is looked at
         finally:
             self._electing = False
 
@@ -293,7 +311,7 @@ class Controller:
             operations = [self._election(*candidate, state) for candidate in batch if candidate[1].has_state]
             if operations:
                 await self._write(operations)
-        except (ConnectionLoss, NotController):
+        except (ConnectionLoss, NotController, SessionExpired):
             return False
         except RegistryError:
             # None of them has happened: each is tried by itself, to find the one that it was for.
@@ -304,7 +322,7 @@ class Controller:
             *(self._elect_one(*candidate, state) for candidate in alone), return_exceptions=True
         )
         for candidate, outcome in zip(alone, outcomes, strict=True):
-            if isinstance(outcome, (ConnectionLoss, NotController)):
+            if isinstance(outcome, (ConnectionLoss, NotController, SessionExpired)):
                 return False
             if isinstance(outcome, (BadVersion, NoNode, NodeExists)):
                 # Somebody else has written it meanwhile, or it cannot be read.
@@ -345,7 +363,7 @@ class Controller:
     ) -> dict[str, TopicAssignment | KafkaError]:
         """Create topics with their leaders elected; give each one's assignment, or the error that it met.
 
-        Brokers see them a moment later (``ClusterWatcher.wait_for``). Raises NotController (41).
+        Brokers see them a moment later (``ClusterView.wait_for``). Raises NotController (41).
         """
         async with self._working:
             return await self._topics.create(topics, await self._current_state(), validate_only=validate_only)

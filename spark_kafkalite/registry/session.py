@@ -1,116 +1,109 @@
-"""A broker's membership of the cluster: the base nodes, the cluster id, and the registration under its broker id.
+"""One session of a broker with the registry, and everything that lives and ends with it.
 
-The registration node is ephemeral; its creation zxid is the *broker epoch*, which only grows and tells one incarnation
-of a broker id from the next. A node of an earlier session may still stand when a crashed broker comes back: it is
-waited for, up to its session timeout and two seconds, and never deleted by a session that does not own it, because it
-may as well belong to a second broker that was given the same id. What ending of the session means for a broker
-(dropping every leadership, registering again) is the broker's to do; it hears of it as SessionState.LOST.
+A session has a store, a watcher that keeps the view of the cluster fresh, a candidacy for the controller's role, a
+block of producer ids, and the broker's registration. None of it outlives the session: watches fire no more, the role
+and the registration are gone, and what is left of the block is never given out. The next session begins with nothing
+(``membership``).
+
+Lives in one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from collections.abc import Callable
 from typing import Final
 
-from spark_kafkalite.errors import InconsistentClusterId, RegistryError
-from spark_kafkalite.model import BrokerEpoch
-from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.store import (
-    NodeExists,
-    NoNode,
-    Stat,
-    Store,
-    WatchEvent,
-    answer,
-    call_in_loop,
-)
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry.cluster_state import BrokerInfo
+from spark_kafkalite.registry.cluster_view import ClusterView
+from spark_kafkalite.registry.controller import Controller
+from spark_kafkalite.registry.producer_ids import ProducerIds
+from spark_kafkalite.registry.registration import deregister_broker, register_broker
+from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Store, call_in_loop
+from spark_kafkalite.registry.watcher import ClusterWatcher
 from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.slices import Slices
 
-# On top of the session timeout: the registry ends sessions on its own tick, and the news takes a moment.
-EXPIRY_MARGIN_S: Final = 2.0
+_LOG = logging.getLogger(__name__)
 
-
-class DuplicateBrokerId(RegistryError):
-    """Another live broker holds this broker id."""
-
-
-async def create_base_nodes(store: Store) -> None:
-    """Create the persistent nodes that everything else stands on, as far as they are missing."""
-    futures = [store.create(path, make_parents=True) for path in znodes.PERSISTENT_PATHS]
-    for future in futures:
-        with contextlib.suppress(NodeExists):
-            await answer(future)
+# How long the orderly end may wait for a registry that does not answer; it ends the session by itself then.
+_LEAVE_WITHIN_S: Final = 2.0
 
 
-async def cluster_id(store: Store, stored: str | None = None) -> str:
-    """Return the cluster's id, made by the first broker that asks.
+class RegistrySession:
+    """See the module's text. To be made in the loop that it will live in."""
 
-    ``stored`` is the id in this broker's own ``meta.properties``, None when it has none yet.
-    Raises InconsistentClusterId (code 104) when the broker's data belongs to another cluster.
-    """
-    fresh = stored or znodes.uuid_text(znodes.new_uuid())
-    try:
-        data, _ = await answer(store.get(znodes.CLUSTER_ID))
-    except NoNode:
-        # A registry that is new while the data is not: the data's id is taken over, since nothing contradicts it.
-        with contextlib.suppress(NodeExists):
-            await answer(store.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(fresh), make_parents=True))
-        data, _ = await answer(store.get(znodes.CLUSTER_ID))
-    found = znodes.decode_cluster_id(data)
-    if stored is not None and stored != found:
-        raise InconsistentClusterId(
-            f"this broker's data (meta.properties) belongs to cluster {stored}, but the registry is that of cluster "
-            f"{found}; use the right registry, or another log.dirs for this one"
+    def __init__(
+        self,
+        store: Store,
+        view: ClusterView,
+        broker_id: BrokerId,
+        clock: Clock,
+        slices: Slices,
+        unclean_election: Callable[[str], bool],
+    ) -> None:
+        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on."""
+        self.store = store
+        self.watcher = ClusterWatcher(store, view, slices=slices)
+        self.controller = Controller(
+            store, self.watcher, broker_id, clock, unclean_election=unclean_election, slices=slices
         )
-    return found
+        self.producer_ids = ProducerIds(store, broker_id)
+        # Set once the registry has ended the session, or is known to have gone.
+        self.lost = asyncio.Event()
+        self._broker_id = broker_id
+        self._registered = False
+        loop = asyncio.get_running_loop()
+        store.add_session_listener(lambda state: call_in_loop(loop, self._state_changed, state))
+        # It may have ended before anybody listened.
+        self._state_changed(store.state)
 
+    def __repr__(self) -> str:
+        return f"RegistrySession({self.store!r})"
 
-async def register_broker(store: Store, registration: BrokerRegistration) -> BrokerEpoch:
-    """Create the broker's ephemeral registration and return its broker epoch.
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session has ended, also if :attr:`lost` has not been set yet."""
+        return self.store.state is SessionState.LOST
 
-    Raises DuplicateBrokerId, naming the holder, when another session still holds the id after its timeout + 2 s.
-    """
-    loop = asyncio.get_running_loop()
-    path = znodes.broker_path(registration.broker_id)
-    deadline = loop.time() + store.session_timeout_ms / 1000 + EXPIRY_MARGIN_S
-    while True:
-        with contextlib.suppress(NodeExists):
-            await answer(store.create(path, registration.encode(), ephemeral=True, make_parents=True))
-        stat = await answer(store.exists(path))
-        if stat is not None and stat.ephemeral_owner == store.session_id:
-            # Also when the create itself was answered with ConnectionLoss or tried twice: the node is ours.
-            return BrokerEpoch(stat.czxid)
-        gone = asyncio.Event()
+    async def register(self, registration: BrokerRegistration) -> BrokerInfo:
+        """Register the broker and return it as others see it. Raises DuplicateBrokerId, RegistryError."""
+        epoch = await register_broker(self.store, registration)
+        self._registered = True
+        return BrokerInfo(registration.broker_id, registration.host, registration.port, registration.rack, epoch)
 
-        def on_event(_: WatchEvent, gone: asyncio.Event = gone) -> None:
-            call_in_loop(loop, gone.set)
+    async def start_controller(self) -> None:
+        """Try to get the controller's role, once the view shows this broker's registration."""
+        # What a broken connection interrupts is taken up when it is back (resume).
+        with contextlib.suppress(ConnectionLoss):
+            await self.watcher.caught_up()
+        with contextlib.suppress(ConnectionLoss):
+            await self.controller.start()
 
-        stat = await answer(store.exists(path, watch=on_event))
-        if stat is None:
-            continue
+    async def close(self) -> None:
+        """End everything that lives with the session; give up what is not lost, so that others have it at once."""
         try:
-            await asyncio.wait_for(gone.wait(), deadline - loop.time())
-        except TimeoutError:
-            raise DuplicateBrokerId(await _duplicate_text(store, registration, stat)) from None
+            with contextlib.suppress(RegistryError, TimeoutError):
+                await asyncio.wait_for(self._leave(), _LEAVE_WITHIN_S)
+        finally:
+            self.watcher.close()
+            self.store.close()
 
+    async def _leave(self) -> None:
+        await self.controller.close()
+        if self._registered and not self.is_lost:
+            await deregister_broker(self.store, self._broker_id)
 
-async def _duplicate_text(store: Store, registration: BrokerRegistration, stat: Stat) -> str:
-    holder = "another broker"
-    with contextlib.suppress(RegistryError):
-        data, _ = await answer(store.get(znodes.broker_path(registration.broker_id)))
-        found = BrokerRegistration.decode(registration.broker_id, data)
-        holder = f"the broker at {found.host}:{found.port}"
-    return (
-        f"broker.id={registration.broker_id} is taken by {holder} (registry session {stat.ephemeral_owner:#x}); stop "
-        "that broker or give this one an id of its own"
-    )
-
-
-async def deregister_broker(store: Store, broker_id: int) -> None:
-    """Remove this session's own registration, if it is there: the clean way out."""
-    path = znodes.broker_path(broker_id)
-    stat = await answer(store.exists(path))
-    if stat is not None and stat.ephemeral_owner == store.session_id:
-        with contextlib.suppress(NoNode):
-            await answer(store.delete(path))
+    def _state_changed(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self.lost.set()
+        elif state is SessionState.SUSPENDED:
+            _LOG.warning("the connection to the registry is lost; the session may last until it is back")
+        elif state is SessionState.CONNECTED and self._registered:
+            _LOG.info("the registry is connected again")
+            self.controller.resume()

@@ -39,6 +39,7 @@ from spark_kafkalite.registry.store import (
     WatchEvent,
 )
 from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.testing.fake_registry import FakeRegistry
 
 TIMEOUT_S = 10
 Connect = Callable[[], Store]
@@ -63,8 +64,14 @@ def sessions_at(address: str) -> Iterator[Connect]:
         yield connect
 
 
+def fake(directory: Path) -> Iterator[Connect]:
+    with FakeRegistry(directory) as registry:
+        yield registry.connect
+
+
 IMPLEMENTATIONS = [
     "embedded",
+    "fake",
     "served",
     pytest.param("zookeeper", marks=pytest.mark.zookeeper),
     pytest.param("wounded_ensemble", marks=pytest.mark.zookeeper),
@@ -75,6 +82,9 @@ IMPLEMENTATIONS = [
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
     if request.param == "embedded":
         yield from embedded(tmp_path)
+        return
+    if request.param == "fake":
+        yield from fake(tmp_path)
         return
     server = request.getfixturevalue(request.param)
     with sessions_at(server if isinstance(server, str) else server.connect) as connect:

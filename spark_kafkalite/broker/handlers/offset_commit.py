@@ -141,7 +141,7 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
 def _check_size(context: BrokerContext, entries: Collection[OffsetKey]) -> None:
     """Raise what the write would end with, when it is clear before anything is encoded."""
     least_bytes = len(entries) * _LEAST_RECORD_BYTES
-    limit_bytes = context.topics.config_of(CONSUMER_OFFSETS_TOPIC).max_message_bytes
+    limit_bytes = context.topic_settings.config_of(CONSUMER_OFFSETS_TOPIC).max_message_bytes
     if least_bytes > limit_bytes:
         raise InvalidCommitOffsetSize(
             f"{len(entries)} offsets take at least {least_bytes} bytes, and are committed all or none; at most "

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.registry import session, znodes
+from spark_kafkalite.registry import registration, znodes
+from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.store import BadArguments, NoNode, Store, answer
@@ -24,7 +25,7 @@ async def stores(directory: Path, count: int) -> AsyncIterator[list[Store]]:
     registry = EmbeddedRegistry(directory)
     try:
         opened: list[Store] = [registry.connect() for _ in range(count)]
-        await session.create_base_nodes(opened[0])
+        await registration.create_base_nodes(opened[0])
         yield opened
     finally:
         registry.close()
@@ -87,7 +88,7 @@ def test_the_watcher_follows_the_settings_of_brokers(tmp_path: Path) -> None:
     async def work() -> None:
         async with stores(tmp_path, 2) as (store, other):
             await answer(other.create(znodes.broker_config_path("2"), znodes.encode_config({"a": "0"})))
-            watcher = ClusterWatcher(store)
+            watcher = ClusterWatcher(store, ClusterView())
             assert (await watcher.start("id")).broker_configs == {"2": {"a": "0"}}
             default = znodes.broker_config_path(znodes.DEFAULT_ENTITY)
 

@@ -17,8 +17,9 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import BrokerId
-from spark_kafkalite.registry import session, znodes
+from spark_kafkalite.registry import registration, znodes
 from spark_kafkalite.registry.cluster_state import ClusterState, PartitionState
+from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.controller import Controller, Extension, NewTopic
 from spark_kafkalite.registry.embedded import EmbeddedRegistry
@@ -36,37 +37,40 @@ class Member:
     """One broker's part in the cluster."""
 
     store: EmbeddedStore
+    view: ClusterView
     watcher: ClusterWatcher
     controller: Controller
     seen: list[tuple[ClusterState, ClusterState]]
 
     @property
     def state(self) -> ClusterState:
-        return self.watcher.state
+        return self.view.state
 
     def partition(self, name: str, number: int = 0) -> PartitionState:
         return self.state.topics[name].partitions[number]
 
     async def until(self, condition: Callable[[ClusterState], bool]) -> ClusterState:
-        return await self.watcher.wait_for(condition, TIMEOUT_S)
+        return await self.view.wait_for(condition, TIMEOUT_S)
 
 
 async def join(registry: EmbeddedRegistry, broker_id: int) -> Member:
     store = registry.connect()
-    await session.create_base_nodes(store)
-    cluster_id = await session.cluster_id(store)
-    await session.register_broker(store, BrokerRegistration(BrokerId(broker_id), "h", 9000 + broker_id))
+    await registration.create_base_nodes(store)
+    cluster_id = await registration.cluster_id(store)
+    await registration.register_broker(store, BrokerRegistration(BrokerId(broker_id), "h", 9000 + broker_id))
     seen: list[tuple[ClusterState, ClusterState]] = []
-    watcher = ClusterWatcher(store, lambda old, new, _: seen.append((old, new)))
+    view = ClusterView()
+    view.add_listener(lambda old, new, _: seen.append((old, new)))
+    watcher = ClusterWatcher(store, view)
     await watcher.start(cluster_id)
     controller = Controller(
         store,
         watcher,
         BrokerId(broker_id),
-        unclean_election=lambda name: watcher.state.topics[name].config.get(UNCLEAN) == "true",
+        unclean_election=lambda name: view.state.topics[name].config.get(UNCLEAN) == "true",
     )
     await controller.start()
-    return Member(store, watcher, controller, seen)
+    return Member(store, view, watcher, controller, seen)
 
 
 @asynccontextmanager
@@ -323,7 +327,7 @@ def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> Non
     async def work() -> None:
         registry = EmbeddedRegistry(tmp_path)
         store = registry.connect()
-        await session.create_base_nodes(store)
+        await registration.create_base_nodes(store)
         planned = znodes.TopicAssignment(znodes.new_uuid(), {0: (BrokerId(1),), 1: (BrokerId(1),)})
         # A topic without states, and one whose deletion had begun.
         await answer(store.create("/brokers/topics/planned", planned.encode()))
@@ -369,7 +373,7 @@ def test_rereading_leaves_no_further_watches(tmp_path: Path) -> None:
 
             before = watches()
             for _ in range(5):
-                only.watcher._inbox.put(only.watcher._read_all)
+                only.watcher._reads.put(only.watcher._read_all)
                 await only.watcher.caught_up(TIMEOUT_S)
             assert watches() == before
             await only.controller.delete_topics([f"t{number}" for number in range(5)])

@@ -11,8 +11,9 @@ import pytest
 
 from spark_kafkalite.errors import InvalidPartitions, InvalidTopic
 from spark_kafkalite.model import BrokerId
-from spark_kafkalite.registry import session, topic_writes, znodes
+from spark_kafkalite.registry import registration, topic_writes, znodes
 from spark_kafkalite.registry.cluster_state import ClusterChange, ClusterState
+from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.controller import Controller, Extension, NewTopic
 from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.placement import MAX_PARTITIONS
@@ -33,14 +34,16 @@ class Member:
         self.registry = registry
         self.store = registry.connect()
         self.changes: list[ClusterChange] = []
-        self.watcher = ClusterWatcher(self.store, self._changed)
+        self.view = ClusterView()
+        self.view.add_listener(self._changed)
+        self.watcher = ClusterWatcher(self.store, self.view)
         self.controller = Controller(self.store, self.watcher, BrokerId(1))
 
     def _changed(self, _: ClusterState, __: ClusterState, change: ClusterChange) -> None:
         self.changes.append(change)
 
     async def register(self) -> None:
-        await session.register_broker(self.store, BrokerRegistration(BrokerId(1), "h", 9001))
+        await registration.register_broker(self.store, BrokerRegistration(BrokerId(1), "h", 9001))
 
     async def caught_up(self) -> ClusterState:
         return await self.watcher.caught_up(TIMEOUT_S)
@@ -49,8 +52,8 @@ class Member:
 @asynccontextmanager
 async def joined(registry: EmbeddedRegistry) -> AsyncIterator[Member]:
     member = Member(registry)
-    await session.create_base_nodes(member.store)
-    cluster_id = await session.cluster_id(member.store)
+    await registration.create_base_nodes(member.store)
+    cluster_id = await registration.cluster_id(member.store)
     await member.register()
     await member.watcher.start(cluster_id)
     await member.controller.start()
@@ -152,10 +155,10 @@ def test_an_election_that_was_overtaken_does_not_stop_those_beside_it(tmp_path: 
                     me = new.brokers.get(1)
                     return me is not None and all(topic.partitions[0].is_led_by(me) for topic in new.topics.values())
 
-                await member.watcher.wait_for(
+                await member.view.wait_for(
                     lambda new: 1 in new.brokers and new.brokers[1].epoch > state.brokers[1].epoch, TIMEOUT_S
                 )
-                await member.watcher.wait_for(led_again, TIMEOUT_S)
+                await member.view.wait_for(led_again, TIMEOUT_S)
 
     run(work())
 

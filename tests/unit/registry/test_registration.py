@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafkalite.errors import InconsistentClusterId
 from spark_kafkalite.model import BrokerId
-from spark_kafkalite.registry import session, znodes
+from spark_kafkalite.registry import registration, znodes
 from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.producer_ids import ProducerIds
 from spark_kafkalite.registry.znodes import BrokerRegistration
@@ -18,68 +18,68 @@ def registry(tmp_path: Path) -> Iterator[EmbeddedRegistry]:
         yield registry
 
 
-def registration(host: str = "h", port: int = 1) -> BrokerRegistration:
+def a_broker(host: str = "h", port: int = 1) -> BrokerRegistration:
     return BrokerRegistration(BrokerId(1), host, port)
 
 
 def test_base_nodes_can_be_made_again(registry: EmbeddedRegistry) -> None:
     store = registry.connect()
     for _ in range(2):
-        asyncio.run(session.create_base_nodes(store))
+        asyncio.run(registration.create_base_nodes(store))
     for path in znodes.PERSISTENT_PATHS:
         assert store.exists(path).result() is not None
 
 
 def test_the_cluster_id_is_made_once(registry: EmbeddedRegistry) -> None:
     first, second = registry.connect(), registry.connect()
-    cluster_id = asyncio.run(session.cluster_id(first))
+    cluster_id = asyncio.run(registration.cluster_id(first))
     assert len(cluster_id) == 22
-    assert asyncio.run(session.cluster_id(second)) == cluster_id
-    assert asyncio.run(session.cluster_id(second, cluster_id)) == cluster_id
+    assert asyncio.run(registration.cluster_id(second)) == cluster_id
+    assert asyncio.run(registration.cluster_id(second, cluster_id)) == cluster_id
 
 
 def test_another_clusters_data_is_refused(registry: EmbeddedRegistry) -> None:
-    found = asyncio.run(session.cluster_id(registry.connect()))
+    found = asyncio.run(registration.cluster_id(registry.connect()))
     other = znodes.uuid_text(znodes.new_uuid())
     with pytest.raises(InconsistentClusterId, match=f"{other}.*{found}"):
-        asyncio.run(session.cluster_id(registry.connect(), other))
+        asyncio.run(registration.cluster_id(registry.connect(), other))
 
 
 def test_a_new_registry_takes_the_datas_id(registry: EmbeddedRegistry) -> None:
     kept = znodes.uuid_text(znodes.new_uuid())
-    assert asyncio.run(session.cluster_id(registry.connect(), kept)) == kept
+    assert asyncio.run(registration.cluster_id(registry.connect(), kept)) == kept
 
 
 def test_the_broker_epoch_is_the_creation_zxid_and_grows(registry: EmbeddedRegistry) -> None:
     first = registry.connect()
-    epoch = asyncio.run(session.register_broker(first, registration()))
+    epoch = asyncio.run(registration.register_broker(first, a_broker()))
     assert first.exists("/brokers/ids/1").result().czxid == epoch
     # Registering twice in one session is the same registration.
-    assert asyncio.run(session.register_broker(first, registration())) == epoch
-    asyncio.run(session.deregister_broker(first, 1))
-    assert asyncio.run(session.register_broker(registry.connect(), registration())) > epoch
+    assert asyncio.run(registration.register_broker(first, a_broker())) == epoch
+    asyncio.run(registration.deregister_broker(first, 1))
+    assert asyncio.run(registration.register_broker(registry.connect(), a_broker())) > epoch
 
 
 def test_a_duplicate_id_is_an_error_that_names_the_holder(
     registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "EXPIRY_MARGIN_S", 0.0)
+    monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
     holder, second = registry.connect(), registry.connect(session_timeout_ms=50)
-    epoch = asyncio.run(session.register_broker(holder, registration("first", 9092)))
-    with pytest.raises(session.DuplicateBrokerId, match=r"broker\.id=1 is taken by the broker at first:9092"):
-        asyncio.run(session.register_broker(second, registration("second", 9093)))
+    epoch = asyncio.run(registration.register_broker(holder, a_broker("first", 9092)))
+    with pytest.raises(registration.DuplicateBrokerId, match=r"broker\.id=1 is taken by the broker at first:9092"):
+        asyncio.run(registration.register_broker(second, a_broker("second", 9093)))
     # The holder's node is as it was: nobody deletes another's.
     assert holder.exists("/brokers/ids/1").result().czxid == epoch
-    asyncio.run(session.deregister_broker(second, 1))
+    asyncio.run(registration.deregister_broker(second, 1))
     assert holder.exists("/brokers/ids/1").result() is not None
 
 
 def test_an_old_incarnations_node_is_waited_for(registry: EmbeddedRegistry) -> None:
     old, new = registry.connect(), registry.connect()
-    asyncio.run(session.register_broker(old, registration()))
+    asyncio.run(registration.register_broker(old, a_broker()))
 
     async def come_back() -> int:
-        waiting = asyncio.ensure_future(session.register_broker(new, registration()))
+        waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
         done, _ = await asyncio.wait([waiting], timeout=0.05)
         assert not done
         registry.expire(old.session_id)

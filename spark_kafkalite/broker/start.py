@@ -1,0 +1,468 @@
+"""The start of a broker, phase by phase.
+
+Settings are checked already. Log directories are locked; the registry is opened, unless the directories show that it is
+not the one they knew (``registry_evidence``), and the cluster read; the logs are loaded (recovered after a crash); the
+listening sockets are bound, so that their ports are known; the broker registers itself, which makes its old leaderships
+void; the controller elects leaders; when every partition that this broker leads is in place, connections are accepted.
+
+Each phase takes what it stands on, returns what it has made, and pushes what undoes that before the next one begins: it
+is undone in reverse order when a later phase fails, when a stop ends the start, and in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from spark_kafkalite.broker import handlers
+from spark_kafkalite.broker.acceptor import Acceptor
+from spark_kafkalite.broker.cleaner import Cleaner
+from spark_kafkalite.broker.config import BrokerConfig
+from spark_kafkalite.broker.config_changes import ConfigChanges
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
+from spark_kafkalite.broker.disk_watch import DiskWatch
+from spark_kafkalite.broker.dispatch import Dispatcher
+from spark_kafkalite.broker.dynamic_config import DynamicConfig
+from spark_kafkalite.broker.group_settings import offsets_topic
+from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
+from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.listeners import Listener, address_text
+from spark_kafkalite.broker.own_registry import OwnRegistry
+from spark_kafkalite.broker.partition import PartitionServices
+from spark_kafkalite.broker.purgatory import Purgatory
+from spark_kafkalite.broker.registry_evidence import RegistryEvidence
+from spark_kafkalite.broker.replicas import Replicas
+from spark_kafkalite.broker.request_memory import RequestMemory
+from spark_kafkalite.broker.retention import Retention
+from spark_kafkalite.broker.topic_settings import TopicSettings
+from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.broker.upkeep import Upkeep
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.collector import Collector
+from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
+from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
+from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.shards import Shards
+from spark_kafkalite.errors import ConfigError, KafkaStorageError
+from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
+from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.producer_state import ProducerIdLimits
+from spark_kafkalite.log.unopened import LogLimit
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry.cluster_state import ClusterState
+from spark_kafkalite.registry.cluster_view import ClusterView
+from spark_kafkalite.registry.membership import ClusterMembership, OpenStore
+from spark_kafkalite.registry.session import RegistrySession
+from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.slices import Slices
+
+logger = logging.getLogger(__name__)
+
+# How long answers that are owed at a stop may take to leave.
+_DRAIN_S = 1.0
+# How long the first elections may take; afterwards the broker serves what it has.
+_FIRST_LEADERS_S = 30.0
+_SHOWN_PARTITIONS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What everything else stands on, and what nothing has to be undone of."""
+
+    loop: asyncio.AbstractEventLoop
+    slices: Slices
+    settings: DynamicConfig
+    view: ClusterView
+    topic_settings: TopicSettings
+    descriptors: Descriptors
+    memory: RequestMemory
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    """The log directories, and who works on them. ``evidence`` is what they know of their registry."""
+
+    logs: LogManager
+    evidence: RegistryEvidence
+    io: IoThreads
+    services: PartitionServices
+    replicas: Replicas
+
+
+@dataclass(frozen=True, slots=True)
+class _Registry:
+    """This broker's part in the cluster. ``own`` is None when the registry is elsewhere."""
+
+    membership: ClusterMembership
+    own: OwnRegistry | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The coordinator of groups, and what it stands on."""
+
+    offsets_host: InternalTopicHost
+    shards: GroupShards
+    expiry: OffsetExpiry
+    coordinator: GroupCoordinator
+
+
+class BrokerStart:
+    """The start of one broker; see the module's text."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        fs: Fs,
+        open_store: OpenStore | None,
+        undo: contextlib.AsyncExitStack,
+        *,
+        on_registry_lost: Callable[[BaseException], None],
+        on_disks_lost: Callable[[KafkaStorageError], None],
+    ) -> None:
+        """``undo`` gets what undoes each phase. ``on_registry_lost`` is told why there is no registry any more, for
+        good; ``on_disks_lost`` that no log directory is left."""
+        self.config = config
+        # Where clients reach the broker and, if anywhere, other processes its registry; known when run() has ended.
+        self.address = ""
+        self.registry_address: str | None = None
+        self._clock = clock
+        self._fs = fs
+        self._open_store = open_store
+        self._undo = undo
+        self._on_registry_lost = on_registry_lost
+        self._on_disks_lost = on_disks_lost
+
+    @property
+    def has_own_registry(self) -> bool:
+        """Whether the registry is this broker's own, and not elsewhere."""
+        return self._open_store is None
+
+    async def run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start; the broker serves when this returns.
+
+        Raises ConfigError, RegistryError, KafkaStorageError, LoadInterrupted.
+        """
+        ground = self._prepare(loop)
+        storage = self._lock_log_dirs(ground)
+        registry = await self._open_registry(ground, storage)
+        await self._load_logs(ground, storage)
+        acceptor, listeners = self._bind(ground, storage)
+        topics = self._make_topics(ground, storage, registry, acceptor)
+        groups = self._make_groups(ground, storage, topics)
+        context = self._make_context(ground, storage, registry, topics, groups, listeners)
+        dispatcher = Dispatcher(context)
+        await self._join_cluster(ground, storage, registry, listeners)
+        self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
+        await self._start_upkeep(ground, storage, registry, groups, context)
+        acceptor.start(dispatcher.serve)
+
+    def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
+        settings, view = DynamicConfig(self.config), ClusterView()
+        # Before all others, which ask for settings when they hear of a change.
+        view.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
+        return _Ground(
+            loop,
+            Slices(loop),
+            settings,
+            view,
+            TopicSettings(settings, view),
+            Descriptors(raise_limit(), serves_registry=self.config.registry_listener is not None),
+            RequestMemory(self.config["queued.max.request.bytes"]),
+        )
+
+    def _lock_log_dirs(self, ground: _Ground) -> _Storage:
+        """Lock the log directories and look at what is in them; nothing is loaded yet."""
+        config = self.config
+        logs = LogManager(
+            self._fs,
+            [str(directory) for directory in config.log_dirs],
+            self._clock,
+            config_of=ground.topic_settings.config_of,
+            producer_limits=ProducerIdLimits(
+                config["max.producer.ids.per.partition"], config["producer.id.expiration.ms"]
+            ),
+            min_free_bytes=config["log.dir.min.free.bytes"],
+            reserve_bytes=config["log.dir.reserve.bytes"],
+            open_files=ground.descriptors.kept_open,
+            log_limit=LogLimit(ground.descriptors.most_partitions, ground.descriptors.why_log_stays_closed),
+            topic_id_of=ground.view.topic_id_of,
+        )
+        logs.open()
+        # Comes too late to do anything when the orderly shutdown has been before, as it has once the logs are loaded.
+        self._undo.callback(logs.abandon)
+        evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir)
+        io = IoThreads(ground.loop, config["num.io.threads"])
+        self._undo.callback(io.close)
+        services = PartitionServices(
+            config.broker_id,
+            self._clock,
+            io,
+            Purgatory(ground.loop),
+            config["max.decompressed.batch.bytes"],
+        )
+        replicas = Replicas(ground.loop, logs, services, ground.view, ground.topic_settings.config_of, ground.slices)
+        ground.view.add_listener(replicas.cluster_changed)
+        return _Storage(logs, evidence, io, services, replicas)
+
+    async def _open_registry(self, ground: _Ground, storage: _Storage) -> _Registry:
+        """Open a session with the registry, and have the view show the cluster."""
+        config, open_store, own = self.config, self._open_store, None
+        if open_store is None:
+            own = OwnRegistry(config, storage.logs, storage.evidence, self._clock)
+            self._undo.callback(own.close)
+            open_store = own.open_session
+        membership = ClusterMembership(
+            open_store,
+            partial(
+                RegistrySession,
+                view=ground.view,
+                broker_id=BrokerId(config.broker_id),
+                clock=self._clock,
+                slices=ground.slices,
+                unclean_election=ground.topic_settings.allows_unclean_election,
+            ),
+            ground.view,
+            on_registration=storage.replicas.set_registration,
+            on_end=self._on_registry_lost,
+            loss_is_final=own is not None,
+        )
+        self._undo.push_async_callback(membership.close)
+        if own is not None:
+            self.registry_address = own.serve(ground.descriptors.registry_clients)
+        await membership.open(self._stored_cluster_id())
+        storage.evidence.check_unclaimed(ground.view.state)
+        storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
+        return _Registry(membership, own)
+
+    async def _load_logs(self, ground: _Ground, storage: _Storage) -> None:
+        """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard."""
+        logs, replicas = storage.logs, storage.replicas
+        with ThreadPoolExecutor(1, thread_name_prefix="kafkalite-load") as executor:
+            loading = ground.loop.run_in_executor(
+                executor, logs.load, ground.settings.current["num.recovery.threads.per.data.dir"]
+            )
+            try:
+                await asyncio.shield(loading)
+            except asyncio.CancelledError:
+                logs.interrupt_load()
+                await loading
+                raise
+        # Not before there is something to flush: a clean-shutdown marker would be a lie.
+        self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
+        # Only now: loading runs in a thread, and raises by itself when no directory is left.
+        logs.on_offline = partial(self._directory_failed, storage)
+        # Settings may have changed while the logs were loaded.
+        logs.update_configs()
+        follow = partial(_settings_changed, storage)
+        follow(self.config, ground.settings.current)
+        ground.settings.add_listener(follow)
+        await replicas.set_strays_aside()
+
+    def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
+        """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
+        logs = storage.logs.logs
+        acceptor = Acceptor(
+            ground.loop, ground.slices, ground.settings, ground.memory, ground.descriptors, lambda: len(logs)
+        )
+        self._undo.callback(acceptor.close)
+        listeners = acceptor.bind()
+        self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
+        return acceptor, {listener.name: listener for listener in listeners}
+
+    def _make_topics(self, ground: _Ground, storage: _Storage, registry: _Registry, acceptor: Acceptor) -> Topics:
+        return Topics(
+            ground.settings,
+            ground.topic_settings,
+            registry.membership,
+            ground.view,
+            storage.replicas,
+            ground.slices,
+            ground.descriptors,
+            connections=lambda: len(acceptor),
+        )
+
+    def _make_groups(self, ground: _Ground, storage: _Storage, topics: Topics) -> _Groups:
+        """Make the coordinator of groups; it takes over groups as this broker begins to lead their partitions."""
+        config, settings = self.config, ground.settings
+        offsets_host = InternalTopicHost(
+            offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
+        )
+        shards = Shards(offsets_host, partial(GroupsState, _group_limits(config)), self._clock)
+        storage.services.on_role_change = partial(offsets_host.role_changed, shards)
+        expiry = OffsetExpiry(
+            shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
+        )
+        ground.view.add_listener(
+            lambda _, __, change: expiry.topics_deleted([name for name, _ in change.deleted_topics])
+        )
+        coordinator = GroupCoordinator(shards, self._clock, config["group.coordinator.max.bytes"])
+        self._undo.callback(coordinator.close)
+        self._undo.callback(shards.close)
+        return _Groups(offsets_host, shards, expiry, coordinator)
+
+    def _make_context(
+        self,
+        ground: _Ground,
+        storage: _Storage,
+        registry: _Registry,
+        topics: Topics,
+        groups: _Groups,
+        listeners: dict[str, Listener],
+    ) -> BrokerContext:
+        handlers.load()
+        return BrokerContext(
+            ground.settings,
+            ConfigChanges(ground.settings, ground.topic_settings, registry.membership, ground.view, storage.replicas),
+            self._clock,
+            ground.loop,
+            ground.slices,
+            storage.io,
+            ground.memory,
+            storage.logs,
+            storage.replicas,
+            registry.membership,
+            ground.view,
+            ground.topic_settings,
+            topics,
+            Retention(ground.loop, self.config, storage.io, self._clock, storage.logs, storage.replicas),
+            groups.offsets_host,
+            groups.shards,
+            groups.coordinator,
+            listeners,
+        )
+
+    async def _join_cluster(
+        self, ground: _Ground, storage: _Storage, registry: _Registry, listeners: dict[str, Listener]
+    ) -> None:
+        """Register, get leaders elected, and wait until those of this broker's partitions serve."""
+        config, replicas = self.config, storage.replicas
+        first, *_ = listeners.values()
+        registration = BrokerRegistration(
+            BrokerId(config.broker_id),
+            first.advertised_host,
+            first.advertised_port,
+            rack=config.rack,
+            timestamp_ms=self._clock.wall_ms(),
+            endpoints=tuple(listener.endpoint for listener in listeners.values()),
+        )
+        # Before the logs are closed: others should lead by then.
+        self._undo.push_async_callback(registry.membership.close)
+        await registry.membership.join(registration)
+
+        def all_led() -> bool:
+            return replicas.is_idle and all(
+                partition.leader != config.broker_id or replicas.leads_or_failed(name, number)
+                for name, topic in ground.view.state.topics.items()
+                for number, partition in topic.partitions.items()
+                if config.broker_id in partition.replicas
+            )
+
+        if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
+            logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
+        _tell_of_leaderless(config.broker_id, ground.view.state)
+
+    async def _start_upkeep(
+        self, ground: _Ground, storage: _Storage, registry: _Registry, groups: _Groups, context: BrokerContext
+    ) -> None:
+        """Start what works by the clock."""
+        config, loop, io = self.config, ground.loop, storage.io
+        logs, replicas = storage.logs, storage.replicas
+        upkeep = Upkeep(loop, ground.slices, config, io, logs, replicas, registry.own)
+        upkeep.start()
+        self._undo.callback(upkeep.stop)
+        groups.expiry.start(config["offsets.retention.check.interval.ms"] / 1000)
+        self._undo.push_async_callback(groups.expiry.stop)
+        context.retention.start()
+        self._undo.callback(context.retention.stop)
+        cleaner = Cleaner(ground.settings, logs, replicas, io, self._clock)
+        cleaner.start()
+        self._undo.push_async_callback(cleaner.stop)
+        disks = DiskWatch(loop, io, logs, replicas, on_room=registry.membership.check_everything)
+        disks.start()
+        self._undo.callback(disks.stop)
+        if registry.own is not None:
+            await registry.own.replace_old_notes(io)
+        # Before anybody is served: with thousands of logs its first look takes half a second.
+        collector = Collector(loop)
+        collector.start()
+        self._undo.callback(collector.stop)
+
+    def _stored_cluster_id(self) -> str | None:
+        """Return the cluster id that the log directories belong to, None when they are new."""
+        for directory in self.config.log_dirs:
+            try:
+                meta = read_meta(self._fs, f"{directory}/{META_FILE}")
+            except CheckpointError as error:
+                raise ConfigError(str(error)) from error
+            except OSError:
+                # It is, or will be, offline.
+                continue
+            if meta is not None and "cluster.id" in meta:
+                return meta["cluster.id"]
+        return None
+
+    def _directory_failed(self, storage: _Storage, path: str) -> None:
+        """Go on without the directory, if another one is left."""
+        storage.replicas.directory_failed(path)
+        try:
+            storage.logs.directories.check_any_online()
+        except KafkaStorageError as error:
+            self._on_disks_lost(error)
+
+
+def _settings_changed(storage: _Storage, old: BrokerConfig, new: BrokerConfig) -> None:
+    """Have those who had read a setting once take up its new value."""
+    storage.logs.producer_limits.max_ids = new["max.producer.ids.per.partition"]
+    storage.logs.producer_limits.expiration_ms = new["producer.id.expiration.ms"]
+    storage.io.resize(new["num.io.threads"])
+    if old.topic_defaults != new.topic_defaults:
+        storage.replicas.broker_config_changed()
+
+
+async def _quiesce(acceptor: Acceptor, dispatcher: Dispatcher, storage: _Storage) -> None:
+    """Stop taking requests and give those that were taken their answers."""
+    acceptor.stop_accepting()
+    await dispatcher.stop()
+    storage.replicas.close()
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + _DRAIN_S
+    while acceptor.has_work and loop.time() < until_s:
+        await asyncio.sleep(0.005)
+    acceptor.close()
+    await storage.io.wait_until_idle()
+
+
+def _tell_of_leaderless(broker_id: int, cluster: ClusterState) -> None:
+    leaderless = [
+        f"{name}-{number}"
+        for name, topic in cluster.topics.items()
+        for number, partition in topic.partitions.items()
+        if broker_id in partition.replicas and partition.leader < 0 and not partition.unreadable
+    ]
+    if leaderless:
+        logger.warning(
+            "partitions without a leader, because no replica that was in sync lives: %s%s; start the brokers that "
+            "were, or set unclean.leader.election.enable=true for their topics and lose what only those hold",
+            ", ".join(leaderless[:_SHOWN_PARTITIONS]),
+            f" and {len(leaderless) - _SHOWN_PARTITIONS} more" if len(leaderless) > _SHOWN_PARTITIONS else "",
+        )
+
+
+def _group_limits(config: BrokerConfig) -> GroupLimits:
+    return GroupLimits(
+        min_session_timeout_ms=config["group.min.session.timeout.ms"],
+        max_session_timeout_ms=config["group.max.session.timeout.ms"],
+        max_size=config["group.max.size"],
+        initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
+        max_bytes=config["group.max.bytes"],
+    )

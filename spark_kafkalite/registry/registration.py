@@ -1,0 +1,138 @@
+"""What a broker writes of itself: the base nodes, the cluster id, and the registration under its broker id.
+
+The registration node is ephemeral; its creation zxid is the *broker epoch*, which only grows and tells one incarnation
+of a broker id from the next. A node of an earlier session may still stand when a crashed broker comes back: it is
+waited for, up to its session timeout and two seconds, and never deleted by a session that does not own it, because it
+may as well belong to a second broker that was given the same id. It goes with the session; ``membership`` makes the
+next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from spark_kafkalite.errors import InconsistentClusterId, RegistryError
+from spark_kafkalite.model import BrokerEpoch
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.store import (
+    NodeExists,
+    NoNode,
+    Stat,
+    Store,
+    WatchEvent,
+    answer,
+    call_in_loop,
+)
+from spark_kafkalite.registry.znodes import BrokerRegistration
+
+# On top of the session timeout: the registry ends sessions on its own tick, and the news takes a moment.
+EXPIRY_MARGIN_S: Final = 2.0
+
+
+class DuplicateBrokerId(RegistryError):
+    """Another live broker holds this broker id."""
+
+
+async def create_base_nodes(store: Store) -> None:
+    """Create the persistent nodes that everything else stands on, as far as they are missing."""
+    futures = [store.create(path, make_parents=True) for path in znodes.PERSISTENT_PATHS]
+    for future in futures:
+        with contextlib.suppress(NodeExists):
+            await answer(future)
+
+
+async def cluster_id(store: Store, stored: str | None = None) -> str:
+    """Return the cluster's id, made by the first broker that asks.
+
+    ``stored`` is the id in this broker's own ``meta.properties``, None when it has none yet.
+    Raises InconsistentClusterId (code 104) when the broker's data belongs to another cluster.
+    """
+    fresh = stored or znodes.uuid_text(znodes.new_uuid())
+    try:
+        data, _ = await answer(store.get(znodes.CLUSTER_ID))
+    except NoNode:
+        # A registry that is new while the data is not: the data's id is taken over, since nothing contradicts it.
+        with contextlib.suppress(NodeExists):
+            await answer(store.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(fresh), make_parents=True))
+        data, _ = await answer(store.get(znodes.CLUSTER_ID))
+    found = znodes.decode_cluster_id(data)
+    if stored is not None and stored != found:
+        raise _other_cluster(stored, found)
+    return found
+
+
+async def check_cluster_id(store: Store, known: str) -> None:
+    """Check, in a later session, that the registry is still the one that this broker belongs to.
+
+    Raises InconsistentClusterId (code 104) when it is another cluster's, RegistryError when it has no cluster id: an
+    emptied registry would say that no topic exists, and their logs would be deleted.
+    """
+    try:
+        data, _ = await answer(store.get(znodes.CLUSTER_ID))
+    except NoNode as error:
+        raise RegistryError(
+            f"the registry has no {znodes.CLUSTER_ID}, where it had {known}: it has been emptied or replaced; put its "
+            "data back, or correct zookeeper.connect"
+        ) from error
+    found = znodes.decode_cluster_id(data)
+    if found != known:
+        raise _other_cluster(known, found)
+
+
+def _other_cluster(known: str, found: str) -> InconsistentClusterId:
+    return InconsistentClusterId(
+        f"this broker's data (meta.properties) belongs to cluster {known}, but the registry is that of cluster "
+        f"{found}; use the right registry, or another log.dirs for this one"
+    )
+
+
+async def register_broker(store: Store, registration: BrokerRegistration) -> BrokerEpoch:
+    """Create the broker's ephemeral registration and return its broker epoch.
+
+    Raises DuplicateBrokerId, naming the holder, when another session still holds the id after its timeout + 2 s.
+    """
+    loop = asyncio.get_running_loop()
+    path = znodes.broker_path(registration.broker_id)
+    deadline = loop.time() + store.session_timeout_ms / 1000 + EXPIRY_MARGIN_S
+    while True:
+        with contextlib.suppress(NodeExists):
+            await answer(store.create(path, registration.encode(), ephemeral=True, make_parents=True))
+        stat = await answer(store.exists(path))
+        if stat is not None and stat.ephemeral_owner == store.session_id:
+            # Also when the create itself was answered with ConnectionLoss or tried twice: the node is ours.
+            return BrokerEpoch(stat.czxid)
+        gone = asyncio.Event()
+
+        def on_event(_: WatchEvent, gone: asyncio.Event = gone) -> None:
+            call_in_loop(loop, gone.set)
+
+        stat = await answer(store.exists(path, watch=on_event))
+        if stat is None:
+            continue
+        try:
+            await asyncio.wait_for(gone.wait(), deadline - loop.time())
+        except TimeoutError:
+            raise DuplicateBrokerId(await _duplicate_text(store, registration, stat)) from None
+
+
+async def _duplicate_text(store: Store, registration: BrokerRegistration, stat: Stat) -> str:
+    holder = "another broker"
+    with contextlib.suppress(RegistryError):
+        data, _ = await answer(store.get(znodes.broker_path(registration.broker_id)))
+        found = BrokerRegistration.decode(registration.broker_id, data)
+        holder = f"the broker at {found.host}:{found.port}"
+    return (
+        f"broker.id={registration.broker_id} is taken by {holder} (registry session {stat.ephemeral_owner:#x}); stop "
+        "that broker or give this one an id of its own"
+    )
+
+
+async def deregister_broker(store: Store, broker_id: int) -> None:
+    """Remove this session's own registration, if it is there: the clean way out."""
+    path = znodes.broker_path(broker_id)
+    stat = await answer(store.exists(path))
+    if stat is not None and stat.ephemeral_owner == store.session_id:
+        with contextlib.suppress(NoNode):
+            await answer(store.delete(path))

@@ -1,0 +1,225 @@
+"""A registry elsewhere, without the elsewhere: an embedded one whose sessions a test can end, break off and refuse.
+
+Sessions are real ones of a real tree; only what a network and an ensemble do to them is played: a session that expires,
+before or after a write or a read; an answer that is lost with the connection; an ensemble that does not answer. Held to
+the contract of every ``Store`` (tests/contract).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from spark_kafkalite.registry.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.embedded_store import EmbeddedStore
+from spark_kafkalite.registry.store import (
+    ANY_VERSION,
+    ConnectionLoss,
+    Create,
+    Delete,
+    Operation,
+    SessionExpired,
+    SessionListener,
+    SessionState,
+    SetData,
+    Stat,
+    Store,
+    Watcher,
+)
+
+# What becomes of one operation: called with the store and the operation itself; gives the answer that the caller gets.
+Fault = Callable[["FakeStore", Callable[[], "Future[Any]"]], "Future[Any]"]
+
+
+class FakeRegistry:
+    """See the module's text. Thread-safe but for what a test sets."""
+
+    def __init__(self, directory: Path, session_timeout_ms: int = 6000) -> None:
+        self.registry = EmbeddedRegistry(directory)
+        # Every session that open_session has given, the last one last.
+        self.sessions: list[FakeStore] = []
+        self._session_timeout_ms = session_timeout_ms
+        self._reachable = True
+        self._waiting: list[Future[Store]] = []
+        self._lock = threading.Lock()
+        # What happens to the next operation on a path that holds the text.
+        self._faults: list[tuple[str, Fault]] = []
+
+    def connect(self) -> FakeStore:
+        """Open a session that no fault is meant for."""
+        return FakeStore(self, self.registry.connect(self._session_timeout_ms), None)
+
+    def open_session(self) -> Future[Store]:
+        """Open a session, for a broker; while the registry is unreachable nothing comes of it."""
+        opening: Future[Store] = Future()
+        with self._lock:
+            if not self._reachable:
+                self._waiting.append(opening)
+                return opening
+        self._open(opening)
+        return opening
+
+    def _open(self, opening: Future[Store]) -> None:
+        session = FakeStore(self, self.registry.connect(self._session_timeout_ms), self._fault_for)
+        self.sessions.append(session)
+        opening.set_result(session)
+
+    def expire(self) -> None:
+        """End the last session, as an ensemble does that has not heard of it for too long."""
+        self.registry.expire(self.sessions[-1].session_id).result()
+
+    def become_unreachable(self) -> None:
+        """Open no session until :meth:`become_reachable`. Those that there are go on."""
+        with self._lock:
+            self._reachable = False
+
+    def become_reachable(self) -> None:
+        """Open the sessions that are waited for, and all later ones at once."""
+        with self._lock:
+            self._reachable = True
+            waiting, self._waiting = self._waiting, []
+        for opening in waiting:
+            self._open(opening)
+
+    def arm(self, path_part: str, fault: Fault) -> None:
+        """Have ``fault`` happen to the next operation on a path that holds ``path_part``; faults come in order."""
+        with self._lock:
+            self._faults.append((path_part, fault))
+
+    @property
+    def armed(self) -> int:
+        """How many faults have not happened yet."""
+        return len(self._faults)
+
+    def _fault_for(self, paths: Sequence[str]) -> Fault | None:
+        with self._lock:
+            if self._faults and any(self._faults[0][0] in path for path in paths):
+                return self._faults.pop(0)[1]
+        return None
+
+    def close(self) -> None:
+        """End all sessions and release the directory."""
+        self.registry.close()
+
+    def __enter__(self) -> FakeRegistry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FakeStore:
+    """One session with a :class:`FakeRegistry`; see ``registry.store.Store``."""
+
+    def __init__(
+        self,
+        owner: FakeRegistry,
+        inner: EmbeddedStore,
+        fault_for: Callable[[Sequence[str]], Fault | None] | None,
+    ) -> None:
+        self.owner = owner
+        self.inner = inner
+        self.is_closed = False
+        self._fault_for = fault_for
+
+    def __repr__(self) -> str:
+        return f"FakeStore({self.inner!r})"
+
+    @property
+    def session_id(self) -> int:
+        return self.inner.session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self.inner.session_timeout_ms
+
+    @property
+    def state(self) -> SessionState:
+        return self.inner.state
+
+    def add_session_listener(self, listener: SessionListener) -> None:
+        self.inner.add_session_listener(listener)
+
+    def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> Future[str]:
+        return self._run(
+            [path],
+            lambda: self.inner.create(
+                path, data, ephemeral=ephemeral, sequential=sequential, make_parents=make_parents
+            ),
+        )
+
+    def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:
+        return self._run([path], lambda: self.inner.get(path, watch))
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Stat]:
+        return self._run([path], lambda: self.inner.set(path, data, version))
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
+        return self._run([path], lambda: self.inner.delete(path, version))
+
+    def exists(self, path: str, watch: Watcher | None = None) -> Future[Stat | None]:
+        return self._run([path], lambda: self.inner.exists(path, watch))
+
+    def children(self, path: str, watch: Watcher | None = None) -> Future[list[str]]:
+        return self._run([path], lambda: self.inner.children(path, watch))
+
+    def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
+        taken = list(operations)
+        # A check is no reason for a fault: every write of a controller begins with one.
+        paths = [each.path for each in taken if isinstance(each, (Create, SetData, Delete))]
+        return self._run(paths, lambda: self.inner.multi(taken))
+
+    def sync(self) -> Future[None]:
+        return self.inner.sync()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.inner.close()
+
+    def _run(self, paths: Sequence[str], operation: Callable[[], Future[Any]]) -> Future[Any]:
+        fault = None if self._fault_for is None else self._fault_for(paths)
+        return operation() if fault is None else fault(self, operation)
+
+
+def expire_before(store: FakeStore, operation: Callable[[], Future[Any]]) -> Future[Any]:
+    """The session ends, and the operation comes too late."""
+    store.owner.registry.expire(store.session_id)
+    return operation()
+
+
+def expire_after(store: FakeStore, operation: Callable[[], Future[Any]]) -> Future[Any]:
+    """The operation is done; the session ends before its answer comes."""
+    lost: Future[Any] = Future()
+
+    def done(_: Future[Any]) -> None:
+        ended = store.owner.registry.expire(store.session_id)
+        error = SessionExpired(f"registry session {store.session_id} has ended before the answer came")
+        ended.add_done_callback(lambda _: lost.set_exception(error))
+
+    operation().add_done_callback(done)
+    return lost
+
+
+def lose_answer(store: FakeStore, operation: Callable[[], Future[Any]]) -> Future[Any]:
+    """The operation is done; the connection breaks before its answer comes, and is back at once."""
+    lost: Future[Any] = Future()
+
+    def done(_: Future[Any]) -> None:
+        # In the registry's thread, as all that a store tells.
+        store.inner.report(SessionState.SUSPENDED)
+        lost.set_exception(ConnectionLoss("the connection broke before the answer came"))
+        store.inner.report(SessionState.CONNECTED)
+
+    operation().add_done_callback(done)
+    return lost
