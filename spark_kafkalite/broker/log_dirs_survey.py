@@ -20,7 +20,8 @@ from spark_kafkalite.log.checkpoint import (
     read_offsets,
     read_topic_id,
 )
-from spark_kafkalite.log.fs import Fs, Kind, misplaced
+from spark_kafkalite.log.file_kind import Kind, misplaced
+from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.highest_ids import HighestIds, highest_ids
 from spark_kafkalite.log.loading import topic_partition_of
 from spark_kafkalite.model import TopicPartition

@@ -13,7 +13,7 @@ A read waits for the disk when its bytes are not in the page cache. Who may not 
 :func:`without_waiting`: what is not in memory raises NotInMemory then, whose ``load`` another thread calls.
 
 Only regular files are opened, and nothing waits for the other end of a pipe: a name that should be a file's or a
-directory's and is of another :class:`Kind` is an error whose text says so, and what to do (:func:`misplaced`).
+directory's and is of another kind is an error whose text says so, and what to do (``file_kind``).
 
 What survives a power loss: the bytes of a file after ``sync``, the names in a directory after ``sync_directory``.
 Nothing else does, in no order.
@@ -28,8 +28,9 @@ import fcntl
 import os
 import stat
 import threading
-from enum import Enum
 from typing import Final, NamedTuple, Protocol
+
+from spark_kafkalite.log.file_kind import Kind, kind_of_mode, misplaced
 
 # What a miss reads besides: one window of the kernel's own reading ahead, and small files (indexes) to their end, since
 # a look-up in them goes to and fro.
@@ -38,21 +39,6 @@ _READ_WHOLE_BYTES: Final = 4 * 1024 * 1024
 _PIECE_BYTES: Final = 256 * 1024
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _NOWAIT_UNKNOWN: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-
-
-class Kind(Enum):
-    """What stands under a name; links are not followed."""
-
-    FILE = "file"
-    DIRECTORY = "directory"
-    LINK = "symbolic link"
-    PIPE = "named pipe"
-    SOCKET = "socket"
-    DEVICE = "device"
-
-
-# The error of what should be a file and is of this kind.
-_ERRNO_OF_KIND: Final = {Kind.DIRECTORY: errno.EISDIR, Kind.LINK: errno.ELOOP}
 
 
 class Entry(NamedTuple):
@@ -376,7 +362,7 @@ class OsFs:
 
     def kind(self, path: str) -> Kind | None:
         try:
-            return _kind_of_mode(os.lstat(path).st_mode)
+            return kind_of_mode(os.lstat(path).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -394,7 +380,7 @@ class OsFs:
                     status = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                found.append(Entry(item.name, _kind_of_mode(status.st_mode), status.st_size))
+                found.append(Entry(item.name, kind_of_mode(status.st_mode), status.st_size))
         return found
 
     def modified_ms(self, path: str) -> int:
@@ -465,35 +451,12 @@ def _open(path: str, flags: int) -> int:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
             raise
-        raise misplaced(path, _kind_of_mode(os.lstat(path).st_mode)) from None
+        raise misplaced(path, kind_of_mode(os.lstat(path).st_mode)) from None
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return descriptor
     os.close(descriptor)
-    raise misplaced(path, _kind_of_mode(mode))
-
-
-def _kind_of_mode(mode: int) -> Kind:
-    if stat.S_ISREG(mode):
-        return Kind.FILE
-    if stat.S_ISDIR(mode):
-        return Kind.DIRECTORY
-    if stat.S_ISLNK(mode):
-        return Kind.LINK
-    if stat.S_ISFIFO(mode):
-        return Kind.PIPE
-    return Kind.SOCKET if stat.S_ISSOCK(mode) else Kind.DEVICE
-
-
-def misplaced(path: str, kind: Kind, wanted: Kind = Kind.FILE) -> OSError:
-    """Return the error for a name under which there is something of another kind, with what to do in its text."""
-    remedy = f"put the {wanted.value} in its place"
-    if kind is Kind.LINK:
-        text = f"{path} is a symbolic link, and those in a log directory are not followed: {remedy}"
-    else:
-        text = f"{path} is a {kind.value} where a {wanted.value} should be: move it away, or {remedy}"
-    code = _ERRNO_OF_KIND.get(kind, errno.ESPIPE) if wanted is Kind.FILE else errno.EEXIST
-    return OSError(code, text, path)
+    raise misplaced(path, kind_of_mode(mode))
 
 
 def read_whole(fs: Fs, path: str) -> bytes:

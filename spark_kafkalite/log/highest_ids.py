@@ -13,7 +13,8 @@ from typing import Final
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError, read_epochs
-from spark_kafkalite.log.fs import Fs, Kind, misplaced, read_whole
+from spark_kafkalite.log.file_kind import Kind, misplaced
+from spark_kafkalite.log.fs import Fs, read_whole
 from spark_kafkalite.log.producer_snapshot import SNAPSHOT_SUFFIX, load
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
 from spark_kafkalite.log.segment import LOG_SUFFIX

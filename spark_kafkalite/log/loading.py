@@ -31,7 +31,8 @@ from spark_kafkalite.log.checkpoint import (
     read_small,
     read_topic_id,
 )
-from spark_kafkalite.log.fs import Fs, Kind
+from spark_kafkalite.log.file_kind import Kind
+from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.holes import Hole, SegmentSizes, read_marker, report
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 

@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE
-from spark_kafkalite.log.fs import Entry, Fs, Kind, misplaced
+from spark_kafkalite.log.file_kind import Kind, misplaced
+from spark_kafkalite.log.fs import Entry, Fs
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.producer_snapshot import (
     LARGE_SNAPSHOT_BYTES,

@@ -44,7 +44,8 @@ from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.deletions import DeletionJob, Deletions, Retired, RetireJob
 from spark_kafkalite.log.directories import LogDirectories
 from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of, text_of
-from spark_kafkalite.log.fs import Fs, Kind, remove_tree, replace_file
+from spark_kafkalite.log.file_kind import Kind
+from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
 from spark_kafkalite.log.holes import marker_text
 from spark_kafkalite.log.loading import (
     FoundLog,
