@@ -36,6 +36,18 @@ _LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 # Topics that clients hide from users: org.apache.kafka.common.internals.Topic.INTERNAL_TOPICS.
 INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+# The states of classic groups, then those that groups of newer kinds have besides. Source:
+# org.apache.kafka.common.GroupState.
+GROUP_STATES: Final = (
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Stable",
+    "Dead",
+    "Empty",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+)
 
 
 class TimestampType(IntEnum):

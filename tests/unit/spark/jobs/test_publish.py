@@ -298,8 +298,9 @@ def test_damage_is_told_with_the_destination(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for damaged in (whole[:50], whole.replace(b'"number": 1', b'"number": 2'), whole.replace(b"r1", b"\xff\xfe")):
         path.write_bytes(damaged)
-        with pytest.raises(ManifestError, match=f"{files.root}/_kafkalite/manifests/{1:020d}.json is"):
-            publish.newest_manifest(files)
+        for read in (publish.newest_manifest, lambda files: list(publish.manifests(files))):
+            with pytest.raises(ManifestError, match=f"{files.root}/_kafkalite/manifests/{1:020d}.json is"):
+                read(files)
 
 
 def test_manifest_numbers_ignore_other_files() -> None:
