@@ -24,6 +24,9 @@ NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
+# Registries number their transactions from 1 on, and none will come this far. There is room above: one that is made
+# anew goes on from the largest that is known.
+MAX_REGISTRY_ZXID: Final = 2**62
 
 # Kafka's limits on names: org.apache.kafka.common.internals.Topic.
 MAX_TOPIC_NAME_LENGTH: Final = 249

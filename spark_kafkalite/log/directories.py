@@ -1,19 +1,19 @@
 """The log directories of one broker: made, locked, claimed, and which of them can be used.
 
-A directory that cannot be made, locked or read is offline, and the broker works with the others; when none is left it
-cannot start. One that another process holds, or that belongs to another broker or cluster, or to Apache Kafka with its
-own metadata (KRaft), is a mistake in the settings and always an error.
+A directory that cannot be made, locked or read, or does not say whose it is because its ``meta.properties`` is damaged,
+is offline, and the broker works with the others; when none is left it cannot start. One that another process holds, or
+that belongs to another broker or cluster, or to Apache Kafka with its own metadata (KRaft), is a mistake in the
+settings and always an error.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError
 from spark_kafkalite.log.checkpoint import LOCK_FILE, META_FILE, CheckpointError, read_meta, write_meta
-from spark_kafkalite.log.disk import LogDirectory
+from spark_kafkalite.log.disk import REPAIR_DISK, FailureKind, LogDirectory, kind_of, text_of
 from spark_kafkalite.log.fs import Fs, Lock
 
 
@@ -42,9 +42,11 @@ class LogDirectories:
         """Raise KafkaStorageError when every directory is offline."""
         if not self.online:
             reasons = "; ".join(f"{directory.path}: {directory.offline}" for directory in self)
+            (remedy, *others) = {directory.remedy for directory in self}
+            remedy = "repair or replace the disks" if others or remedy == REPAIR_DISK else remedy
             raise KafkaStorageError(
-                f"no log directory can be used: {reasons}; repair or replace the disks, or name other directories in "
-                "log.dirs, and start the broker again"
+                f"no log directory can be used: {reasons}; {remedy}, or name other directories in log.dirs, and start "
+                "the broker again"
             )
 
     def open(self) -> None:
@@ -55,10 +57,7 @@ class LogDirectories:
                 lock = self._fs.lock(f"{directory.path}/{LOCK_FILE}")
                 directory.find_reserve()
             except OSError as error:
-                reason = error.strerror or str(error)
-                if isinstance(error, PermissionError):
-                    reason += f" (the broker runs as user id {os.geteuid()}, which must be able to write there)"
-                directory.take_offline(reason)
+                directory.take_offline(text_of(error), is_sound=kind_of(error) is FailureKind.REFUSED)
                 continue
             if lock is None:
                 self.release_locks()
@@ -106,16 +105,16 @@ class LogDirectories:
         for directory in self.online:
             try:
                 self._claim_one(directory, broker_id, cluster_id)
+            except CheckpointError as error:
+                directory.take_offline(str(error), is_sound=True)
             except OSError as error:
-                directory.take_offline(f"{META_FILE}: {error.strerror or error}")
+                reason = f"{META_FILE}: {text_of(error)}"
+                directory.take_offline(reason, is_sound=kind_of(error) is FailureKind.REFUSED)
         self.check_any_online()
 
     def _claim_one(self, directory: LogDirectory, broker_id: int, cluster_id: str) -> None:
         path = f"{directory.path}/{META_FILE}"
-        try:
-            meta = read_meta(self._fs, path)
-        except CheckpointError as error:
-            raise ConfigError(str(error)) from error
+        meta = read_meta(self._fs, path)
         if meta is None:
             directory.persist(lambda: write_meta(self._fs, path, broker_id, cluster_id))
             return

@@ -18,6 +18,7 @@ from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
+    CorruptMessage,
     FencedLeaderEpoch,
     InvalidReplicationFactor,
     KafkaError,
@@ -72,6 +73,7 @@ class Stage:
     def __init__(self, *, epoch: int = 3, isr: tuple[int, ...] = (1,), **settings: object) -> None:
         loop = asyncio.get_running_loop()
         fs, self.clock, self.io = MemoryFs(), ManualClock(), HeldIo()
+        self.fs = fs
         self.roles: list[tuple[bool, int]] = []
         services = PartitionServices(
             1,
@@ -216,6 +218,29 @@ async def test_large_logs_are_read_in_pieces_and_what_comes_meanwhile_is_not() -
         if len(found) == 100:
             on.append()
     assert found == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [(8, "header"), (16, "header"), (20, "the batch at offset 1, position "), (-1, "the batch at offset 1, position ")],
+    ids=["length", "magic", "crc", "record"],
+)
+def test_a_damaged_batch_is_named_with_its_place_and_the_command_that_repairs_it(place: int, said: str) -> None:
+    async def run() -> None:
+        on = Stage()
+        on.append()
+        position = on.partition.log.segments.size_bytes
+        for _ in range(2):
+            on.append()
+        file = on.fs.open(on.partition.log.segments.active.log_path)
+        at = position + place if place >= 0 else position + position - 1
+        file.pwrite(bytes([file.pread(1, at)[0] ^ 0x41]), at)
+        with pytest.raises(CorruptMessage) as caught:
+            await on.read()
+        assert said in str(caught.value) and on.partition.log.segments.active.log_path in str(caught.value)
+        assert str(caught.value).endswith("cut the log there: kafkalite dump-log --repair /logs/o-0")
+
+    asyncio.run(run())
 
 
 @stage
