@@ -24,6 +24,9 @@ NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
+# Registries number their transactions from 1 on, and none will come this far. There is room above: one that is made
+# anew goes on from the largest that is known.
+MAX_REGISTRY_ZXID: Final = 2**62
 
 # Kafka's limits on names: org.apache.kafka.common.internals.Topic.
 MAX_TOPIC_NAME_LENGTH: Final = 249
@@ -33,6 +36,18 @@ _LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 # Topics that clients hide from users: org.apache.kafka.common.internals.Topic.INTERNAL_TOPICS.
 INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+# The states of classic groups, then those that groups of newer kinds have besides. Source:
+# org.apache.kafka.common.GroupState.
+GROUP_STATES: Final = (
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Stable",
+    "Dead",
+    "Empty",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+)
 
 
 class TimestampType(IntEnum):

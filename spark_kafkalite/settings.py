@@ -64,11 +64,23 @@ class Setting:
             shown = "(hidden)" if self.kind == "password" else repr(raw)
             expected = _EXPECTED.get(self.kind) or f"Not a number of type {self.kind.upper()}"
             raise ConfigError(
-                f"{self.name}={shown}: not a valid {self.kind}",
+                f"{self.name}={shown}: not a valid {self.kind}{self._remedy()}",
                 self._kafka_text("[hidden]" if self.kind == "password" else raw, expected),
             ) from None
         self._check_bounds(value)
         return value
+
+    def _remedy(self) -> str:
+        """Say what to give instead of text that is none of the kind."""
+        if self.kind == "boolean":
+            return "; give true or false"
+        if self.kind not in ("int", "long", "double"):
+            return ""
+        number = "a number" if self.kind == "double" else "a whole number"
+        unit = f" of {self.unit}" if self.unit else ""
+        least = f", at least {self.minimum}" if self.minimum is not None else ""
+        most = f", at most {self.maximum}" if self.maximum is not None else ""
+        return f"; give {number}{unit}{least}{most}"
 
     def _converted(self, raw: object) -> Any:
         if raw is None:
@@ -100,7 +112,7 @@ class Setting:
             lowest, highest = _INTEGER_RANGE[self.kind]
             if not lowest <= value <= highest:
                 raise ConfigError(
-                    f"{self.name}={value}: outside the range of the type {self.kind}",
+                    f"{self.name}={value}: outside the range of the type {self.kind}, {lowest} to {highest}",
                     self._kafka_text(value, f"Not a number of type {self.kind.upper()}"),
                 )
         if self.minimum is not None and value < self.minimum:

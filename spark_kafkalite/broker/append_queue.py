@@ -122,7 +122,7 @@ class _Queued:
 
 
 class Appender:
-    """What the queue needs of its partition."""
+    """What the queue needs of its leader."""
 
     def try_append(self, batch: memoryview, produce_version: int) -> AppendResult | BatchHeader:
         """Append at once, or return the header of a batch that needs a thread. Raises KafkaError."""
@@ -130,7 +130,7 @@ class Appender:
 
     def append_checked(self, checked: Checked, ahead: WriteAhead | None) -> AppendResult | WriteAhead:
         """Append a batch that a thread has checked, or return what a thread has to write first; ``ahead`` is what was
-        returned last time. Raises KafkaError, also when leadership has gone meanwhile."""
+        returned last time. Raises KafkaError."""
         raise NotImplementedError
 
     def thread_rules(self) -> tuple[AdmissionRules, Recompression | None]:
@@ -143,7 +143,7 @@ class Appender:
 
 
 class AppendQueue:
-    """The queue of one partition; empty nearly always."""
+    """The queue of one leader; empty nearly always."""
 
     __slots__ = ("_appender", "_end", "_io", "_queue")
 
@@ -178,15 +178,12 @@ class AppendQueue:
         if len(self._queue) == 1:
             self._work_off()
 
-    def fail(self, error: KafkaError) -> None:
-        """Answer everything in the queue with an error; a thread that still works does so in vain."""
+    def close(self, error: KafkaError) -> None:
+        """Answer everything with an error, from now on too, and let go of the leader (see ``collector``). A thread that
+        still works does so in vain."""
+        self._end = error
         while self._queue:
             self._done(self._queue[0], error)
-
-    def close(self, error: KafkaError) -> None:
-        """Answer everything with an error, from now on too, and let go of the partition: see ``collector``."""
-        self._end = error
-        self.fail(error)
         self._appender = Appender()
 
     def _work_off(self) -> None:
@@ -261,8 +258,8 @@ class AppendQueue:
         return bool(self._queue) and self._queue[0] is queued
 
     def _done(self, queued: _Queued, outcome: AppendOutcome) -> bool:
-        """Answer the head and return True; False when ``fail`` has answered it already, as in an append of its own that
-        has taken the partition offline."""
+        """Answer the head and return True; False when ``close`` has answered it already, for example because its own
+        append has taken the partition offline."""
         if not self._is_head(queued):
             return False
         self._queue.popleft()

@@ -313,7 +313,7 @@ class Cleaner:
                 log.swap = None
                 return
             except OSError as error:
-                if log.closed or log.failure is not None or self._stop_wanted.is_set():
+                if not log.is_usable or self._stop_wanted.is_set():
                     raise _CalledOff("the next start ends it") from error
                 if kind_of(error) is FailureKind.BROKEN:
                     raise KafkaStorageError(f"cannot end the cleaning of {log.directory}: {error}") from error

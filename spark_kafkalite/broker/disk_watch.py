@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replicas import Replicas
-from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
+from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of, text_of
 from spark_kafkalite.log.manager import LogManager
 
 logger = logging.getLogger(__name__)
@@ -121,6 +121,10 @@ class DiskWatch:
                 self._on_room()
         elif isinstance(error, OSError) and kind_of(error) is FailureKind.BROKEN:
             self._logs.fail_directory(directory.path, f"a probe failed: {error.strerror or error}")
+        elif isinstance(error, OSError) and kind_of(error) is FailureKind.REFUSED:
+            logger.error(
+                "whether log directory %s has room again cannot be found out: %s", directory.path, text_of(error)
+            )
 
     def _idle(self, watched: _Watched) -> None:
         watched.busy = False

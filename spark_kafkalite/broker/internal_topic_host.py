@@ -30,8 +30,8 @@ from spark_kafkalite.broker.replicas import Replicas
 from spark_kafkalite.broker.topics import Topics
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
-from spark_kafkalite.errors import CoordinatorNotAvailable, KafkaError, TopicAlreadyExists
-from spark_kafkalite.log.damage import DamageLines
+from spark_kafkalite.errors import CoordinatorNotAvailable, CorruptMessage, KafkaError, TopicAlreadyExists
+from spark_kafkalite.log.damage import DamageLines, without_place
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
@@ -127,8 +127,8 @@ class InternalTopicHost:
     async def read_committed(self, partition: int) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
         """Give the batches that the log holds now, each once it is certain that it stays.
 
-        Raises the errors of Partition.check_leader when this broker ceases to lead meanwhile, CorruptMessage (2) and
-        KafkaStorageError (56) when the log cannot be read.
+        Raises the errors of Partition.check_leader when this broker ceases to lead meanwhile, CorruptMessage (2), with
+        the place of the damage and the command that repairs it, and KafkaStorageError (56) when the log cannot be read.
         """
         hosted = self._hosted(partition)
         hosted.check_leader()
@@ -142,12 +142,20 @@ class InternalTopicHost:
         while offset < until_offset:
             # What a look-up needs of the disk is read by a thread.
             find = partial(_find, hosted, leader_epoch, offset, until_offset)
-            piece = await self._slices.run(look_up(self._io, asyncio.get_running_loop(), find))
-            if piece is None:
-                return
-            data = memoryview(await self._io.run(partial(_read_and_look, piece, hosted.log.damage), Lane.READ))
+            try:
+                piece = await self._slices.run(look_up(self._io, asyncio.get_running_loop(), find))
+                if piece is None:
+                    return
+                read = partial(_read_and_look, piece, offset, hosted.log.damage)
+                data, headers = await self._io.run(read, Lane.READ)
+            except CorruptMessage as error:
+                # To pass over it would take back what it says, and nobody would know.
+                raise CorruptMessage(
+                    f"{error}; restore the file from a backup, or stop the broker and cut the log there: "
+                    f"kafkalite dump-log --repair {hosted.log.directory}"
+                ) from error
             position = 0
-            for header in scan_headers(data):
+            for header in headers:
                 hosted.check_leader(leader_epoch)
                 yield header, data[position : position + header.size_bytes]
                 position += header.size_bytes
@@ -174,15 +182,32 @@ def _find(hosted: Partition, leader_epoch: int, offset: int, until_offset: int) 
     return hosted.log.read(offset, _PIECE_BYTES, until_offset)
 
 
-def _read_and_look(piece: LogSlice, damage: DamageLines) -> bytes:
-    """Return a piece's bytes; what is damaged among them is told of, and left to whoever decodes it."""
-    data = piece.read()
-    view, position = memoryview(data), 0
-    for header in scan_headers(data):
-        batch = view[position : position + header.size_bytes]
-        damage.look(batch, header, piece.file.path, piece.position + position)
+def _read_and_look(piece: LogSlice, offset: int, damage: DamageLines) -> tuple[memoryview, list[BatchHeader]]:
+    """Return a piece, which begins with the batch that holds ``offset``, and its batches' headers.
+
+    CorruptMessage, with its place, for damage; ``damage`` tells of it, too.
+    """
+    data = memoryview(piece.read())
+    position = 0
+    try:
+        headers = scan_headers(data)
+        if not headers:
+            raise CorruptMessage("its length goes beyond the log's end")
+    except CorruptMessage as error:
+        where = f"position {piece.position} of {piece.file.path}"
+        raise CorruptMessage(
+            f"a header at or behind offset {offset}, {where}, is damaged: {without_place(error)}"
+        ) from error
+    for header in headers:
+        batch = data[position : position + header.size_bytes]
+        at = piece.position + position
+        # What belongs to a transaction is not decoded.
+        if not damage.look(batch, header, piece.file.path, at) and not header.is_transactional:
+            raise CorruptMessage(
+                f"the batch at offset {header.base_offset}, position {at} of {piece.file.path}, is damaged"
+            )
         position += header.size_bytes
-    return data
+    return data, headers
 
 
 class _Waiting(DelayedOperation):

@@ -20,6 +20,7 @@ from spark_kafkalite.log.checkpoint import (
     read_offsets,
     read_topic_id,
 )
+from spark_kafkalite.log.file_kind import Kind, misplaced
 from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.highest_ids import HighestIds, highest_ids
 from spark_kafkalite.log.loading import topic_partition_of
@@ -59,10 +60,13 @@ def survey_log_dirs(fs: Fs, log_dirs: Sequence[str]) -> Survey:
     found = survey.topics
     for path in log_dirs:
         for entry in fs.entries(path):
-            key = topic_partition_of(entry.name) if entry.is_directory else None
+            key = topic_partition_of(entry.name)
             if entry.is_directory and entry.name.endswith(_STRAY_SUFFIX):
                 survey.strays.append(f"{path}/{entry.name}")
-            if key is not None:
+            if key is not None and not entry.is_directory:
+                problem = misplaced(f"{path}/{entry.name}", entry.kind, Kind.DIRECTORY).strerror
+                survey.problems.append(f"{problem}; without it no log of {key} counts")
+            elif key is not None:
                 _survey_log(fs, f"{path}/{entry.name}", key, found.setdefault(key.topic, SurveyedTopic()), survey)
         try:
             for key in read_offsets(fs, f"{path}/{CLEANER_OFFSET_FILE}"):

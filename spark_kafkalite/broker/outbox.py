@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from spark_kafkalite.broker.channel import Channel
+from spark_kafkalite.log.sending import Sending
 
 _SIZE = struct.Struct(">i")
 # Bytes that one connection may send before others get their turn.
@@ -28,14 +29,36 @@ class FileLike(Protocol):
 
 
 class FileRange:
-    """Bytes of a file to be sent; holds the file open. Position and length move while it is sent."""
+    """Bytes of a file to be sent; holds the file open. Position and length move while it is sent.
 
-    __slots__ = ("file", "length", "position")
+    From when it is queued until it is sent or dropped it is counted with its segment (``log.sending``).
+    """
 
-    def __init__(self, file: FileLike, position: int, length: int) -> None:
+    __slots__ = ("_cuts", "_sending", "file", "is_cut", "length", "position")
+
+    def __init__(self, file: FileLike, position: int, length: int, sending: Sending) -> None:
         self.file = file
         self.position = position
         self.length = length
+        # Whether the file has been truncated to before the range's end, and may hold something else there.
+        self.is_cut = False
+        self._sending = sending
+        self._cuts = sending.cuts
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file has not been cut since the range was found."""
+        return self._cuts == self._sending.cuts
+
+    def begin(self) -> None:
+        """Have it counted."""
+        sending = self._sending
+        self.is_cut = self._cuts != sending.cuts
+        sending.begin(self)
+
+    def end(self) -> None:
+        """Have it counted no longer."""
+        self._sending.end(self)
 
 
 Piece = bytes | bytearray | memoryview | FileRange
@@ -53,7 +76,7 @@ def as_response(body: bytearray) -> Response:
 
 
 class FileEndedError(Exception):
-    """A file is shorter than the range to be sent: its response cannot be completed."""
+    """A file is shorter than the range to be sent, or has been: its response cannot be completed."""
 
 
 class Outbox:
@@ -89,7 +112,9 @@ class Outbox:
         self.unsent_bytes += len(head)
         for part in parts[1:]:
             pieces.append(part)
-            if not isinstance(part, FileRange):
+            if isinstance(part, FileRange):
+                part.begin()
+            else:
                 self.unsent_bytes += len(part)
 
     def watch(self, on_sent: OnSent) -> None:
@@ -103,6 +128,9 @@ class Outbox:
 
     def clear(self) -> None:
         """Drop everything."""
+        for piece in self._pieces:
+            if isinstance(piece, FileRange):
+                piece.end()
         self._pieces.clear()
         self.unsent_bytes = 0
         watched, self._watched = self._watched, deque()
@@ -129,6 +157,8 @@ class Outbox:
         return True
 
     def _send_range(self, piece: FileRange) -> int | None:
+        if piece.is_cut:
+            raise FileEndedError("a log was truncated to before the range that was to be sent")
         sent = self._channel.send_file(piece.file.fileno(), piece.position, piece.length)
         if sent is None:
             return None
@@ -138,6 +168,7 @@ class Outbox:
         piece.length -= sent
         if piece.length == 0:
             self._pieces.popleft()
+            piece.end()
         return sent
 
     def _send_bytes(self) -> int | None:

@@ -84,6 +84,33 @@ class DelayedOperation:
         self.abandon()
 
 
+class WaitingList:
+    """Operations that wait for one thing. They join and leave by themselves, and are all woken when it happens."""
+
+    __slots__ = ("_purgatory", "operations")
+
+    def __init__(self, purgatory: Purgatory) -> None:
+        self._purgatory = purgatory
+        self.operations: dict[DelayedOperation, None] = {}
+
+    def add(self, operation: DelayedOperation) -> None:
+        self.operations[operation] = None
+
+    def remove(self, operation: DelayedOperation) -> None:
+        """Take an operation out, if it is there."""
+        self.operations.pop(operation, None)
+
+    def wake(self) -> None:
+        """Have every operation of the list checked after this pass of the loop."""
+        if self.operations:
+            self._purgatory.wake(self.operations)
+
+    def close(self) -> None:
+        """Wake all for the last time."""
+        self.wake()
+        self.operations = {}
+
+
 class Purgatory:
     """Gathers wake-ups and checks each woken operation once per pass of the event loop."""
 
@@ -98,6 +125,10 @@ class Purgatory:
         if not self._woken:
             self._loop.call_soon(self._check)
         self._woken.update(dict.fromkeys(operations))
+
+    def waiting_list(self) -> WaitingList:
+        """Return a new list of those who wait for one thing."""
+        return WaitingList(self)
 
     def call_after_pass(self, callback: Callable[[], None]) -> None:
         """Call once the present pass of the event loop is over."""

@@ -130,7 +130,7 @@ def plan_rebuild(
         survey = survey_log_dirs(fs, log_dirs)
         evidence = RegistryEvidence(fs, log_dirs, registry_dir)
     except OSError as error:
-        raise KafkaStorageError(f"{error.filename}: {error.strerror or error}") from error
+        raise KafkaStorageError(f"a log directory cannot be read: {error}") from error
     if broker_id is not None and survey.broker_id not in (None, broker_id):
         raise ConfigError(f"the log directories belong to broker {survey.broker_id}, not to {broker_id}")
     broker = next((each for each in (survey.broker_id, broker_id) if each is not None), 1)

@@ -254,8 +254,7 @@ class Replicas:
         config = self._config_of(name)
         for number in topic.partitions:
             partition = self._partitions.get(TopicPartition(name, number))
-            if partition is not None and partition.config != config:
-                partition.log.update_config(config)
+            if partition is not None and partition.log.config != config:
                 partition.apply_config(config)
             yield None
 

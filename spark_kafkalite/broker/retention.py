@@ -276,7 +276,7 @@ class Retention:
 
 
 def _is_out_of_use(partition: Partition) -> bool:
-    return partition.storage_error is not None or partition.log.failure is not None or partition.log.closed
+    return partition.storage_error is not None or not partition.log.is_usable
 
 
 def _why(plan: RetentionPlan) -> str:

@@ -17,13 +17,14 @@ from spark_kafkalite.cli.offset_texts import parse_partitions, parse_time
 from spark_kafkalite.cli.options import (
     bootstrap_option,
     client_settings,
+    existing_partitions,
     is_true,
     named_properties,
     reachable_admin,
 )
 from spark_kafkalite.cli.output import progress
 from spark_kafkalite.cli.record_text import record_to_json, timestamp_type_name
-from spark_kafkalite.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.model import Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def command(
     format_record = _json_line if as_json else make_formatter(formatter_properties)
     properties = (*consumer_properties, *command_properties)
     settings = client_settings(bootstrap_server, command_config, properties, isolation_level=isolation_level)
+    _check_reset(settings)
     if group is not None and settings.get("group.id", group) != group:
         raise click.UsageError(f"--group {group} and group.id={settings['group.id']} name two groups")
     if group is not None or settings.get("group.id"):
@@ -144,19 +146,15 @@ def command(
     start = Start(offset_text)
     # A number that the log does not hold is an error; otherwise go on with the oldest that is left.
     settings["auto.offset.reset"] = "none" if start.offset is not None and start.offset >= 0 else "earliest"
+    numbers = parse_partitions(partitions, "--partition") if partitions else None
     with reachable_admin(settings, shared=True) as admin:
-        infos = admin.describe_topics([topic])[topic].partitions
-    wanted = parse_partitions(partitions, "--partition") if partitions else {info.partition for info in infos}
-    missing = wanted - {info.partition for info in infos}
-    if missing:
-        raise UnknownTopicOrPartition(f"topic {topic} has no partition {min(missing)}; it has 0 to {len(infos) - 1}")
+        assigned = existing_partitions(admin, {topic: numbers})
 
     from spark_kafkalite.client.consumer import Consumer
 
     count = 0
     with Consumer(settings) as consumer:
         try:
-            assigned = [TopicPartition(topic, number) for number in sorted(wanted)]
             consumer.assign(assigned)
             ends = consumer.end_offsets(assigned) if until_end else None
             start.seek(consumer, assigned)
@@ -173,6 +171,14 @@ def command(
             pass
     click.echo(f"Processed a total of {count} messages", err=True)
     return 0
+
+
+def _check_reset(settings: dict[str, object]) -> None:
+    """Refuse a value that there is not, also where --offset or --from-beginning takes its place."""
+    if "auto.offset.reset" in settings:
+        from spark_kafkalite.client.config import CONSUMER_SETTINGS
+
+        CONSUMER_SETTINGS["auto.offset.reset"].parse(settings["auto.offset.reset"])
 
 
 def _consume_in_group(

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from spark_kafkalite.cli.offset_texts import parse_partitions
-from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
+from spark_kafkalite.cli.options import (
+    bootstrap_option,
+    client_settings,
+    existing_partitions,
+    json_option,
+    reachable_admin,
+)
 from spark_kafkalite.cli.output import print_json
-from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.model import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.admin import Admin
 
 _END = -1
 
@@ -51,12 +62,12 @@ def delete_records(
     offset = _offset(before_offset) if before_offset is not None else _END
     with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
         if topic is not None:
-            there = {each.partition for each in admin.describe_topics([topic])[topic].partitions}
-            numbers = parse_partitions(partitions, "--partition") if partitions else there
-            if not numbers <= there:
-                raise UnknownTopicOrPartition(f"topic {topic} has no partition {min(numbers - there)}")
-            wanted = {TopicPartition(topic, number): offset for number in sorted(numbers)}
-        starts = admin.delete_records(wanted)
+            numbers = parse_partitions(partitions, "--partition") if partitions else None
+            wanted = dict.fromkeys(existing_partitions(admin, {topic: numbers}), offset)
+        try:
+            starts = admin.delete_records(wanted)
+        except OffsetOutOfRange as error:
+            raise OffsetOutOfRange(f"{error}; {_ends(admin, wanted)}") from None
     if as_json:
         print_json(
             [{"topic": each.topic, "partition": each.partition, "low_watermark": starts[each]} for each in wanted]
@@ -64,6 +75,17 @@ def delete_records(
         return
     for each in wanted:
         click.echo(f"{each.topic}:{each.partition}:{starts[each]}")
+
+
+def _ends(admin: Admin, wanted: Mapping[TopicPartition, int]) -> str:
+    """Say up to where records can be deleted, for those partitions whose log ends before."""
+    from spark_kafkalite.client.cluster import LATEST
+
+    found = admin.list_offsets(dict.fromkeys(wanted, LATEST))
+    too_low = [f"{each} ends at {end.offset}" for each, end in found.items() if end and end.offset < wanted[each]]
+    if not too_low:
+        return "the log has grown meanwhile: try again"
+    return f"{', '.join(too_low)}; give an offset up to there, or 'latest' to delete everything"
 
 
 def _offset(text: str) -> int:
@@ -90,6 +112,8 @@ def _read_offsets(path: str) -> dict[TopicPartition, int]:
             if key in found:
                 raise click.UsageError(f"--offset-json-file {path}: {key} is named twice")
             found[key] = int(each["offset"])
+    except OSError as error:
+        raise click.UsageError(f"--offset-json-file {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.UsageError(
             f'--offset-json-file {path}: not of the form {{"partitions": [{{"topic": "t", "partition": 0, '

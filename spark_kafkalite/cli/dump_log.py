@@ -25,11 +25,14 @@ from spark_kafkalite.cli.log_check import (
     check_file,
 )
 from spark_kafkalite.cli.output import print_json, progress
+from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, LOCK_FILE
-from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.log.fs import Fs, OsFs
 from spark_kafkalite.log.loading import topic_partition_of
 from spark_kafkalite.log.repair import Cut, plan_repair
 from spark_kafkalite.log.repair import repair as repair_log
+from spark_kafkalite.records.kernel import read_header
+from spark_kafkalite.records.layout import HEADER_BYTES, BatchHeader
 
 _EPILOG = """\b
 Examples:
@@ -48,7 +51,11 @@ Examples:
 @click.option("--check", is_flag=True, help="Show damage and one line a file only.")
 @click.option("--repair", is_flag=True, help="Cut damaged ends off the logs named, after a question.")
 @click.option("--yes", is_flag=True, help="With --repair: do not ask before a torn tail is cut.")
-@click.option("--force", is_flag=True, help="With --repair: cut also where sound batches follow the damage.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="With --yes: cut also a batch that is damaged and not torn, and where sound batches follow the damage.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, for programs.")
 def command(
     paths: tuple[str, ...],
@@ -66,8 +73,9 @@ def command(
     A directory stands for all such files in it, a broker's log directory for its checkpoints and all logs in it.
     Nothing is changed, but by --repair, and exit code 1 says that something is damaged.
 
-    --repair finds the first damaged batch of each log and says what a cut would take: a torn tail, or sound batches as
-    well. What is cut is kept in a .torn file beside the segment. It refuses while a broker uses the directory.
+    --repair finds the first damaged batch of each log and says which offsets a cut would take: a torn tail, a batch
+    whose bytes have changed, or sound batches as well. What is cut is kept in a .torn file beside the segment. It
+    refuses while a broker uses the directory.
     """
     named = [Path(path) for path in (*paths, *(name for text in files for name in text.split(",")))]
     if not named:
@@ -155,7 +163,7 @@ def repair_logs(named: Iterable[Path], *, yes: bool, force: bool) -> int:
             cut = plan_repair(fs, os.fspath(directory.absolute()))
             if cut is None:
                 click.echo(f"OK {directory}: every batch is sound, nothing to cut")
-            elif _agreed(cut, yes=yes, force=force):
+            elif _agreed(fs, cut, yes=yes, force=force):
                 kept = repair_log(fs, cut)
                 click.echo(f"CUT {cut.path} at position {cut.position}; the log ends at offset {cut.end_offset}")
                 for each in kept:
@@ -168,19 +176,35 @@ def repair_logs(named: Iterable[Path], *, yes: bool, force: bool) -> int:
     return 1 if left else 0
 
 
-def _agreed(cut: Cut, *, yes: bool, force: bool) -> bool:
+def _damaged_header(fs: Fs, cut: Cut) -> BatchHeader | None:
+    """Return what can be read of the first batch to be cut; None where nothing like a header is left of it."""
+    try:
+        header = read_header(fs.open(cut.path).pread(HEADER_BYTES, cut.position))
+    except KafkaliteError:
+        return None
+    # Its offsets are not under its checksum: they may be what is damaged.
+    return header if header.base_offset >= cut.end_offset and header.last_offset_delta >= 0 else None
+
+
+def _agreed(fs: Fs, cut: Cut, *, yes: bool, force: bool) -> bool:
     click.echo(f"DAMAGED {cut.path} at position {cut.position}: {cut.reason}")
     later = f" and {len(cut.later_segments)} later segments" if cut.later_segments else ""
     click.echo(f"to be cut: {cut.cut_bytes} bytes{later}; the log would end at offset {cut.end_offset}")
+    header = _damaged_header(fs, cut)
+    is_whole = header is not None and header.size_bytes <= cut.cut_bytes
+    if header is not None:
+        holds = f"offsets {header.base_offset} to {header.last_offset}, {header.record_count} records"
+        how = "all of its bytes are there, so it is DAMAGED, NOT TORN" if is_whole else "its end is missing"
+        click.echo(f"the batch there holds, by its header, {holds}; {how}")
     if cut.sound_offsets is not None:
         first, last = cut.sound_offsets
         click.echo(
             f"THIS IS NOT A TORN TAIL: {cut.sound_batches} sound batches with {cut.sound_records} records follow the "
             f"damage, offsets {first} to {last}; a cut takes them too"
         )
-        if yes and not force:
-            click.echo("left as it is: --yes is for torn tails; add --force to cut sound batches")
-            return False
+    if yes and not force and (is_whole or cut.sound_offsets is not None):
+        click.echo("left as it is: --yes is for torn tails; add --force to cut whole batches")
+        return False
     if yes:
         return True
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
@@ -16,8 +16,8 @@ from click.core import ParameterSource
 from spark_kafkalite.cli.group_storages import KafkaStorage, OffsetStorage
 from spark_kafkalite.cli.offset_texts import parse_partitions
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
-from spark_kafkalite.errors import BrokerUnreachable, GroupIdNotFound, RegistryError, UnknownTopicOrPartition
-from spark_kafkalite.model import TopicPartition, topic_name_problem
+from spark_kafkalite.errors import BrokerUnreachable, GroupIdNotFound, RegistryError
+from spark_kafkalite.model import topic_name_problem
 
 if TYPE_CHECKING:
     from spark_kafkalite.cli.registry_storage import ZooKeeperStorage
@@ -190,18 +190,3 @@ def chosen_topics(topics: tuple[str, ...], all_topics: bool) -> dict[str, set[in
     if bool(topics) == all_topics:
         raise click.UsageError("name topics with --topic NAME[:N,N], or give --all-topics")
     return parse_topics(topics)
-
-
-def existing_partitions(admin: Admin, topics: Mapping[str, set[int] | None]) -> list[TopicPartition]:
-    """Return the partitions of the topics, those named or all. Raises UnknownTopicOrPartition for what is missing."""
-    infos = admin.describe_topics(topics)
-    found: list[TopicPartition] = []
-    for topic, numbers in topics.items():
-        there = {each.partition for each in infos[topic].partitions}
-        missing = (numbers or set()) - there
-        if missing:
-            raise UnknownTopicOrPartition(
-                f"topic {topic} has no partition {', '.join(map(str, sorted(missing)))}; it has 0 to {len(there) - 1}"
-            )
-        found += [TopicPartition(topic, number) for number in sorted(there if numbers is None else numbers)]
-    return found

@@ -7,6 +7,7 @@ Nothing changes without --execute. What is planned is printed either way: as a t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from spark_kafkalite.cli.group_options import (
     all_topics_option,
     chosen_groups,
     chosen_topics,
-    existing_partitions,
     group_option,
     no_such_group,
     parse_topics,
@@ -26,6 +26,7 @@ from spark_kafkalite.cli.group_options import (
     topic_option,
 )
 from spark_kafkalite.cli.group_storages import OffsetStorage, refuse_if_members
+from spark_kafkalite.cli.options import existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said, warn
 from spark_kafkalite.cli.reset_scenarios import (
     check_execute,
@@ -114,6 +115,8 @@ def _resets(planned: Iterable[PlannedReset]) -> dict[TopicPartition, CommittedOf
 def _read_file(path: str, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"--from-file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"--from-file {path}: not UTF-8 text") from None
     return read_csv(text, f"--from-file {path}", groups)
@@ -143,7 +146,11 @@ def planned_resets(
             if not storage.exists(group):
                 raise no_such_group(group, storage.name)
             raise GroupIdNotFound(f"group {group!r} has no offsets in {storage.name}: name the topics with --topic")
-    return plan_with_brokers(places, reset, partitions, committed)
+    planned = plan_with_brokers(places, reset, partitions, committed)
+    if not committed and not storage.exists(group):
+        # It comes into being with its first offset: nobody but the reader can tell that from a slip.
+        return [replace(each, note="; ".join(filter(None, ("new group", each.note)))) for each in planned]
+    return planned
 
 
 def plan_with_brokers(

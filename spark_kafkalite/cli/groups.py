@@ -13,7 +13,6 @@ from spark_kafkalite.cli.group_options import (
     all_topics_option,
     chosen_groups,
     chosen_topics,
-    existing_partitions,
     group_option,
     no_such_group,
     place_options,
@@ -31,9 +30,10 @@ from spark_kafkalite.cli.group_views import (
     warn_of_groups,
 )
 from spark_kafkalite.cli.offset_stores import offsets_of
-from spark_kafkalite.cli.options import ActionGroup
+from spark_kafkalite.cli.options import ActionGroup, existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import GROUP_STATES
 
 _EPILOG = """\b
 Examples:
@@ -48,9 +48,6 @@ Examples:
 
 Kafka's spelling works too: kafkalite groups --describe --group billing
 """
-
-# The states of Kafka's group coordinator, as ListGroups takes them.
-_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 
 
 @click.group("groups", cls=ActionGroup, epilog=_EPILOG)
@@ -69,7 +66,7 @@ command.add_command(copy_offsets)
     is_flag=False,
     flag_value="",
     metavar="[STATE[,STATE]]",
-    help=f"Show each group's state; with names, only groups of these: {', '.join(_STATES)}.",
+    help=f"Show each group's state; with names, only groups of these: {', '.join(GROUP_STATES)}.",
 )
 @click.option("--verbose", is_flag=True, help="Show states and protocols.")
 @place_options
@@ -99,11 +96,11 @@ def list_groups(
 
 
 def _parse_states(text: str) -> list[str]:
-    by_lower = {each.lower(): each for each in _STATES}
+    by_lower = {each.lower(): each for each in GROUP_STATES}
     names = [each.strip() for each in text.split(",") if each.strip()]
     for name in names:
         if name.lower() not in by_lower:
-            raise click.UsageError(f"--state {name}: there is no such state; the states are {', '.join(_STATES)}")
+            raise click.UsageError(f"--state {name}: there is no such state; the states are {', '.join(GROUP_STATES)}")
     return [by_lower[name.lower()] for name in names]
 
 

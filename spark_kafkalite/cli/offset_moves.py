@@ -18,7 +18,6 @@ from spark_kafkalite.cli.group_options import (
     Places,
     all_topics_option,
     chosen_topics,
-    existing_partitions,
     no_such_group,
     parse_topics,
     place_options,
@@ -27,6 +26,7 @@ from spark_kafkalite.cli.group_options import (
 from spark_kafkalite.cli.group_resets import count_of_offsets, plan_with_brokers, still_there
 from spark_kafkalite.cli.group_storages import KAFKA, ZOOKEEPER, OffsetStorage, refuse_if_members
 from spark_kafkalite.cli.offset_stores import offsets_of
+from spark_kafkalite.cli.options import existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.cli.reset_scenarios import (
     check_execute,

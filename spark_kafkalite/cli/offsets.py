@@ -11,6 +11,7 @@ from spark_kafkalite.cli.options import (
     ActionGroup,
     bootstrap_option,
     client_settings,
+    existing_partitions,
     json_option,
     reachable_admin,
 )
@@ -79,15 +80,13 @@ def get(
             for each in info.partitions
             if wanted_partitions is None or each.partition in wanted_partitions
         ]
-        if wanted_partitions is not None and not wanted:
-            which = (
-                f"topic {names[0]} has"
-                if len(names) == 1
-                else "no topic has"
-                if not names
-                else "none of these topics has"
-            )
-            raise UnknownTopicOrPartition(f"--partitions {partitions}: {which} such a partition")
+        missing = (wanted_partitions or set()) - {each.partition for each in wanted}
+        if missing and len(names) == 1:
+            existing_partitions(admin, {names[0]: wanted_partitions})
+        if missing:
+            which = "none of these topics has" if names else "no topic has"
+            numbers = ", ".join(map(str, sorted(missing)))
+            raise UnknownTopicOrPartition(f"--partitions {partitions}: {which} a partition {numbers}")
         found = admin.list_offsets(dict.fromkeys(wanted, timestamp))
     if as_json:
         print_json(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from spark_kafkalite.errors import BrokerUnreachable
+from spark_kafkalite.errors import BrokerUnreachable, UnknownTopicOrPartition
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.settings import read_properties
 
 if TYPE_CHECKING:
@@ -97,6 +98,21 @@ def reachable_admin(settings: Mapping[str, object], *, shared: bool = False) -> 
         admin.close()
         raise
     return admin
+
+
+def existing_partitions(admin: Admin, topics: Mapping[str, set[int] | None]) -> list[TopicPartition]:
+    """Return the partitions of the topics, those named or all. Raises UnknownTopicOrPartition for what is missing."""
+    infos = admin.describe_topics(topics)
+    found: list[TopicPartition] = []
+    for topic, numbers in topics.items():
+        there = {each.partition for each in infos[topic].partitions}
+        missing = (numbers or set()) - there
+        if missing:
+            raise UnknownTopicOrPartition(
+                f"topic {topic} has no partition {', '.join(map(str, sorted(missing)))}; it has 0 to {len(there) - 1}"
+            )
+        found += [TopicPartition(topic, number) for number in sorted(there if numbers is None else numbers)]
+    return found
 
 
 def name_values(texts: Iterable[str], option: str) -> dict[str, str]:

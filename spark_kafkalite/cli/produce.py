@@ -21,11 +21,13 @@ from spark_kafkalite.cli.options import (
     reachable_admin,
     unescaped,
 )
-from spark_kafkalite.cli.output import print_json, progress
+from spark_kafkalite.cli.output import print_json, progress, warn
 from spark_kafkalite.cli.record_text import BadRecordText, ParsedRecord, record_from_json
+from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.cli.retention import RetentionWatch
+    from spark_kafkalite.client.admin import Admin
     from spark_kafkalite.client.delivery import RecordMetadata
     from spark_kafkalite.client.producer import Producer
     from spark_kafkalite.model import Headers
@@ -108,7 +110,8 @@ def command(
     if key_separator is not None:
         reader.update({"parse.key": "true", "key.separator": unescaped(key_separator)})
     common: Headers = [(name, value.encode()) for name, value in name_values(headers, "--header").items()]
-    parse = record_from_json if as_json else LineParser(reader)
+    separator_option = "key.separator" if key_separator is None else "--key-separator"
+    parse = record_from_json if as_json else LineParser(reader, separator_option)
     settings = client_settings(
         bootstrap_server,
         command_config,
@@ -128,13 +131,20 @@ def command(
 
         watch = RetentionWatch(admin)
         producer = stack.enter_context(Producer(settings))
-        sender = _Sender(producer, watch, topic, partition, ignore_partitions, common)
+        sender = _Sender(producer, admin, watch, topic, partition, ignore_partitions, common)
         advance = stack.enter_context(progress("sending", size, "bytes" if size is not None else "records"))
+        wrong: BadRecordText | None = None
         try:
             _send_all(lines, parse, sender, advance, counts_bytes=size is not None)
+        except BadRecordText as error:
+            wrong = error
         finally:
             producer.flush()
         watch.report()
+    if wrong is not None:
+        count = sender.sent - sender.failed
+        sent = "1 record was" if count == 1 else f"{count} records were" if count else "nothing was"
+        raise click.ClickException(f"{wrong}; {sent} sent before it")
     if as_json:
         print_json({"sent": sender.sent - sender.failed, "failed": sender.failed})
     if sender.failed:
@@ -151,6 +161,7 @@ class _Sender:
     def __init__(
         self,
         producer: Producer,
+        admin: Admin,
         watch: RetentionWatch,
         topic: str | None,
         partition: int | None,
@@ -158,11 +169,13 @@ class _Sender:
         common_headers: Headers,
     ) -> None:
         self._producer = producer
+        self._admin = admin
         self._watch = watch
         self._topic = topic
         self._partition = partition
         self._ignore_partitions = ignore_partitions
         self._common_headers = common_headers
+        self._known: set[str] = set()
         self.sent = 0
         self.failed = 0
         self.first_error: Exception | None = None
@@ -171,6 +184,9 @@ class _Sender:
         topic = self._topic or record.topic
         if topic is None:
             raise BadRecordText("it names no topic, and there is no --topic")
+        if topic not in self._known:
+            self._known.add(topic)
+            self._warn_if_absent(topic)
         partition = self._partition
         if partition is None and not self._ignore_partitions:
             partition = record.partition
@@ -188,6 +204,15 @@ class _Sender:
         if record.timestamp_ms is not None:
             self._watch.note(topic, record.timestamp_ms)
 
+    def _warn_if_absent(self, topic: str) -> None:
+        """Say that sending makes a topic, which may be a slip of the fingers; other errors are the sending's."""
+        try:
+            self._admin.describe_topics([topic])
+        except UnknownTopicOrPartition:
+            warn(f"topic {topic} is not there: the broker makes it if its auto.create.topics.enable is true")
+        except KafkaliteError:
+            pass
+
     def _delivered(self, _: RecordMetadata | None, error: Exception | None) -> None:
         # Runs in the producer's one thread.
         if error is not None:
@@ -204,7 +229,7 @@ def _send_all(
     *,
     counts_bytes: bool,
 ) -> None:
-    """Send every line until the input ends, Ctrl-C, or the first failure."""
+    """Send every line until the input ends, Ctrl-C, or the first failure. Raises BadRecordText naming the line."""
     pending, shown_s = 0, time.monotonic()
     number = 0
     with contextlib.suppress(KeyboardInterrupt):
@@ -212,7 +237,7 @@ def _send_all(
             try:
                 sender.send(parse(line.rstrip(b"\n").removesuffix(b"\r")))
             except BadRecordText as error:
-                raise click.ClickException(f"line {number}: {error}") from None
+                raise BadRecordText(f"line {number}: {error}") from None
             if sender.first_error is not None:
                 break
             pending += len(line) if counts_bytes else 1
@@ -225,7 +250,9 @@ def _send_all(
 class LineParser:
     """Kafka's console format: ``[HEADERS delimiter][KEY separator]VALUE``."""
 
-    def __init__(self, properties: dict[str, str]) -> None:
+    def __init__(self, properties: dict[str, str], separator_option: str = "key.separator") -> None:
+        """``separator_option`` is what errors call the key's separator: the name under which it was given."""
+
         def data(name: str) -> bytes:
             return properties[name].encode()
 
@@ -233,6 +260,7 @@ class LineParser:
         self._parse_headers = is_true(properties["parse.headers"], "parse.headers")
         self._ignore_errors = is_true(properties["ignore.error"], "ignore.error")
         self._key_separator = data("key.separator")
+        self._separator_option = separator_option
         self._headers_delimiter = data("headers.delimiter")
         self._headers_separator = data("headers.separator")
         self._header_key_separator = data("headers.key.separator")
@@ -255,7 +283,10 @@ class LineParser:
             if found:
                 key, line = self._cell(head), rest
             elif not self._ignore_errors:
-                raise BadRecordText(f"no key.separator {_shown(self._key_separator)} in it")
+                raise BadRecordText(
+                    f"no {self._separator_option} {_shown(self._key_separator)} in it; --reader-property "
+                    "ignore.error=true sends such a line without a key"
+                )
         return ParsedRecord(self._cell(line), key, headers)
 
     def _cell(self, data: bytes) -> bytes | None:

@@ -9,6 +9,7 @@ import click
 
 from spark_kafkalite.cli.options import json_option
 from spark_kafkalite.cli.output import print_json, print_table, said, warn
+from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.registry_rebuild import Plan
@@ -115,7 +116,8 @@ def _show(plan: Plan) -> None:
         warn(problem)
     for path in plan.strays:
         warn(f"{path} was set aside earlier and does not count; rename it to TOPIC-PARTITION to have it taken up")
-    lost = [topic.name for topic in plan.topics if topic.config is not None]
+    # The broker's own topic gets the settings that a broker gives it.
+    lost = [each.name for each in plan.topics if each.config is not None and each.name != CONSUMER_OFFSETS_TOPIC]
     if lost:
         warn(
             f"the settings of {', '.join(lost)} are in no log: set them again (kafkalite configs alter); until then "

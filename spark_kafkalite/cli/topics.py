@@ -19,7 +19,7 @@ from spark_kafkalite.cli.options import (
     reachable_admin,
 )
 from spark_kafkalite.cli.output import print_json
-from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin import Admin
@@ -86,7 +86,10 @@ def create(
     with _admin(bootstrap_server, command_config, command_properties) as admin:
         existed = if_not_exists and topic in admin.list_topics(include_internal=True)
         if not existed:
-            admin.create_topics([new], if_not_exists=if_not_exists)
+            try:
+                admin.create_topics([new], if_not_exists=if_not_exists)
+            except TopicAlreadyExists as error:
+                raise TopicAlreadyExists(f"{error}; with --if-not-exists that is no error") from None
         info = admin.describe_topics([topic])[topic]
         if configs and not existed:
             warn_of_contradictions(Entity("topics", topic), admin.describe_configs(topic=topic))

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from spark_kafkalite.client.admin_requests import AdminRequests
+from spark_kafkalite.client.cluster import not_live
 from spark_kafkalite.client.connection import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from spark_kafkalite.client.retry import Deadline
-from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.errors import BrokerNotAvailable, ConfigError
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages import alter_configs, incremental_alter_configs
 from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -222,7 +223,10 @@ class ConfigAdmin(AdminRequests):
     def _ask_about(self, resource: _Resource, api_key: int, message: Any, deadline: Deadline) -> Any:
         if resource.broker_id is None:
             return self._cluster.request_any(api_key, message, deadline)
-        self._cluster.refresh([], deadline)
+        snapshot = self._cluster.refresh([], deadline)
+        if resource.broker_id not in snapshot.nodes:
+            # Final, unlike a broker that does not answer: its number may as well be a slip.
+            raise BrokerNotAvailable(not_live(resource.broker_id, snapshot))
         return self._cluster.request_to(resource.broker_id, api_key, message, deadline)
 
 

@@ -23,6 +23,7 @@ from spark_kafkalite.client.group_offsets import as_committed, commit_offsets, f
 from spark_kafkalite.client.metadata import Node
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.errors import (
+    ConfigError,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     KafkaError,
@@ -31,7 +32,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.model import GROUP_STATES, CommittedOffset, TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest
 from spark_kafkalite.wire.messages.describe_groups import DescribeGroupsRequest
@@ -93,10 +94,16 @@ class GroupAdmin(AdminRequests):
     def list_groups(self, states: Iterable[str] | None = None, *, timeout_ms: int | None = None) -> list[GroupListing]:
         """Return the groups of all brokers in order of their ids, of all states or of these (such as "Stable").
 
-        Raises UnsupportedVersion for ``states`` when a broker is older than Kafka 2.6.
+        Raises UnsupportedVersion for ``states`` when a broker is older than Kafka 2.6, ConfigError for one that there
+        is not.
         """
         deadline = self._deadline(timeout_ms)
         wanted = None if states is None else list(states)
+        for state in wanted or ():
+            if state not in GROUP_STATES:
+                raise ConfigError(
+                    f"state {state!r}: groups have no such state; the states are {', '.join(GROUP_STATES)}"
+                )
         request = ListGroupsRequest(states_filter=wanted or [])
         found: dict[str, GroupListing] = {}
         for broker_id in sorted(self._cluster.refresh([], deadline).nodes):
@@ -188,9 +195,14 @@ class GroupAdmin(AdminRequests):
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return how far a group is behind, in records and in time, on these partitions or where it has offsets."""
+        """Return how far a group is behind, in records and in time, on these partitions or where it has offsets.
+
+        Raises GroupIdNotFound (69).
+        """
         wanted = None if partitions is None else list(partitions)
         committed = self.group_offsets(group_id, wanted, timeout_ms=timeout_ms)
+        if not committed and not self.describe_groups([group_id], timeout_ms=timeout_ms)[group_id].exists:
+            raise GroupIdNotFound(f"the lag of group {group_id!r}: {_why(group_id, GroupIdNotFound.code)}")
         asked = committed if wanted is None else wanted
         return self.lag_behind(
             {each: committed[each].offset if each in committed else None for each in asked}, timeout_ms=timeout_ms

@@ -260,7 +260,7 @@ class ClusterClient:
     def _node(self, node_id: int) -> Node:
         node = self._snapshot.nodes.get(node_id)
         if node is None:
-            raise BrokerUnreachable(f"broker {node_id} is not among the live brokers of the cluster at present")
+            raise BrokerUnreachable(not_live(node_id, self._snapshot))
         return node
 
     def request_to(self, node_id: int, api_key: int, message: Any, deadline: Deadline) -> Any:
@@ -386,6 +386,12 @@ class ClusterClient:
             pooled.close()
         if refresher is not None and refresher is not threading.current_thread():
             refresher.join(timeout=5)
+
+
+def not_live(broker_id: int, snapshot: ClusterSnapshot) -> str:
+    """Say that a broker is not there, and which ones are."""
+    live = ", ".join(map(str, sorted(snapshot.nodes))) or "none"
+    return f"broker {broker_id} is not among the live brokers of the cluster at present: {live}"
 
 
 def _why(code: int, allow_auto_create: bool) -> str:

@@ -36,7 +36,7 @@ from spark_kafkalite.client.partition_state import PartitionState
 from spark_kafkalite.client.polling import DecodedRows, RowSource
 from spark_kafkalite.client.read_ahead import ReadAhead
 from spark_kafkalite.client.retry import Deadline
-from spark_kafkalite.client.subscription import select_topics
+from spark_kafkalite.client.subscription import Partitions, as_partitions, select_topics
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, ConfigError
 from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
@@ -52,8 +52,6 @@ _DECODED_ROWS = 16_384
 _ITERATION_WAIT_MS = 1_000
 # How long close() may take to commit and to leave the group.
 _CLOSE_MS = 5_000
-
-Partitions = Iterable[TopicPartition | tuple[str, int]]
 
 
 class Consumer:
@@ -133,7 +131,7 @@ class Consumer:
         No group decides: this consumer is no member. With a ``group.id`` it starts from the group's offsets.
         """
         self._check_open()
-        wanted = [TopicPartition(*each) for each in partitions]
+        wanted = as_partitions(partitions)
         with self._using:
             self._rows.settle()
             if self._group is not None:
@@ -189,12 +187,10 @@ class Consumer:
         if partitions is None:
             return list(self._ahead.states.values())
         states = []
-        for each in partitions:
-            state = self._ahead.states.get(TopicPartition(*each))
+        for each in as_partitions(partitions):
+            state = self._ahead.states.get(each)
             if state is None:
-                raise ConfigError(
-                    f"{TopicPartition(*each)} is not assigned to this consumer: assign() or subscribe() first"
-                )
+                raise ConfigError(f"{each} is not assigned to this consumer: assign() or subscribe() first")
             states.append(state)
         return states
 
@@ -296,7 +292,7 @@ class Consumer:
         """Return what the group has committed for each partition, None where nothing is."""
         self._check_open()
         group = self._require_group("committed()")
-        wanted = [TopicPartition(*each) for each in partitions]
+        wanted = as_partitions(partitions)
         found = fetch_offsets(group.coordinator, wanted, self._deadline(timeout_ms))
         return {each: found.get(each) for each in wanted}
 
@@ -316,7 +312,7 @@ class Consumer:
         return self._ends(partitions, LATEST, timeout_ms)
 
     def _ends(self, partitions: Partitions, which: int, timeout_ms: int | None) -> dict[TopicPartition, int]:
-        found = self.offsets_for_times({TopicPartition(*each): which for each in partitions}, timeout_ms)
+        found = self.offsets_for_times(dict.fromkeys(as_partitions(partitions), which), timeout_ms)
         return {each: answer.offset for each, answer in found.items() if answer is not None}
 
     def offsets_for_times(
@@ -324,7 +320,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return for each partition the first record at or after a time (ms), None where there is none."""
         self._check_open()
-        wanted = {TopicPartition(*each): timestamp for each, timestamp in timestamps.items()}
+        wanted = dict(zip(as_partitions(timestamps), timestamps.values(), strict=True))
         return self._cluster.offsets_for(wanted, self._deadline(timeout_ms), isolation=self.config.isolation)
 
     def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> int | None:
@@ -339,7 +335,8 @@ class Consumer:
         """Return up to ``max_records`` records (default ``max.poll.records``), waiting up to ``timeout_ms`` for the
         first.
 
-        Empty at timeout. A record's key and value are made when they are asked for.
+        Empty at timeout. A record's key and value are made when they are asked for. Raises ConfigError when nothing is
+        subscribed to or assigned: there would be nothing to wait for.
         """
         wanted = self.config.max_poll_records if max_records is None else max_records
         if wanted < 1:
@@ -393,6 +390,11 @@ class Consumer:
         group, rows = self._group, self._rows
         if deadline is None:
             return rows.next_rows(None, max_rows, True)
+        rows.check_open()
+        if not self._ahead.states and (group is None or not group.is_subscribed):
+            # In the words of org.apache.kafka.clients.consumer.KafkaConsumer.poll.
+            first = "assign(), or set group.id and call subscribe()" if group is None else "subscribe() or assign()"
+            raise ConfigError(f"Consumer is not subscribed to any topics or assigned any partitions; call {first}")
         while True:
             if group is not None:
                 group.step()

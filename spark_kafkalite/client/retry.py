@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import ConfigError, KafkaliteError
 
 # Kafka's clients spread their pauses by a fifth either way, so that those which fail together do not return together.
 JITTER = 0.2
@@ -59,8 +59,11 @@ class Deadline:
 
     @classmethod
     def after_ms(cls, timeout_ms: float, clock: Clock = SYSTEM_CLOCK) -> Deadline:
-        """Return the deadline that many milliseconds from now."""
-        return cls(clock.monotonic_s() + timeout_ms / 1000, clock)
+        """Return the deadline that many milliseconds from now. Raises ConfigError for what is no number."""
+        try:
+            return cls(clock.monotonic_s() + timeout_ms / 1000, clock)
+        except TypeError:
+            raise ConfigError(f"timeout {timeout_ms!r}: must be a number of milliseconds") from None
 
     def left_s(self) -> float:
         """Seconds left, never negative."""

@@ -1,4 +1,4 @@
-"""What a consumer has subscribed to: topics by name, or all whose names match a pattern. Pure.
+"""What a consumer is to read, as users say it: topics by name, those that match a pattern, or partitions. Pure.
 
 A pattern must match the whole name, as in Kafka's Java consumer. Kafka's own topics match none while
 ``exclude.internal.topics`` holds.
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from spark_kafkalite.client.metadata import ClusterSnapshot
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.model import INTERNAL_TOPICS, topic_name_problem
+from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
+
+Partitions = Iterable[TopicPartition | tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,21 @@ def select_topics(
         if (problem := topic_name_problem(name)) is not None:
             raise ConfigError(f"subscribe(): {problem}")
     return TopicSelection(names)
+
+
+def as_partitions(partitions: Partitions | str) -> list[TopicPartition]:
+    """Return the partitions that a user has named, as such or as tuples. Raises ConfigError for anything else."""
+    if isinstance(partitions, (str, TopicPartition)):
+        # Both can be iterated over, and what comes out says little.
+        raise ConfigError(f"{partitions!r} is no list of partitions: give one, such as [TopicPartition('events', 0)]")
+    found = []
+    for each in partitions:
+        match each:
+            case (str(topic), partition) if hasattr(partition, "__index__"):
+                found.append(TopicPartition(topic, partition))
+            case _:
+                raise ConfigError(f"{each!r} is no partition: give such as TopicPartition('events', 0)")
+    return found
 
 
 def partition_counts(snapshot: ClusterSnapshot, topics: Iterable[str]) -> dict[str, int]:

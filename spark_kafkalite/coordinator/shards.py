@@ -20,6 +20,8 @@ from spark_kafkalite.errors import KafkaliteError, NotCoordinator
 logger = logging.getLogger(__name__)
 
 _LOAD_AGAIN_S: Final = 5.0
+# The same reason is said no oftener.
+_SAID_AGAIN_S: Final = 60.0
 # Each holds a piece of its log in memory.
 _LOADS_AT_ONCE: Final = 2
 
@@ -36,6 +38,8 @@ class Shards(Generic[State]):
         self._new_state = new_state
         self._clock = clock
         self._shards: dict[int, Shard[State]] = {}
+        # When a partition's failure was last said, and what.
+        self._said: dict[int, tuple[float, str | None]] = {}
         self._loads: set[asyncio.Task[None]] = set()
         self._may_load = asyncio.Semaphore(_LOADS_AT_ONCE)
         self.on_loaded: list[Callable[[Shard[State]], None]] = []
@@ -75,6 +79,7 @@ class Shards(Generic[State]):
 
     def resign(self, partition: int) -> None:
         """Serve a partition no more."""
+        self._said.pop(partition, None)
         shard = self._shards.pop(partition, None)
         if shard is not None:
             shard.resign()
@@ -95,14 +100,7 @@ class Shards(Generic[State]):
         except Exception as error:
             if shard.phase is not ShardPhase.LOADING:
                 return True
-            logger.error(
-                "the %ss of %s cannot be loaded, trying again in %.0f s: %s",
-                self._host.topic.kind,
-                shard.label,
-                _LOAD_AGAIN_S,
-                error,
-                exc_info=None if isinstance(error, KafkaliteError) else error,
-            )
+            self._say_why(shard, error)
             return False
         taken_s = self._clock.monotonic_s() - began_s
         level = logging.INFO if taken_s > 1 else logging.DEBUG
@@ -110,6 +108,21 @@ class Shards(Generic[State]):
         for listener in self.on_loaded:
             listener(shard)
         return True
+
+    def _say_why(self, shard: Shard[State], error: Exception) -> None:
+        now_s, reason = self._clock.monotonic_s(), str(error)
+        said_s, said = self._said.get(shard.partition, (0.0, None))
+        if said == reason and now_s < said_s + _SAID_AGAIN_S:
+            return
+        self._said[shard.partition] = now_s, reason
+        logger.error(
+            "the %ss of %s cannot be loaded, trying again every %.0f s; their clients are told to wait: %s",
+            self._host.topic.kind,
+            shard.label,
+            _LOAD_AGAIN_S,
+            error,
+            exc_info=None if isinstance(error, KafkaliteError) else error,
+        )
 
     def close(self) -> None:
         """Resign everything, because the broker stops."""

@@ -156,7 +156,7 @@ class ActiveSegment(Segment):
 
     def _unwritten(self, ahead: WriteAhead, batch: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
         """Return what of a batch is not in the file yet: its header, if it is the one that was written ahead."""
-        if ahead.batch is batch and self.holds(ahead):
+        if ahead.batch is batch:
             if ahead.error is not None:
                 raise ahead.error
             if ahead.is_written:
@@ -240,6 +240,7 @@ class ActiveSegment(Segment):
             time_index_entries=self.time_index.count,
         )
         sealed._max_timestamp = self.max_timestamp
+        sealed.sending = self.sending
         return sealed
 
     def load_tail(self) -> BatchHeader | None:
@@ -350,6 +351,7 @@ class ActiveSegment(Segment):
     def truncate(self, position: int, offset: int) -> None:
         """Cut the file at a batch start; ``offset`` is the first one that is gone."""
         self.drop_ahead()
+        self.sending.cut(position)
         self._file.truncate(position)
         self.size_bytes = position
         self._walked = []

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import logging
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.log.fs import Fs, read_whole, replace_file
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.log.fs import Fs, replace_file
+from spark_kafkalite.model import MAX_REGISTRY_ZXID, TopicPartition
 from spark_kafkalite.records.layout import MAX_INT32, MAX_INT64
 
 logger = logging.getLogger(__name__)
@@ -44,23 +45,32 @@ LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"
 
 NO_TOPIC_ID = bytes(16)
+# What a million partitions with long names need.
+_MAX_BYTES: Final = 256 * 1024 * 1024
 
 
 class CheckpointError(KafkaliteError):
     """A small file of a log directory does not have its format."""
 
 
-def _read(fs: Fs, path: str) -> bytes:
-    """Return a small file's bytes. Raises CheckpointError for a symbolic link, whose target is not ours."""
-    if fs.is_link(path):
-        raise CheckpointError(f"{path}: a symbolic link, and those in a log directory are not followed")
-    return read_whole(fs, path)
+def read_small(fs: Fs, path: str) -> bytes:
+    """Return a small file's bytes. Raises CheckpointError for what is no file, or too large for a small one."""
+    try:
+        file = fs.open(path)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ESPIPE):
+            raise CheckpointError(error.strerror) from error
+        raise
+    size_bytes = file.size()
+    if size_bytes > _MAX_BYTES:
+        raise CheckpointError(f"{path}: {size_bytes} bytes are too many, at most {_MAX_BYTES} are read")
+    return file.pread(size_bytes, 0)
 
 
 def _read_lines(fs: Fs, path: str, fields: int) -> list[list[str]]:
     """Return the fields of each entry of a version 0 checkpoint; nothing when the file is missing."""
     try:
-        raw = _read(fs, path)
+        raw = read_small(fs, path)
     except FileNotFoundError:
         return []
     try:
@@ -94,7 +104,7 @@ def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
     An entry that no log can have costs its partition alone: it is left out, and a line says so.
     """
     offsets: dict[TopicPartition, int] = {}
-    if fs.exists(path) and not _read(fs, path):
+    if fs.exists(path) and not read_small(fs, path):
         return offsets
     for topic, partition, offset in _read_lines(fs, path, 3):
         try:
@@ -116,9 +126,13 @@ def write_offsets(fs: Fs, path: str, offsets: Mapping[TopicPartition, int]) -> N
 def read_registry_zxid(fs: Fs, path: str) -> int:
     """Return the registry's transaction that a log directory knows of; 0 when the file is missing."""
     try:
-        return max((int(zxid) for (zxid,) in _read_lines(fs, path, 1)), default=0)
+        zxids = [int(zxid) for (zxid,) in _read_lines(fs, path, 1)]
     except ValueError:
         raise CheckpointError(f"{path}: an entry is not a number") from None
+    for zxid in zxids:
+        if not 0 <= zxid <= MAX_REGISTRY_ZXID:
+            raise CheckpointError(f"{path}: no registry has come to transaction {zxid}; remove the file")
+    return max(zxids, default=0)
 
 
 def write_registry_zxid(fs: Fs, path: str, zxid: int) -> None:
@@ -190,7 +204,7 @@ def topic_id_from_text(text: str) -> bytes:
 def read_topic_id(fs: Fs, path: str) -> bytes | None:
     """Return the topic id of a ``partition.metadata`` file, None when the file is missing."""
     try:
-        text = _read(fs, path).decode("utf-8", "replace")
+        text = read_small(fs, path).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
@@ -210,7 +224,7 @@ def write_topic_id(fs: Fs, path: str, topic_id: bytes) -> None:
 def read_meta(fs: Fs, path: str) -> dict[str, str] | None:
     """Return the properties of a ``meta.properties`` file, None when the file is missing."""
     try:
-        text = _read(fs, path).decode("utf-8", "replace")
+        text = read_small(fs, path).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     properties = {}

@@ -1,8 +1,9 @@
 """The log directories of one broker: made, locked, claimed, and which of them can be used.
 
-A directory that cannot be made, locked or read is offline, and the broker works with the others; when none is left it
-cannot start. One that another process holds, or that belongs to another broker or cluster, or to Apache Kafka with its
-own metadata (KRaft), is a mistake in the settings and always an error.
+A directory that cannot be made, locked or read, or does not say whose it is because its ``meta.properties`` is damaged,
+is offline, and the broker works with the others; when none is left it cannot start. One that another process holds, or
+that belongs to another broker or cluster, or to Apache Kafka with its own metadata (KRaft), is a mistake in the
+settings and always an error.
 
 A directory that the others know (``siblings``) and that comes up empty is offline too, so that nothing is written where
 its disk belongs; one that is not named any more is missing. What has no log anywhere may lie in one of these.
@@ -11,13 +12,12 @@ its disk belongs; one that is not named any more is missing. What has no log any
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError
 from spark_kafkalite.log.checkpoint import LOCK_FILE, META_FILE, CheckpointError, read_meta, write_meta
-from spark_kafkalite.log.disk import LogDirectory
+from spark_kafkalite.log.disk import REPAIR_DISK, FailureKind, LogDirectory, kind_of, text_of
 from spark_kafkalite.log.fs import Fs, Lock
 from spark_kafkalite.log.siblings import (
     DIRECTORIES,
@@ -68,9 +68,11 @@ class LogDirectories:
         """Raise KafkaStorageError when every directory is offline."""
         if not self.online:
             reasons = "; ".join(f"{directory.path}: {directory.offline}" for directory in self)
+            (remedy, *others) = {directory.remedy for directory in self}
+            remedy = "repair or replace the disks" if others or remedy == REPAIR_DISK else remedy
             raise KafkaStorageError(
-                f"no log directory can be used: {reasons}; repair or replace the disks, or name other directories in "
-                "log.dirs, and start the broker again"
+                f"no log directory can be used: {reasons}; {remedy}, or name other directories in log.dirs, and start "
+                "the broker again"
             )
 
     def open(self) -> None:
@@ -84,10 +86,7 @@ class LogDirectories:
                 lock = self._fs.lock(f"{directory.path}/{LOCK_FILE}")
                 directory.find_reserve()
             except OSError as error:
-                reason = error.strerror or str(error)
-                if isinstance(error, PermissionError):
-                    reason += f" (the broker runs as user id {os.geteuid()}, which must be able to write there)"
-                directory.take_offline(reason)
+                directory.take_offline(text_of(error), is_sound=kind_of(error) is FailureKind.REFUSED)
                 continue
             if lock is None:
                 self.release_locks()
@@ -115,7 +114,8 @@ class LogDirectories:
             directory = self._by_path.get(path)
             if directory is not None and self._holds_nothing(path):
                 directory.take_offline(
-                    f"it is empty, and the other directories know it as {directory_id}; {how_to_go_on(directory_id)}"
+                    f"it is empty, and the other directories know it as {directory_id}; {how_to_go_on(directory_id)}",
+                    is_sound=True,
                 )
                 continue
             logger.error(
@@ -179,9 +179,10 @@ class LogDirectories:
             if wanted != meta:
                 directory.persist(lambda: write_meta(self._fs, path, wanted))
         except CheckpointError as error:
-            raise ConfigError(str(error)) from error
+            directory.take_offline(str(error), is_sound=True)
         except OSError as error:
-            directory.take_offline(f"{META_FILE}: {error.strerror or error}")
+            reason = f"{META_FILE}: {text_of(error)}"
+            directory.take_offline(reason, is_sound=kind_of(error) is FailureKind.REFUSED)
 
     def _check_owner(self, directory: LogDirectory, meta: Mapping[str, str], broker_id: int, cluster_id: str) -> None:
         found = meta.get("broker.id", str(broker_id))

@@ -8,6 +8,9 @@ kind          errno                        consequence
 NO_ROOM       ENOSPC, EDQUOT, EROFS        the file was cut back or never grew, so the log is whole: the directory
                                            refuses records until a probe finds that it takes them; reads go on
 NO_RESOURCES  EMFILE, ENFILE, ENOMEM       the request fails, nothing is marked
+REFUSED       EISDIR, ELOOP, ENOTDIR,      the request fails, nothing is marked: a name is taken by something that is
+              EEXIST, ESPIPE, EACCES,      not ours, or a file is not ours to open. It concerns one file, and so at most
+              EPERM                        its log; the disk is sound
 BROKEN        all others, and every        the directory is offline until a restart; never tried again, because the
               failed fsync                 kernel has forgotten by then which pages did not reach the disk
 ============  ===========================  =====================================================================
@@ -29,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -55,6 +59,8 @@ _LEAST_ROOM_TO_RESUME: Final = 64 * 1024
 _UNLIMITED: Final = 1 << 62
 # Appended bytes after which a file system that does not tell its room is asked again.
 _BLIND_BYTES: Final = 1 << 20
+REPAIR_DISK: Final = "repair or replace the disk"
+_PUT_RIGHT: Final = "put that right"
 
 
 class FailureKind(Enum):
@@ -62,6 +68,7 @@ class FailureKind(Enum):
 
     NO_ROOM = "no room"
     NO_RESOURCES = "no resources"
+    REFUSED = "refused"
     BROKEN = "broken"
 
 
@@ -72,12 +79,28 @@ _KINDS: Final = {
     errno.EMFILE: FailureKind.NO_RESOURCES,
     errno.ENFILE: FailureKind.NO_RESOURCES,
     errno.ENOMEM: FailureKind.NO_RESOURCES,
+    errno.EISDIR: FailureKind.REFUSED,
+    errno.ELOOP: FailureKind.REFUSED,
+    errno.ENOTDIR: FailureKind.REFUSED,
+    errno.EEXIST: FailureKind.REFUSED,
+    errno.ESPIPE: FailureKind.REFUSED,
+    errno.EACCES: FailureKind.REFUSED,
+    errno.EPERM: FailureKind.REFUSED,
 }
 
 
 def kind_of(error: OSError) -> FailureKind:
     """Return what a failed write means. Not for fsync: a failed one is always BROKEN."""
     return _KINDS.get(error.errno or 0, FailureKind.BROKEN)
+
+
+def text_of(error: OSError) -> str:
+    """Return what the system says of an error; of a missing permission also whose it is."""
+    text = error.strerror or str(error)
+    if isinstance(error, PermissionError):
+        where = error.filename or "there"
+        text += f" (the broker runs as user id {os.geteuid()}, which must be able to write {where})"
+    return text
 
 
 class LogDirectory:
@@ -88,6 +111,8 @@ class LogDirectory:
         self.path = path
         # Why it is offline: nothing is read or written any more. None while it is online.
         self.offline: str | None = None
+        # What is to be done about it.
+        self.remedy = REPAIR_DISK
         # Why no records are taken at present; None while they are.
         self.refusal: str | None = None
         # Bytes that may be appended before the next look; below 0 when records are refused.
@@ -105,17 +130,18 @@ class LogDirectory:
         state = f"offline={self.offline!r}" if self.offline else f"refusal={self.refusal!r}"
         return f"LogDirectory({self.path!r}, {state}, reserve={self._held_bytes})"
 
-    def take_offline(self, reason: str) -> bool:
-        """Serve nothing any more; return whether that is news."""
+    def take_offline(self, reason: str, *, is_sound: bool = False) -> bool:
+        """Serve nothing any more; return whether that is news. ``is_sound``: the disk is, a file is in the way."""
         if self.offline is not None:
             return False
         self.offline = reason
+        self.remedy = _PUT_RIGHT if is_sound else REPAIR_DISK
         self.budget_bytes = -1
         logger.error(
-            "log directory %s is offline, its partitions are not served: %s; repair or replace the disk, then restart "
-            "the broker",
+            "log directory %s is offline, its partitions are not served: %s; %s, then restart the broker",
             self.path,
             reason,
+            self.remedy,
         )
         return True
 

@@ -3,7 +3,7 @@
 The log's owner makes a :class:`FlushJob` (``PartitionLog.start_flush``), any thread runs it, and the owner ends it
 (``PartitionLog.finish_flush``). The end offset is taken before the sync begins: what is appended meanwhile may or may
 not be covered, and is not counted. A job runs once; a sync that failed is never repeated, because the kernel has by
-then marked the lost pages clean and would report success. Only a job that lacked a descriptor to begin with may be
+then marked the lost pages clean and would report success. Only a job that could not open a file to begin with may be
 followed by another one for the same files.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 
+from spark_kafkalite.log.disk import FailureKind, kind_of
 from spark_kafkalite.log.fs import File, Fs
 
 
@@ -50,7 +51,8 @@ class FlushJob:
         self.generation = generation
         self.started_s = started_s
         self.error: OSError | None = None
-        # Whether the error came before any sync failed: a file could not be opened for want of descriptors.
+        # Whether the error came before any sync failed: a file could not be opened, for want of descriptors or because
+        # something else has its name.
         self.can_be_repeated = False
         # Whether a sync has begun and not come back.
         self.in_sync = False
@@ -74,7 +76,8 @@ class FlushJob:
         except OSError as error:
             self.error = error
             # No sync ends with these two.
-            self.can_be_repeated = error.errno in (errno.EMFILE, errno.ENFILE)
+            no_descriptor = error.errno in (errno.EMFILE, errno.ENFILE)
+            self.can_be_repeated = no_descriptor or (not self.in_sync and kind_of(error) is FailureKind.REFUSED)
 
     def _sync(self, file: File) -> None:
         self.in_sync = True

@@ -12,6 +12,9 @@ Two habits that the rest of the log relies on:
 A read waits for the disk when its bytes are not in the page cache. Who may not wait (the broker's loop) reads inside
 :func:`without_waiting`: what is not in memory raises NotInMemory then, whose ``load`` another thread calls.
 
+Only regular files are opened, and nothing waits for the other end of a pipe: a name that should be a file's or a
+directory's and is of another kind is an error whose text says so, and what to do (``file_kind``).
+
 What survives a power loss: the bytes of a file after ``sync``, the names in a directory after ``sync_directory``.
 Nothing else does, in no order.
 """
@@ -23,8 +26,11 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 import threading
 from typing import Final, NamedTuple, Protocol
+
+from spark_kafkalite.log.file_kind import Kind, kind_of_mode, misplaced
 
 # What a miss reads besides: one window of the kernel's own reading ahead, and small files (indexes) to their end, since
 # a look-up in them goes to and fro.
@@ -40,9 +46,12 @@ class Entry(NamedTuple):
     link to."""
 
     name: str
-    is_directory: bool
+    kind: Kind
     size_bytes: int
-    is_link: bool = False
+
+    @property
+    def is_directory(self) -> bool:
+        return self.kind is Kind.DIRECTORY
 
 
 class Space(NamedTuple):
@@ -116,12 +125,13 @@ class Fs(Protocol):
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file; ``create`` makes it when it is missing. FileNotFoundError otherwise.
 
-        A symbolic link is not followed: OSError ELOOP. (Those on the way to the file are.)
+        A symbolic link is not followed: OSError ELOOP. (Those on the way to the file are.) EISDIR for a directory,
+        ESPIPE for what else is no regular file; see ``misplaced``.
         """
         ...
 
-    def is_link(self, path: str) -> bool:
-        """Return whether there is a symbolic link of this name."""
+    def kind(self, path: str) -> Kind | None:
+        """Return what stands under this name, None for nothing."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -135,7 +145,7 @@ class Fs(Protocol):
         ...
 
     def make_directories(self, path: str) -> None:
-        """Make a directory and its parents; those that exist are fine."""
+        """Make a directory and its parents; those that exist are fine. OSError EEXIST for what is no directory."""
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -350,8 +360,11 @@ class OsFs:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         return OsFile(path, _open(path, flags))
 
-    def is_link(self, path: str) -> bool:
-        return os.path.islink(path)
+    def kind(self, path: str) -> Kind | None:
+        try:
+            return kind_of_mode(os.lstat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -360,19 +373,27 @@ class OsFs:
         found = []
         with os.scandir(path) as listing:
             for item in listing:
-                is_directory = item.is_dir(follow_symlinks=False)
+                if item.is_dir(follow_symlinks=False):
+                    found.append(Entry(item.name, Kind.DIRECTORY, 0))
+                    continue
                 try:
-                    size_bytes = 0 if is_directory else item.stat(follow_symlinks=False).st_size
+                    status = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                found.append(Entry(item.name, is_directory, size_bytes, item.is_symlink()))
+                found.append(Entry(item.name, kind_of_mode(status.st_mode), status.st_size))
         return found
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path, follow_symlinks=False).st_mtime_ns // 1_000_000
 
     def make_directories(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except FileExistsError as error:
+            kind = self.kind(path)
+            if kind in (None, Kind.DIRECTORY):
+                raise  # it is a parent that is no directory
+            raise misplaced(path, kind, Kind.DIRECTORY) from error
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
@@ -424,13 +445,18 @@ class OsFs:
 
 
 def _open(path: str, flags: int) -> int:
+    """Open a regular file. ``misplaced`` for what is none; nothing waits for the other end of a pipe."""
     try:
-        return os.open(path, flags, 0o644)
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
             raise
-        text = f"{path} is a symbolic link, and those in a log directory are not followed: put the file in its place"
-        raise OSError(errno.ELOOP, text, path) from None
+        raise misplaced(path, kind_of_mode(os.lstat(path).st_mode)) from None
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    raise misplaced(path, kind_of_mode(mode))
 
 
 def read_whole(fs: Fs, path: str) -> bytes:
@@ -452,7 +478,7 @@ def replace_file(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
     With ``sync`` the new bytes are on the disk when this returns. Without it a power loss may leave the file empty.
     """
     temporary = path + ".tmp"
-    if fs.is_link(temporary):
+    if fs.kind(temporary) not in (None, Kind.FILE, Kind.DIRECTORY):
         fs.unlink(temporary)
     file = fs.open(temporary, create=True)
     try:
@@ -461,10 +487,12 @@ def replace_file(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
         if sync:
             file.sync()
         fs.rename(temporary, path)
-    except OSError:
+    except OSError as error:
         # On a full disk it would keep the room that the next attempt needs.
         with contextlib.suppress(OSError):
             fs.unlink(temporary)
+        if error.errno == errno.EISDIR:
+            raise misplaced(path, Kind.DIRECTORY) from error
         raise
     if sync:
         fs.sync_directory(path.rpartition("/")[0] or ".")
@@ -472,7 +500,7 @@ def replace_file(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
 
 def remove_tree(fs: Fs, path: str) -> None:
     """Remove a directory and all it holds; of a symbolic link, and of those in it, the link."""
-    if fs.is_link(path):
+    if fs.kind(path) is Kind.LINK:
         fs.unlink(path)
         return
     for entry in fs.entries(path):

@@ -14,6 +14,7 @@ from typing import Final
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, CheckpointError, read_epochs
 from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
+from spark_kafkalite.log.file_kind import Kind, misplaced
 from spark_kafkalite.log.fs import Fs, read_whole
 from spark_kafkalite.log.producer_snapshot import SNAPSHOT_SUFFIX, load
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
@@ -58,14 +59,16 @@ def highest_ids(fs: Fs, directory: str) -> HighestIds:
             found._take_epoch(epoch, path)
     except CheckpointError as error:
         found.problems.append(str(error))
-    for name in sorted(entry.name for entry in fs.entries(directory) if not entry.is_directory):
+    for name, kind, _ in sorted(fs.entries(directory)):
         path = f"{directory}/{name}"
         stem, dot, suffix = name.partition(".")
-        if not stem.isdecimal():
+        if not stem.isdecimal() or dot + suffix not in (LOG_SUFFIX, SNAPSHOT_SUFFIX):
             continue
-        if dot + suffix == LOG_SUFFIX:
+        if kind is not Kind.FILE:
+            found.problems.append(f"{misplaced(path, kind).strerror}; what it says is not known")
+        elif dot + suffix == LOG_SUFFIX:
             _walk(fs, path, found)
-        elif dot + suffix == SNAPSHOT_SUFFIX:
+        else:
             # However many a broker would keep.
             state = ProducerState(ProducerIdLimits(max_ids=MAX_INT64))
             try:

@@ -31,7 +31,7 @@ from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.segment import LOG_SUFFIX, LOOK_UP_BYTES, Segment
 from spark_kafkalite.log.segments import Segments
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import HEADER_BYTES
+from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT64
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,11 @@ def read_marker(data: bytes) -> dict[str, dict[int, int]]:
     """Return the segments of each log that a marker names; none when it is not one of ours, or damaged."""
     try:
         found = json.loads(data)[_SEGMENTS]
-        return {str(name): {int(base): int(size) for base, size in sizes} for name, sizes in found.items()}
+        marked = {str(name): dict(sizes) for name, sizes in found.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
+    numbers = (number for sizes in marked.values() for pair in sizes.items() for number in pair)
+    return marked if all(type(number) is int and 0 <= number <= MAX_INT64 for number in numbers) else {}
 
 
 class SoundEnd(NamedTuple):

@@ -28,9 +28,11 @@ from spark_kafkalite.log.checkpoint import (
     RECOVERY_POINT_FILE,
     CheckpointError,
     read_offsets,
+    read_small,
     read_topic_id,
 )
-from spark_kafkalite.log.fs import Fs, read_whole
+from spark_kafkalite.log.file_kind import Kind
+from spark_kafkalite.log.fs import Fs
 from spark_kafkalite.log.holes import Hole, SegmentSizes, read_marker, report
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
@@ -72,6 +74,8 @@ class Survey(NamedTuple):
 
     clean: bool
     logs: list[FoundLog]
+    # What has the name of a log and is no directory: somebody else's, or in the place of a log.
+    misplaced: list[FoundLog]
     high_watermarks: dict[TopicPartition, int]
     # What a directory that is gone had: (log start offset, recovery point).
     vanished: dict[TopicPartition, tuple[int, int]]
@@ -82,22 +86,27 @@ class Survey(NamedTuple):
 def survey(fs: Fs, log_dir: str) -> Survey:
     """Take the clean-shutdown marker, read the checkpoints and find the logs. OSError when the disk fails."""
     entries = fs.entries(log_dir)
+    keys = {entry.name: key for entry in entries if (key := topic_partition_of(entry.name)) is not None}
     # A symbolic link in the place of a log's directory is not followed, and not passed over either.
-    directories = [entry.name for entry in entries if entry.is_directory or entry.is_link]
-    keys = {name: key for name in directories if (key := topic_partition_of(name)) is not None}
-    marked = any(entry.name == CLEAN_SHUTDOWN_FILE and not entry.is_link for entry in entries)
+    directories = {entry.name for entry in entries if entry.kind in (Kind.DIRECTORY, Kind.LINK)}
     stopped_with: Mapping[str, SegmentSizes] = {}
+    marked = any(entry.name == CLEAN_SHUTDOWN_FILE for entry in entries)
     if marked:
-        stopped_with = read_marker(read_whole(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"))
+        try:
+            stopped_with = read_marker(read_small(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"))
+        except CheckpointError as error:
+            logger.warning("%s; going on as after a crash", error)
+            marked = False
+    if marked:
         fs.unlink(f"{log_dir}/{CLEAN_SHUTDOWN_FILE}")
         fs.sync_directory(log_dir)
     # A new directory has nothing to recover; one with logs and without a marker was left by a crash.
-    clean = marked or not keys
+    clean = marked or not (keys.keys() & directories)
     recovery_points = _read_checkpoint(fs, log_dir, RECOVERY_POINT_FILE)
     start_offsets = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE)
     cleaned = _read_checkpoint(fs, log_dir, CLEANER_OFFSET_FILE)
     high_watermarks = _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE)
-    logs = [
+    found = [
         FoundLog(
             key,
             log_dir,
@@ -129,8 +138,15 @@ def survey(fs: Fs, log_dir: str) -> Survey:
         for key in gone
         if (end := max(each.get(key, 0) for each in ends)) > (start := start_offsets.get(key, 0))
     }
-    deleted = [f"{log_dir}/{name}" for name in directories if name.endswith(_DELETED_SUFFIX)]
-    return Survey(clean, logs, high_watermarks, vanished, deleted)
+    deleted = [f"{log_dir}/{name}" for name in sorted(directories) if name.endswith(_DELETED_SUFFIX)]
+    return Survey(
+        clean,
+        [each for each in found if each.name in directories],
+        [each for each in found if each.name not in directories],
+        high_watermarks,
+        vanished,
+        deleted,
+    )
 
 
 def _known_end(sizes: SegmentSizes) -> int:
@@ -191,7 +207,7 @@ class Identities:
         """Return whether a log is that of another topic than its directory's name says, an older one of the name or one
         that exists. KafkaStorageError for the log of a topic that exists: names have been exchanged. OSError too."""
         current = self._ids.get(found.key.topic)
-        if current is None or self._fs.is_link(found.path):
+        if current is None or self._fs.kind(found.path) is not Kind.DIRECTORY:
             return False
         try:
             said = read_topic_id(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from spark_kafkalite.log.swap import Swap
 
 
+# Of this much at the end of a log it is taken for granted that it is in the page cache.
+_RECENT_BYTES = 16 * 1024 * 1024
+
+
 class LocalLog:
     """Segments on a disk, appended to at the end."""
 
@@ -102,6 +106,16 @@ class LocalLog:
     def size_bytes(self) -> int:
         """Bytes of all segments."""
         return self.segments.size_bytes
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the log is written: neither has its disk failed, nor is it closed."""
+        return self.failure is None and not self.closed
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the log takes appends as it is: usable, and with its end read, which a fast start puts off."""
+        return self.failure is None and not self.closed and self.segments.active.unread_until_offset < 0
 
     @property
     def unflushed_records(self) -> int:
@@ -268,6 +282,16 @@ class LocalLog:
                 f"cannot read {self.topic_partition} in {self.directory}: {error.strerror or error}"
             ) from error
 
+    def reaches_end(self, found: LogSlice) -> bool:
+        """Return whether a slice ends where the log ends, so that only a later append can give more."""
+        active = self.segments.active
+        return found.position + found.length >= active.size_bytes and found.file is active.file
+
+    def is_recent(self, found: LogSlice) -> bool:
+        """Return whether a slice was written so lately that it is in the page cache for certain."""
+        active = self.segments.active
+        return active.size_bytes - found.position <= _RECENT_BYTES and found.file is active.file
+
     # Flush ----------------------------------------------------------------------------------------------------------
 
     def start_flush(self) -> FlushJob | None:
@@ -275,7 +299,7 @@ class LocalLog:
 
         The caller runs the job, in any thread, and then calls ``finish_flush`` in its own.
         """
-        if self._flushing or self.failure is not None or self.closed:
+        if self._flushing or not self.is_usable:
             return None
         unsynced = self._unsynced
         if self.recovery_point >= self.log_end_offset and not unsynced.files and not unsynced.paths:

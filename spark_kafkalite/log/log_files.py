@@ -10,7 +10,8 @@ Names that are ours begin with a base offset in 20 digits::
     an index without its segment                 removed
 
 Anything else is somebody else's and stays, as a ``.txnindex`` of Kafka's does. A symbolic link is never followed, since
-what it leads to would be written and cut: a log with one among its files is refused, and the other logs go on.
+what it leads to would be written and cut. A log with one among its files is refused, or with a directory, a pipe or the
+like under one of these names, and the other logs go on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE
+from spark_kafkalite.log.file_kind import Kind, misplaced
 from spark_kafkalite.log.fs import Entry, Fs
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.producer_snapshot import (
@@ -37,6 +39,11 @@ from spark_kafkalite.records.layout import MAX_INT64
 BASE_OFFSET_DIGITS: Final = 20
 _SMALL_FILES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE)
 _LEFTOVER_SUFFIXES: Final = (CLEANED_SUFFIX, DELETED_SUFFIX, ".tmp")
+_SUFFIXES: Final = (
+    LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, KAFKA_SWAP_SUFFIX, *_LEFTOVER_SUFFIXES
+)  # fmt: skip
+# What can be removed without looking into it.
+_REMOVABLE: Final = frozenset(Kind) - {Kind.DIRECTORY}
 
 
 class LogRefused(KafkaStorageError):
@@ -72,8 +79,11 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
 
     Raises LogRefused, with nothing changed, for a log that cannot be what it looks like.
     """
-    if fs.is_link(directory):
-        raise LogRefused(_not_followed(directory, "directory"))
+    kind = fs.kind(directory)
+    if kind is None:
+        raise LogRefused(f"{directory} is missing: put it back, or restart the broker, which begins the log anew")
+    if kind is not Kind.DIRECTORY:
+        raise LogRefused(misplaced(directory, kind, Kind.DIRECTORY).strerror)
     entries = fs.entries(directory)
     refuse_foreign(directory, entries)
     swapped_until_offset = 0
@@ -82,11 +92,11 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
         entries = fs.entries(directory)
     found = LogFiles({}, {}, {}, [], any(entry.name == LEADER_EPOCH_FILE for entry in entries), swapped_until_offset)
     by_suffix = {LOG_SUFFIX: found.logs, INDEX_SUFFIX: found.indexes, TIME_INDEX_SUFFIX: found.time_indexes}
-    for name, is_directory, size_bytes, _ in entries:
-        if is_directory:
+    for name, kind, size_bytes in entries:
+        if kind is Kind.DIRECTORY:
             continue
-        stem, dot, kind = name.rpartition(".")
-        suffix = dot + kind
+        stem, dot, ending = name.rpartition(".")
+        suffix = dot + ending
         if suffix in _LEFTOVER_SUFFIXES:
             fs.unlink(f"{directory}/{name}")
         elif len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal():
@@ -102,21 +112,26 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
 
 
 def refuse_foreign(directory: str, entries: Iterable[Entry]) -> None:
-    """Raise LogRefused if a file of a log is a symbolic link, or a segment's name is no offset."""
-    for name, _, _, is_link in entries:
-        stem, dot, kind = name.rpartition(".")
-        is_numbered = name[:BASE_OFFSET_DIGITS].isdecimal() and len(name) > BASE_OFFSET_DIGITS
-        if is_link and dot + kind not in _LEFTOVER_SUFFIXES and (is_numbered or name in _SMALL_FILES):
-            raise LogRefused(_not_followed(f"{directory}/{name}", "file"))
-        if dot + kind == LOG_SUFFIX and len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal() and int(stem) > MAX_INT64:
+    """Raise LogRefused if a name of a log's file is that of something else, or a segment's name is no offset."""
+    for name, kind, _ in entries:
+        stem, dot, ending = name.rpartition(".")
+        suffix = dot + ending
+        if kind is not Kind.FILE and _is_of_log(name) and not (suffix in _LEFTOVER_SUFFIXES and kind in _REMOVABLE):
+            raise LogRefused(misplaced(f"{directory}/{name}", kind).strerror)
+        if suffix == LOG_SUFFIX and len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal() and int(stem) > MAX_INT64:
             raise LogRefused(
                 f"{directory}/{name}: no segment begins at offset {stem}, the largest offset is {MAX_INT64}; move the "
                 "file away, or give it its name back"
             )
 
 
-def _not_followed(path: str, kind: str) -> str:
-    return f"{path} is a symbolic link, and those in a log directory are not followed: put the {kind} in its place"
+def _is_of_log(name: str) -> bool:
+    """Return whether a log may write a file of this name, or of this name without what marks it as unfinished."""
+    stem, *suffixes = name.split(".")
+    is_numbered = len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal()
+    return name.removesuffix(".tmp") in _SMALL_FILES or (
+        is_numbered and all(f".{each}" in _SUFFIXES for each in suffixes)
+    )
 
 
 def drop_segments_below(fs: Fs, directory: str, found: LogFiles, log_start_offset: int) -> None:

@@ -43,7 +43,8 @@ from spark_kafkalite.log.checkpoints import CheckpointJob, Checkpoints
 from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.deletions import DeletionJob, Deletions, Retired, RetireJob
 from spark_kafkalite.log.directories import LogDirectories
-from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
+from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of, text_of
+from spark_kafkalite.log.file_kind import Kind
 from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
 from spark_kafkalite.log.holes import marker_text
 from spark_kafkalite.log.loading import (
@@ -145,25 +146,31 @@ class LogManager:
         KafkaStorageError when no directory is left, ConfigError when two directories hold the same partition.
         """
         found: list[FoundLog] = []
+        misplaced: list[FoundLog] = []
         vanished: dict[TopicPartition, tuple[str, int, int]] = {}
         for directory in self.directories.online:
             try:
                 here = survey(self.fs, directory.path)
             except OSError as error:
-                directory.take_offline(f"cannot load it: {error.strerror or error}")
+                is_sound = kind_of(error) is FailureKind.REFUSED
+                directory.take_offline(f"cannot load it: {text_of(error)}", is_sound=is_sound)
                 continue
             found += here.logs
+            misplaced += here.misplaced
             self.was_clean &= here.clean
             self.checkpoints.high_watermarks.update(here.high_watermarks)
             vanished.update({key: (directory.path, *offsets) for key, offsets in here.vanished.items()})
             for path in here.deleted:
                 self._deletions.add_directory(self._clock.monotonic_s(), path)
+        keys = {each.key for each in found}
+        # What no topic misses is somebody else's.
+        found += [each for each in misplaced if each.key not in keys and self._may_exist(each.key.topic)]
         found.sort(key=lambda each: each.key)
         found = without_doubles(self.fs, found, self._topic_id_of)
         for key in sorted(vanished.keys() - {each.key for each in found}):
             # Without the topic nobody misses it.
             topic_id = self._topic_id_of(key.topic) if self._topic_id_of is not None else None
-            if self._topic_id_of is None or topic_id is not None:
+            if self._may_exist(key.topic):
                 report_vanished(vanished[key][0], key, *vanished[key][1:])
                 self._vanished[key] = topic_id, vanished[key][2]
         self._identities = Identities(self.fs, found, self._topic_id_of)
@@ -206,6 +213,9 @@ class LogManager:
         except OSError:
             return False  # opening it asks again, and sees what the disk says
         return True
+
+    def _may_exist(self, topic: str) -> bool:
+        return self._topic_id_of is None or self._topic_id_of(topic) is not None
 
     def _end_swaps(self) -> None:
         """Say in the checkpoints how far interrupted cleanings, which loading has ended, have cleaned the logs."""
@@ -272,7 +282,7 @@ class LogManager:
         except KafkaStorageError as error:
             self._unopened.add(found, str(error))
         except OSError as error:
-            reason = f"cannot open the log {found.path}: {error.strerror or error}"
+            reason = f"cannot open the log {found.path}: {text_of(error)}"
             if kind_of(error) is FailureKind.BROKEN:
                 disk.take_offline(reason)
             else:
@@ -386,7 +396,7 @@ class LogManager:
             # There was something of that name, which is not ours to remove.
             raise
         except OSError as error:
-            reason = f"cannot make the log {directory}: {error.strerror or error}"
+            reason = f"cannot make the log {directory}: {text_of(error)}"
             if kind_of(error) is FailureKind.BROKEN:
                 self.fail_directory(disk.path, reason)
             # Another directory may get it next time; two of the same partition would keep the broker from starting.
@@ -466,7 +476,7 @@ class LogManager:
     def _may_be_of(self, found: FoundLog, topic_id: bytes) -> bool:
         try:
             known = read_topic_id(self.fs, f"{found.path}/{PARTITION_METADATA_FILE}")
-            return known in (None, topic_id) and not self.fs.is_link(found.path)
+            return known in (None, topic_id) and self.fs.kind(found.path) is Kind.DIRECTORY
         except (CheckpointError, OSError):
             return False
 

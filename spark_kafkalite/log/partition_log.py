@@ -276,7 +276,7 @@ class PartitionLog(LocalLog):
         names the original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), UnknownProducerId
         (59), RecordListTooLarge (18), KafkaStorageError (56); nothing is written then.
         """
-        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+        if not self.is_ready:
             self._make_ready()
         has_producer = header.producer_id >= 0
         if has_producer:
@@ -317,7 +317,7 @@ class PartitionLog(LocalLog):
 
         None when the batch is not going to be written: ``append_as_leader`` says why. Raises what that raises.
         """
-        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+        if not self.is_ready:
             self._make_ready()
         if header.producer_id >= 0 and self._check_sequence(header) is not None:
             return None
@@ -362,7 +362,7 @@ class PartitionLog(LocalLog):
     def unread_tail(self) -> NotInMemory | None:
         """Return what a thread has to load before the log takes appends, if anything: after a fast start its end is
         read by the first append, and where the indexes there are damaged all of the active segment is."""
-        if self.segments.active.unread_until_offset < 0 or self.failure is not None or self.closed:
+        if self.is_ready or not self.is_usable:
             return None
         try:
             with without_waiting():
@@ -377,7 +377,7 @@ class PartitionLog(LocalLog):
     def _make_ready(self) -> None:
         """Have the log take appends: read what a fast start has left unread. Raises KafkaStorageError (56) or
         ClosedError when it takes none."""
-        if self.failure is not None or self.closed:
+        if not self.is_usable:
             raise self._unusable()
         try:
             self.segments.active.read_tail()
@@ -413,7 +413,7 @@ class PartitionLog(LocalLog):
     def append_as_follower(self, batches: bytes | bytearray | memoryview) -> AppendResult:
         """Append whole batches as the leader has them. Their CRCs, offsets and epochs are checked first, all of them:
         nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk fails."""
-        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+        if not self.is_ready:
             self._make_ready()
         view = memoryview(batches)
         headers = kernel.scan_headers(view)
@@ -462,7 +462,7 @@ class PartitionLog(LocalLog):
     def start_flush(self) -> FlushJob | None:
         """Return what to sync; see ``LocalLog.start_flush``. Epochs that are in memory only are written first."""
         error: OSError | None = None
-        if self.epochs.unwritten and not self._flushing and self.failure is None and not self.closed:
+        if self.epochs.unwritten and not self._flushing and self.is_usable:
             try:
                 self.disk.persist(self._write_epochs)
             except OSError as failed:
@@ -551,7 +551,7 @@ class PartitionLog(LocalLog):
 
     def _ready_for_times(self) -> None:
         """Read what a fast start has left unread, since the times there count too."""
-        if self.segments.active.unread_until_offset >= 0 and self.failure is None and not self.closed:
+        if self.is_usable and not self.is_ready:
             self._make_ready()
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
@@ -563,10 +563,9 @@ class PartitionLog(LocalLog):
     def truncate_to(self, offset: int) -> None:
         """Remove everything from ``offset`` on; from the start of its batch when it lies inside one.
 
-        For followers whose leader's log is another. A segment of which answers are still being sent is cut under them:
-        the caller closes those connections first.
+        For followers whose leader's log is another. Answers that are being sent of what is cut are called off.
         """
-        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+        if not self.is_ready:
             self._make_ready()
         if offset >= self.log_end_offset:
             return
@@ -589,7 +588,7 @@ class PartitionLog(LocalLog):
     def truncate_fully(self, start_offset: int) -> None:
         """Remove everything, producers and leader epochs too, and go on at ``start_offset``, which may lie below the
         log start. On the disk when this returns."""
-        if self.failure is not None or self.closed or self.segments.active.unread_until_offset >= 0:
+        if not self.is_ready:
             self._make_ready()
         try:
             self._before_truncation(0)
@@ -638,7 +637,7 @@ class PartitionLog(LocalLog):
     def drop_hidden(self, at_most: int) -> list[str]:
         """Take the oldest ``hidden_segments`` out of use and return their files' new names, which the manager removes
         (``LogManager.delete_files``). KafkaStorageError when the disk fails."""
-        if self.failure is not None or self.closed:
+        if not self.is_usable:
             raise self._unusable()
         return self.retire(self.segments.drop_oldest(min(self.hidden_segments, at_most)))
 

@@ -151,7 +151,7 @@ class Reader:
             if end - position > max_bytes and not at_least_one:
                 return None
             self._remember_boundary(segment, end)
-        return LogSlice(segment.file, position, end - position, start_offset)
+        return LogSlice(segment.file, position, end - position, start_offset, segment.sending)
 
     def _locate(self, segment: Segment, start_offset: int, until_offset: int) -> tuple[Segment, int] | None:
         """Return the first batch that ends at or after ``start_offset``: here, or after a gap in a later segment."""

@@ -21,6 +21,7 @@ from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.fs import File, NotInMemory, may_wait
 from spark_kafkalite.log.offset_index import OffsetIndex
 from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.sending import Sending
 from spark_kafkalite.log.time_index import TimeIndex
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES, BatchHeader
@@ -48,6 +49,8 @@ class LogSlice(NamedTuple):
     length: int
     # What was asked for; the first batch may begin below it.
     start_offset: int
+    # Where it is counted while it is sent.
+    sending: Sending
 
     def read(self) -> bytes:
         """Return the bytes (for tests, tools and connections that cannot send a file)."""
@@ -71,6 +74,7 @@ class Segment:
         "base_offset",
         "files",
         "offset_index",
+        "sending",
         "size_bytes",
         "time_index",
     )
@@ -88,6 +92,7 @@ class Segment:
         self.files = files
         self.base_offset = base_offset
         self.size_bytes = size_bytes
+        self.sending = Sending()
         self._path = f"{directory}/{base_offset:020d}"
         self.offset_index = OffsetIndex(files, self._path + INDEX_SUFFIX, base_offset, index_entries)
         self.time_index = TimeIndex(files, self._path + TIME_INDEX_SUFFIX, base_offset, time_index_entries)
@@ -281,7 +286,8 @@ class Segment:
         return self.file.pread(found.header.size_bytes, found.position)
 
     def remove(self) -> None:
-        """Unlink the segment's files. Slices that are out stay readable."""
+        """Unlink the segment's files, because its records are no longer the log's: what is being sent is called off."""
+        self.sending.cut(0)
         for suffix in FILE_SUFFIXES:
             path = self._path + suffix
             self.files.forget(path)

@@ -108,6 +108,7 @@ class Segments:
                 index_entries=keep.offset_index.count,
                 time_index_entries=keep.time_index.count,
             )
+            self.active.sending = keep.sending
             del self._sealed[number:]
             del self._bases[number + 1 :]
         found = self.active.find(offset)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +50,11 @@ _ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
 # Rows of one statement; SQLite binds at most 32766 values in one.
 _ROWS_AT_ONCE: Final = 64
 _SAVE_NODES: Final = [f"INSERT OR REPLACE INTO nodes VALUES {','.join([_ROW] * n)}" for n in range(_ROWS_AT_ONCE + 1)]
+# Beyond it there would be no room for more transactions.
+_MAX_ZXID: Final = 2**63 - 2**32
+_MAX_INT32: Final = 2**31 - 1
+# A node's cversion, a 32-bit number, is twice that less its children.
+_MAX_CHILD_CREATIONS: Final = 2**30 - 1
 _SAVE_COUNTER: Final = "INSERT OR REPLACE INTO counters VALUES (?,?)"
 
 
@@ -71,6 +76,10 @@ class NodeDatabase:
         """
         self.path = path
         self._saved_session = 0
+        for each in (path, path.with_name(f"{path.name}-wal")):
+            if each.exists() and not each.is_file():
+                # SQLite would find out with the first commit, and say that the disk has failed.
+                raise RegistryError(f"cannot open the registry {path}: {each} is no file; put the file in its place")
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
@@ -126,12 +135,18 @@ class NodeDatabase:
             if counters.get("format") != _FORMAT:
                 problem = f"format {counters.get('format')} is not known, this version reads format {_FORMAT}"
                 raise RegistryError(problem)
+            for name in ("zxid", "session"):
+                if type(counters[name]) is not int or not 0 <= counters[name] <= _MAX_ZXID:
+                    raise ValueError(f"the counter {name} is {counters[name]!r}, not 0 to {_MAX_ZXID}")
             last_zxid = counters["zxid"]
             # A parent's path is a prefix of its children's, so this order loads parents first.
             for path, *fields in self._connection.execute("SELECT * FROM nodes ORDER BY path"):
                 data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion = fields
                 if type(data) is not bytes or not all(type(each) is int for each in (*fields[1:8], aversion)):
                     raise ValueError(f"the row of {path} holds values of other types")
+                _check_range(path, (czxid, mzxid, pzxid), _MAX_ZXID)
+                _check_range(path, (version, aversion), _MAX_INT32)
+                _check_range(path, (child_creations,), _MAX_CHILD_CREATIONS)
                 node = Node(data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)
                 node.acl, node.aversion = from_text(acl), aversion
                 tree.load(path, node)
@@ -163,7 +178,7 @@ class NodeDatabase:
             if session != self._saved_session:
                 connection.execute(_SAVE_COUNTER, ("session", session))
             connection.execute("COMMIT")
-        except (sqlite3.Error, MemoryError) as error:
+        except (sqlite3.Error, MemoryError, OverflowError) as error:
             with contextlib.suppress(sqlite3.Error, MemoryError):
                 connection.execute("ROLLBACK")
             # A transaction that cannot be taken back would swallow those after it.
@@ -205,6 +220,12 @@ class NodeDatabase:
         if damaged:
             text += "; restore it from a backup, or have a broker's made from its logs: kafkalite registry rebuild"
         return RegistryError(text)
+
+
+def _check_range(path: str, numbers: Iterable[int], most: int) -> None:
+    for number in numbers:
+        if not 0 <= number <= most:
+            raise ValueError(f"the row of {path} holds {number}, which is not one of 0 to {most}")
 
 
 def _row(path: str, node: Node) -> tuple[Any, ...]:

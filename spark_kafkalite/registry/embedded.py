@@ -408,11 +408,14 @@ def take_lock(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         lock_fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise RegistryError(f"cannot use the registry directory {directory}: {error.strerror}") from error
+        where = f" ({error.filename})" if error.filename != str(directory) else ""
+        raise RegistryError(f"cannot use the registry directory {directory}: {error.strerror}{where}") from error
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        holder = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        holder = "unknown"
+        with contextlib.suppress(OSError):
+            holder = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or holder
         os.close(lock_fd)
         raise RegistryError(
             f"the registry directory {directory} is in use by another process (pid {holder}); stop that broker or give "

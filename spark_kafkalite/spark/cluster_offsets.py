@@ -73,6 +73,7 @@ class ClusterOffsets:
         self._config = reading_config(options.client)
         self._cluster: ClusterClient = cluster_for(self._config.client, options.client)
         self._warned_assign = False
+        self._warned_pattern = False
         self._warned_absent: set[str] = set()
         # Topics and partitions that the brokers know nothing of, and when that was seen first.
         self._unknown_since_s: dict[str | TopicPartition, float] = {}
@@ -147,6 +148,12 @@ class ClusterOffsets:
                 for info in self._cluster.all_topics(deadline).values()
                 if not info.is_internal and not info.error_code and matches(info.name)
             ]
+            if not topics and not self._warned_pattern:
+                _LOG.warning(
+                    "subscribePattern=%s: no topic's name matches, so nothing is read until there is one that does",
+                    subscription.pattern,
+                )
+            self._warned_pattern = not topics
         elif subscription.kind == "subscribe":
             found, absent = self._named(subscription.topics, deadline)
             topics = [info for info in found if not info.is_internal]

@@ -61,9 +61,15 @@ class SparkConditionError(KafkaliteError):
 
 
 def option_error(condition: str, option: str, value: object, wrong: str) -> SparkConditionError:
-    """Return the error for one option; ``value`` None says that it is not set. Secrets are redacted."""
+    """Return the error for one option; ``value`` None says that it is not set. Secrets are redacted.
+
+    The headline blames the option, but not for a server that cannot be reached: its address may well be right.
+    """
     shown = "(not set)" if value is None else shown_value(option, str(value))
-    return SparkConditionError(condition, f"{option}={shown}: {wrong}", 'format("kafkalite") got an option wrong')
+    detail = f"{option}={shown}: {wrong}"
+    if condition == CONNECTION_FAILED:
+        return SparkConditionError(condition, detail)
+    return SparkConditionError(condition, detail, 'format("kafkalite") got an option wrong')
 
 
 def one_line(text: str) -> str:

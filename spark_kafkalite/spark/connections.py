@@ -112,4 +112,5 @@ def _as_condition(error: ConfigError, settings: Mapping[str, str]) -> SparkCondi
     wrong = (
         text.removeprefix(f"{name}=").removeprefix(f"{settings.get(name, '')!r}").removeprefix(settings.get(name, ""))
     )
-    return option_error(INVALID_OPTION, f"kafka.{name}", settings.get(name), f"{wrong.lstrip(': ')}; mend or remove it")
+    remedy = "" if ";" in wrong else "; change or remove it"
+    return option_error(INVALID_OPTION, f"kafka.{name}", settings.get(name), f"{wrong.lstrip(': ')}{remedy}")

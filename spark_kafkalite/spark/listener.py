@@ -158,7 +158,12 @@ class KafkaliteListener(StreamingQueryListener):
                     source.done = done
                     source.ends = _offsets(reported.latestOffset) or {}
         except _EXPECTED as error:
-            _LOG.warning("a report of query %s is passed over: %s", progress.name or progress.id, error)
+            _LOG.warning(
+                "a report of query %s is passed over: %s. No record is lost; its lag is that of the report before, and "
+                "what its last batch read is committed with the next report, or when the query starts again",
+                progress.name or progress.id,
+                error,
+            )
             return
         lags = query.lags()
         if not lags:
@@ -218,7 +223,9 @@ def _sources_of(execution: Any) -> dict[str, _Source]:
 
 
 def _offsets(reported: str | None) -> Offsets | None:
-    stored = None if reported is None else json.loads(reported)
+    # PySpark writes the JVM's null, such as the ends of the logs of a batch that is run again, as the text "None".
+    # Source: pyspark.sql.streaming.listener.SourceProgress.fromJObject.
+    stored = None if reported in (None, "None") else json.loads(reported)
     return None if stored is None else from_json(stored)[0]
 
 

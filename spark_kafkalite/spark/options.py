@@ -314,17 +314,8 @@ def _parsed(setting: Setting, value: str) -> Any:
         parsed = setting.parse(value)
     except ConfigError as error:
         wrong = str(error).partition(": ")[2] or str(error)
-        raise option_error(INVALID_OPTION, setting.name, value, f"{wrong}; {_advice(setting)}") from None
+        raise option_error(INVALID_OPTION, setting.name, value, wrong) from None
     return parsed
-
-
-def _advice(setting: Setting) -> str:
-    if setting.choices is not None:
-        return f"use one of {', '.join(setting.choices)}"
-    if setting.kind == "boolean":
-        return "use true or false"
-    unit = f" of {setting.unit}" if setting.unit else ""
-    return f"give a whole number{unit}, at least {setting.minimum}"
 
 
 def _unknown(name: str, value: str, ours: SettingGroup, others: SettingGroup) -> SparkConditionError:

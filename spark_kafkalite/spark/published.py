@@ -45,9 +45,11 @@ def read_published(
     loaded with ``--on-recreated-topic earliest``. Files that a version before this one left under names that Spark does
     not read are renamed, as the next run of the job would.
 
-    Raises FileNotFoundError when nothing has been published there, and ManifestError, naming run and file, when the
-    manifests and the files contradict each other.
+    Raises FileNotFoundError when nothing has been published there, ManifestError, naming run and file, when the
+    manifests and the files contradict each other, and ValueError for another ``on_missing``.
     """
+    if on_missing not in ("fail", "warn"):
+        raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")
     files = files_for(spark, path)
     runs = [manifest for manifest in publish.manifests(files) if not files.exists(manifest.staging)]
     published: _Published = [(manifest, file) for manifest in runs for file in manifest.files]
@@ -76,8 +78,8 @@ def _show_hidden_files(files: Files, published: _Published) -> None:
     except (OSError, FilesError, Py4JJavaError) as error:
         raise ManifestError(
             f"{files.root}: an older version put files of topics such as {hidden[0].topic} under names that Spark does "
-            "not read, and they cannot be renamed from here; run hadoop_load --recover on this destination once, as a "
-            "user who may write to it"
+            "not read, and they cannot be renamed from here; run 'kafkalite jobs run hadoop_load --recover --topic "
+            f"{hidden[0].topic} --destination {files.root}' once, as a user who may write to it"
         ) from error
 
 

@@ -10,6 +10,7 @@ import errno
 
 import pytest
 
+from spark_kafkalite.log.file_kind import Kind
 from spark_kafkalite.log.fs import Fs, read_whole, remove_tree, replace_file, write_whole
 
 
@@ -33,8 +34,10 @@ class FsContract:
 
     def test_directory_cannot_be_opened_as_a_file(self, fs: Fs, root: str) -> None:
         fs.make_directories(f"{root}/d")
-        with pytest.raises(IsADirectoryError):
+        with pytest.raises(IsADirectoryError, match="d is a directory where a file should be: move it away"):
             fs.open(f"{root}/d")
+        with pytest.raises(IsADirectoryError, match="d is a directory where a file should be"):
+            fs.open(f"{root}/d", create=True)
 
     def test_writes_and_reads_at_positions(self, fs: Fs, root: str) -> None:
         file = fs.open(f"{root}/a", create=True)
@@ -90,8 +93,9 @@ class FsContract:
     def test_entries_name_files_with_sizes_and_directories(self, fs: Fs, root: str) -> None:
         write_whole(fs.open(f"{root}/a", create=True), b"abc")
         fs.make_directories(f"{root}/d/e")
-        assert sorted(fs.entries(root)) == [("a", False, 3, False), ("d", True, 0, False)]
-        assert not fs.is_link(f"{root}/a") and not fs.is_link(f"{root}/d") and not fs.is_link(f"{root}/no")
+        assert sorted(fs.entries(root)) == [("a", Kind.FILE, 3), ("d", Kind.DIRECTORY, 0)]
+        assert [fs.kind(f"{root}/{name}") for name in ("a", "d", "no")] == [Kind.FILE, Kind.DIRECTORY, None]
+        assert fs.kind(f"{root}/a/no") is None
         assert [entry.name for entry in fs.entries(f"{root}/d")] == ["e"]
         with pytest.raises(FileNotFoundError):
             fs.entries(f"{root}/no")
@@ -100,7 +104,7 @@ class FsContract:
         fs.make_directories(f"{root}/d/e")
         fs.make_directories(f"{root}/d/e")
         write_whole(fs.open(f"{root}/f", create=True), b"")
-        with pytest.raises(FileExistsError):
+        with pytest.raises(FileExistsError, match="f is a file where a directory should be"):
             fs.make_directories(f"{root}/f")
 
     def test_rename_replaces_a_file(self, fs: Fs, root: str) -> None:
@@ -151,6 +155,13 @@ class FsContract:
         assert fs.modified_ms(f"{root}/a") >= before > 0
         with pytest.raises(FileNotFoundError):
             fs.modified_ms(f"{root}/no")
+
+    def test_replace_file_names_a_directory_in_its_place(self, fs: Fs, root: str) -> None:
+        for taken, path in (("a", "a"), ("b.tmp", "b")):
+            fs.make_directories(f"{root}/{taken}")
+            with pytest.raises(IsADirectoryError, match=f"{taken} is a directory where a file should be"):
+                replace_file(fs, f"{root}/{path}", b"new")
+        assert sorted(entry.name for entry in fs.entries(root)) == ["a", "b.tmp"]
 
     def test_replace_file_leaves_nothing_else_behind(self, fs: Fs, root: str) -> None:
         replace_file(fs, f"{root}/a", b"one, which is longer")

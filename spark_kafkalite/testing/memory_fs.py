@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from spark_kafkalite.log.file_kind import Kind, misplaced
 from spark_kafkalite.log.fs import Entry, Space
 
 # What a file system without capacity_bytes says that it has.
@@ -274,12 +275,14 @@ class MemoryFs:
             node = _Inode(modified_ms=self._now_ms)
             parent.change((), {name: node})
         if isinstance(node, _Directory):
-            raise _os_error(errno.EISDIR, path)
+            raise misplaced(path, Kind.DIRECTORY)
         return MemoryFile(self, path, node)
 
-    def is_link(self, path: str) -> bool:
-        """Return False: there are none in memory."""
-        return False
+    def kind(self, path: str) -> Kind | None:
+        try:
+            return _kind(self._node(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def exists(self, path: str) -> bool:
         try:
@@ -291,7 +294,7 @@ class MemoryFs:
     def entries(self, path: str) -> list[Entry]:
         self._check("entries", path)
         return [
-            Entry(name, isinstance(node, _Directory), 0 if isinstance(node, _Directory) else len(node.content))
+            Entry(name, _kind(node), 0 if isinstance(node, _Directory) else len(node.content))
             for name, node in self._directory(path).names.items()
         ]
 
@@ -308,7 +311,7 @@ class MemoryFs:
                 node = _Directory()
                 directory.change((), {name: node})
             if not isinstance(node, _Directory):
-                raise _os_error(errno.EEXIST, path)
+                raise misplaced(path, Kind.FILE, Kind.DIRECTORY)
             directory = node
 
     def rename(self, source: str, target: str) -> None:
@@ -430,6 +433,10 @@ class MemoryFs:
     def _parent(self, path: str) -> tuple[_Directory, str]:
         parts = _parts(path)
         return self._directory("/".join(parts[:-1])), parts[-1]
+
+
+def _kind(node: _Inode | _Directory) -> Kind:
+    return Kind.DIRECTORY if isinstance(node, _Directory) else Kind.FILE
 
 
 def _parts(path: str) -> list[str]:

@@ -75,7 +75,7 @@ def run(broker: BrokerProcess) -> Commands:
 def test_the_life_of_a_topic(run: Commands, topic: str) -> None:
     created = run("topics", "create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=-1")
     assert created.stdout == f"Created topic {topic}.\n"
-    assert "exists" in run("topics", "create", "--topic", topic, code=1).stderr
+    assert "with --if-not-exists that is no error" in run("topics", "create", "--topic", topic, code=1).stderr
     assert "exists already" in run("topics", "--create", "--topic", topic, "--if-not-exists").stdout
     assert topic in run("topics", "--list").stdout.splitlines()
     assert topic in json.loads(run("topics", "list", "--json").stdout)
@@ -111,9 +111,39 @@ def test_bad_topics_are_refused_with_the_reason(run: Commands, topic: str) -> No
 
 def test_lines_go_in_and_come_out(run: Commands, topic: str) -> None:
     lines = [f"line {number}" for number in range(1000)] + ["", "último"]
+    run("topics", "create", "--topic", topic)
     done = run("produce", "--topic", topic, given="\n".join(lines).encode())
     assert (done.stdout, done.stderr) == ("", "")
     assert run.consume(topic).splitlines() == lines
+
+
+def test_a_topic_that_sending_makes_is_warned_of(run: Commands, topic: str) -> None:
+    warning = (
+        f"kafkalite: warning: topic {topic} is not there: the broker makes it if its auto.create.topics.enable is "
+        "true\n"
+    )
+    assert run("produce", "--topic", topic, given=b"a\nb\n").stderr == warning
+    assert run("produce", "--topic", topic, given=b"c\n").stderr == ""
+    assert run.consume(topic).splitlines() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("given", "sent"), [("nokey\n", "nothing was"), ("k:a\nnokey\nk:c\n", "1 record was")])
+def test_a_line_that_cannot_be_sent_says_what_was_sent_before(run: Commands, topic: str, given: str, sent: str) -> None:
+    run("topics", "create", "--topic", topic)
+    number = given.splitlines().index("nokey") + 1
+    refused = run("produce", "--topic", topic, "--key-separator", ":", given=given.encode(), code=1).stderr
+    assert refused == (
+        f"kafkalite: line {number}: no --key-separator ':' in it; --reader-property ignore.error=true sends such a "
+        f"line without a key; {sent} sent before it\n"
+    )
+    assert run.consume(topic).splitlines() == ["a"] * (number - 1)
+
+
+@pytest.mark.parametrize("where", [(), ("--from-beginning",), ("--offset", "0")])
+def test_a_place_to_start_that_there_is_not_is_refused(run: Commands, topic: str, where: tuple[str, ...]) -> None:
+    wrong = ("--command-property", "auto.offset.reset=first")
+    refused = run("consume", "--topic", topic, "--until-end", *where, *wrong, code=2)
+    assert "auto.offset.reset=first: must be one of earliest, latest" in refused.stderr
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
@@ -202,7 +232,8 @@ def test_where_reading_begins_and_ends(run: Commands, topic: str) -> None:
     assert read("--from-beginning", "--max-messages", "0") == []
     wrong = run("consume", "--topic", topic, "--partition", "0", "--offset", "11", code=1)
     assert f"{topic}-0 holds the offsets 0 to 9" in wrong.stderr
-    assert "has no partition 2" in run("consume", "--topic", topic, "--partition", "2", code=1).stderr
+    missing = run("consume", "--topic", topic, "--partition", "0,2,9", code=1).stderr
+    assert f"topic {topic} has no partition 2, 9; it has 0 to 1" in missing
     assert "no such topic" in run("consume", "--topic", f"{topic}-none", code=1).stderr
 
 
@@ -221,7 +252,10 @@ def test_offsets_get(run: Commands, topic: str) -> None:
         {"topic": topic, "partition": 1, "offset": 3, "timestamp": BASE_MS + 3}
     ]
     run("offsets", "get", "--topic", f"{topic}-none", code=1)
-    run("offsets", "get", "--topic", topic, "--partitions", "9", code=1)
+    for asked, said in ((("--topic", topic), f"topic {topic} has no partition 9; it has 0 to 1"),
+                        (("--topic", f"{topic},{topic}"), "none of these topics has a partition 9"),
+                        ((), "no topic has a partition 9")):  # fmt: skip
+        assert said in run("offsets", "get", *asked, "--partitions", "0,9", code=1).stderr
 
 
 def test_consume_follows_and_ctrl_c_ends_it_quietly(run: Commands, topic: str) -> None:
@@ -237,6 +271,7 @@ def test_consume_follows_and_ctrl_c_ends_it_quietly(run: Commands, topic: str) -
 
 
 def test_ctrl_c_ends_the_input_of_produce_and_nothing_read_is_lost(run: Commands, topic: str) -> None:
+    run("topics", "create", "--topic", topic)
     arguments = ("produce", "--topic", topic, "--bootstrap-server", run.bootstrap)
     with started(*arguments, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None

@@ -107,7 +107,7 @@ def offsets_of(admin: Admin, group: str) -> list[int]:
 
 def test_the_life_of_a_group(kafkalite: Command, admin: Admin, group: str, topic: str) -> None:
     planned = kafkalite("groups", "reset-offsets", "--group", group, "--topic", topic, "--to-earliest")
-    assert planned.rows == [[group, topic, str(number), "0", "-", "-"] for number in range(3)]
+    assert planned.rows == [[group, topic, str(number), "0", "-", "-", "new", "group"] for number in range(3)]
     assert "this was a dry run, --execute does it" in planned.err
     assert admin.group_offsets(group) == {}
     done = kafkalite("groups", "reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
@@ -235,6 +235,15 @@ def test_csv_goes_out_and_comes_back(kafkalite: Command, admin: Admin, group: st
     assert f"topic {topic} has no partition 7; it has 0 to 2" in missing.err
 
 
+def test_a_group_that_a_reset_would_make_is_noted(kafkalite: Command, admin: Admin, group: str, topic: str) -> None:
+    reset = ("groups", "reset-offsets", "--group", group, "--topic", f"{topic}:0")
+    assert kafkalite(*reset, "--to-earliest").rows == [[group, topic, "0", "0", "-", "-", "new", "group"]]
+    noted = kafkalite(*reset, "--to-offset", "99", "--json").json["offsets"]
+    assert [each["note"] for each in noted] == ["new group; 99 is after the log's end"]
+    kafkalite(*reset, "--to-earliest", "--execute")
+    assert kafkalite(*reset, "--to-earliest").rows == [[group, topic, "0", "0", "0", "0"]]
+
+
 def test_offsets_are_copied_between_groups(kafkalite: Command, admin: Admin, group: str, topic: str) -> None:
     noted = CommittedOffset(4, "noted", 0)
     admin.alter_group_offsets(group, {TopicPartition(topic, 0): noted, TopicPartition(topic, 1): 5})
@@ -295,7 +304,11 @@ def test_offsets_are_copied_between_groups(kafkalite: Command, admin: Admin, gro
             2,
             "--from-file names its own partitions: leave out --topic",
         ),
-        (("reset-offsets", "--group", "g", "--from-file", "/no/such"), 1, "/no/such: No such file or directory"),
+        (
+            ("reset-offsets", "--group", "g", "--from-file", "/no/such"),
+            2,
+            "--from-file /no/such: No such file or directory",
+        ),
         (("copy-offsets", "--group", "g", "--to-group", "g"), 2, "--group and --to-group are the same, 'g'"),
         (("copy-offsets", "--group", "nobody", "--to-group", "g"), 1, "there is no group 'nobody'"),
         (("delete-offsets", "--group", "nobody", "--topic", "t"), 1, "there is no group 'nobody'"),

@@ -47,8 +47,13 @@ def test_records_are_deleted_by_options_and_by_file(broker: BrokerProcess, tmp_p
     assert kafkalite(broker, *delete, "--before-offset", "latest") == "events:0:10\nevents:1:10\nevents:2:10\n"
     # Kafka's spelling, and what is refused.
     assert kafkalite(broker, "topics", "--delete-records", *delete[2:], "--before-offset", "-1").startswith("events:0:")
-    assert "events-0: records before 99 cannot" in kafkalite(broker, *delete, "--before-offset", "99", code=1)
-    assert "no partition 7" in kafkalite(broker, *delete, "--partition", "7", "--before-offset", "1", code=1)
+    refused = kafkalite(broker, *delete, "--partition", "0", "--before-offset", "99", code=1)
+    assert "events-0: records before 99 cannot" in refused
+    assert "; events-0 ends at 10; give an offset up to there, or 'latest' to delete everything" in refused
+    refused = kafkalite(broker, *delete, "--partition", "7", "--before-offset", "1", code=1)
+    assert "topic events has no partition 7; it has 0 to 2" in refused
+    by_file = ("topics", "delete-records", "--offset-json-file", str(tmp_path / "none.json"))
+    assert "--offset-json-file" in kafkalite(broker, *by_file, code=2)
     assert "neither an offset" in kafkalite(broker, *delete, "--before-offset", "soon", code=2)
     assert "give --topic and" in kafkalite(broker, *delete, code=2)
     file.write_text('{"partitions": [{"topic": "events"}]}')

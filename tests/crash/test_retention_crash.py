@@ -134,7 +134,7 @@ class Host:
             producer_epoch=0,
             base_sequence=number,
         )
-        result = self.partitions[name].try_append(memoryview(batch), 9)
+        result = self.partitions[name].check_leader().try_append(memoryview(batch), 9)
         assert isinstance(result, AppendResult)
         return result
 

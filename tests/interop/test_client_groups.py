@@ -13,6 +13,7 @@ from confluent_kafka import Producer as OtherProducer
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin import GroupListing
 from spark_kafkalite.errors import (
+    ConfigError,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     NonEmptyGroup,
@@ -73,6 +74,8 @@ def test_a_group_with_a_member(admin: Admin, group: str, topic: str, member: Oth
     assert listed[group] == GroupListing(group, "consumer", "Stable", "classic")
     assert group in {each.group_id for each in admin.list_groups(["Stable", "Dead"])}
     assert group not in {each.group_id for each in admin.list_groups(["Empty"])}
+    with pytest.raises(ConfigError, match="state 'Stabel': groups have no such state; the states are Preparing"):
+        admin.list_groups(["Stabel"])
     with pytest.raises(UnknownMemberId, match=f"group '{group}'.*Stop the group's consumers first"):
         admin.alter_group_offsets(group, {TopicPartition(topic, 0): 3})
     with pytest.raises(NonEmptyGroup, match=f"group '{group}' cannot be deleted: it has members; stop its consumers"):
@@ -142,7 +145,9 @@ def test_lag_in_records_and_time(admin: Admin, bootstrap: str, group: str, topic
     assert behind[first].age_ms is not None and 0 <= behind[first].age_ms - 990_000 < 60_000
     assert (behind[second].records, behind[second].age_ms) == (0, 0)
     assert (behind[third].records, behind[third].age_ms) == (-5, 0)
-    assert admin.group_lag(group, []) == {} == admin.group_lag(f"{group}-none")
+    assert admin.group_lag(group, []) == {}
+    with pytest.raises(GroupIdNotFound, match=f"there is no group '{group}-none'"):
+        admin.group_lag(f"{group}-none")
 
 
 @pytest.mark.kafka

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin import ConfigChange
-from spark_kafkalite.errors import InvalidConfig, InvalidRequest, KafkaError, MessageTooLarge
+from spark_kafkalite.errors import BrokerNotAvailable, InvalidConfig, InvalidRequest, KafkaError, MessageTooLarge
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
@@ -164,6 +164,15 @@ def test_refusals(
     if name == "refusing":
         assert [each for each in admin.describe_configs(topic=name).values() if each.source == "topic"] == []
     assert admin.describe_configs(all_brokers=True) == {}
+
+
+@pytest.mark.timeout(20)
+def test_a_broker_that_is_not_there_is_refused_at_once_with_those_that_are(admin: Admin) -> None:
+    said = "broker 7 is not among the live brokers of the cluster at present: 1"
+    with pytest.raises(BrokerNotAvailable, match=said):
+        admin.describe_configs(broker_id=7)
+    with pytest.raises(BrokerNotAvailable, match=said):
+        admin.incremental_alter_configs(set_to("log.retention.ms", "1"), broker_id=7)
 
 
 def test_what_is_too_long_is_refused_in_a_text_that_fits(broker: BrokerProcess, admin: Admin) -> None:

@@ -29,7 +29,7 @@ def load_error(spark, options) -> str:
             {"subscribe": "t", "startingOffsets": "committed"},
             "[KAFKALITE_INVALID_OPTION] groupId=(not set): startingOffsets=committed needs the group",
         ),
-        ({"subscribe": "t", "minPartitions": "0"}, "[KAFKALITE_INVALID_OPTION] minPartitions=0: must be at least 1; "),
+        ({"subscribe": "t", "minPartitions": "0"}, "[KAFKALITE_INVALID_OPTION] minPartitions=0: must be at least 1"),
         (
             {"subscribe": "t", "kafka.auto.offset.reset": "latest"},
             "[KAFKALITE_INVALID_OPTION] kafka.auto.offset.reset=",

@@ -97,6 +97,20 @@ def test_a_topic_created_again_and_grown_beyond_the_old_one_is_not_read_on(
     assert values(spark, tmp_path) == ["new"] * 5 + ["newer"] + ["old"] * 3
 
 
+def test_what_a_topic_created_again_has_lost_before_its_load_is_told(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new()
+    fill(topics, topic, ["old"])
+    load(topics, topic, tmp_path)
+    recreate(topics, topic)
+    fill(topics, topic, ["new"] * 5)
+    topics.admin.delete_records({TopicPartition(topic, 0): 3})
+    lost = [{"topic": topic, "partition": 0, "start": 0, "until": 3, "offsets": 3}]
+    summary = load(topics, topic, tmp_path, "--on-recreated-topic", "earliest")
+    assert (summary["records"], summary["lost"], summary["lost_offsets"]) == (2, lost, 3)
+    assert manifests(tmp_path)[-1]["lost"] == lost
+    assert load(topics, topic, tmp_path)["lost"] == []
+
+
 def test_a_topic_created_again_with_the_same_offsets_takes_no_old_file_s_name(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -316,7 +330,7 @@ def test_a_reader_that_cannot_rename_what_was_hidden_says_who_can(spark: SparkSe
     path = tmp_path / "_kafkalite" / "manifests" / f"{1:020d}.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(manifest))
-    with pytest.raises(ManifestError, match=r"topics such as _x under names .* run hadoop_load --recover"):
+    with pytest.raises(ManifestError, match=r"such as _x under names .* run 'kafkalite jobs run hadoop_load --rec"):
         read_published(spark, str(tmp_path))
 
 

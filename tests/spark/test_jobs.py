@@ -125,6 +125,36 @@ def test_replay_of_offsets_that_are_not_there_fails(topics: Topics, tmp_path: Pa
     assert "the start 5 is not in the log, which holds offsets 0 to 1" in failure(replay, topics, *arguments)
 
 
+def test_replay_of_offsets_that_leave_a_partition_out_fails(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new(2)
+    for partition in range(2):
+        topics.fill(topic, ["a", "b"], partition)
+    arguments = ("--topic", topic, "--destination", str(tmp_path), "--from-offsets")
+    assert f"it lacks {topic}-0; add each" in failure(replay, topics, *arguments, '{"1": 1}')
+    assert run(replay, topics, *arguments, '{"0": -2, "1": 1}')["records"] == 3
+
+
+def test_replay_of_nothing_says_so(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a"], timestamp_ms=NEW_YEAR_MS)
+    given = ["--bootstrap-server", topics.bootstrap, "--topic", topic, "--destination", str(tmp_path)]
+    result = CliRunner().invoke(replay.main, [*given, "--from-timestamp", "2036-01-01"])
+    assert result.exit_code == 0
+    assert f"topic {topic} holds no record of 2036-01-01T00:00:00.000+00:00 or later" in result.output
+
+
+def test_settings_of_the_reading_client_are_taken_without_a_warning(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a"])
+    given = ["--bootstrap-server", topics.bootstrap, "--topic", topic, "--destination", str(tmp_path)]
+    result = CliRunner().invoke(hadoop_load.main, [*given, "--option", "fetch.max.bytes=1000000"])
+    assert (result.exit_code, len(result.output.splitlines())) == (0, 1), result.output
+    target = topics.new()
+    arguments = ("--topic", topic, "--from-offsets", '{"0": 0}', "--to-topic", target)
+    run(replay, topics, *arguments, "--option", "fetch.max.bytes=1000000", "--option", "linger.ms=1")
+    assert topics.values(target) == ["a"]
+
+
 def test_stream_goes_on_where_its_checkpoint_stands(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     source, target = topics.new(), topics.new()
     checkpoint, files = str(tmp_path / "ckpt"), str(tmp_path / "files")
@@ -171,6 +201,10 @@ def test_a_destination_that_cannot_be_written_is_told_in_one_line(topics: Topics
         output = failure(hadoop_load, topics, "--topic", topic, "--destination", str(destination))
         assert "Traceback" not in output
         assert len(output.splitlines()) == 1, output
+        if "://" in str(destination):
+            assert f"--destination {destination}: " in output
+            assert "check its scheme, host and port" in output
+            assert "wiki" not in output
 
 
 def test_stream_reports_the_connectors_own_line(topics: Topics, tmp_path: Path) -> None:

@@ -140,6 +140,25 @@ def test_the_listener_shows_the_lag_of_each_partition(topics, checkpoint, listen
     assert shown(query)[zero] == (5, 10, 5)
 
 
+def test_a_batch_that_is_run_again_is_reported_like_any_other(topics, checkpoint, group, listener, caplog):
+    topic = topics.new()
+    topics.fill(topic, range(5))
+
+    def fail(batch_id, rows):
+        raise ZeroDivisionError
+
+    stream = topics.stream(topic, groupId=group)
+    failing, _ = topics.collect(stream, checkpoint, each=fail)
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        failing.awaitTermination(60)
+    # The engine asks for no end before it runs the planned batch again, and reports none.
+    query, values = topics.collect(stream, checkpoint, {"once": True})
+    assert query.awaitTermination(60)
+    assert len(values) == 5
+    eventually(lambda: committed(topics, group) == {f"{topic}-0": 5})
+    assert "passed over" not in caplog.text
+
+
 def test_other_formats_and_queries_without_groups_are_left_alone(spark, checkpoint, listener, tmp_path):
     rate = spark.readStream.format("rate").load()
     query = rate.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(once=True).start()

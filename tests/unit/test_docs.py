@@ -111,7 +111,7 @@ def classes() -> dict[str, set[str]]:
 
 
 def test_the_check_of_names_can_fail() -> None:
-    assert problem_with("broker/partition.py:Partition.try_append") is None
+    assert problem_with("broker/leader.py:Leader.try_append") is None
     assert problem_with("log/no_such_module.py") == "log/no_such_module.py does not exist"
     assert problem_with("broker/partition.py:Partition.no_such") == "broker/partition.py has no Partition.no_such"
     assert problem_with("broker/partition.py:no_such") == "broker/partition.py has no no_such"

@@ -52,7 +52,7 @@ def test_text_and_python_values_become_checked_values(name: str, raw: object, va
 @pytest.mark.parametrize(
     ("name", "raw", "complaint"),
     [
-        ("broker.id", "seven", "broker.id='seven': not a valid int"),
+        ("broker.id", "seven", "broker.id='seven': not a valid int; give a whole number, at least 0"),
         ("broker.id", "1_000", "not a valid int"),
         ("broker.id", "\u0667", "not a valid int"),  # a seven in Arabic-Indic digits
         ("broker.id", "1.0", "not a valid int"),
@@ -60,14 +60,15 @@ def test_text_and_python_values_become_checked_values(name: str, raw: object, va
         ("broker.id", True, "not a valid int"),
         ("broker.id", "", "not a valid int"),
         ("broker.id", "-1", "broker.id=-1: must be at least 0"),
-        ("broker.id", str(2**31), "outside the range of the type int"),
+        ("broker.id", str(2**31), "outside the range of the type int, -2147483648 to 2147483647"),
         ("log.retention.ms", str(2**63), "outside the range of the type long"),
+        ("log.retention.ms", "abc", "not a valid long; give a whole number of ms, at least -1"),
         ("log.retention.ms", -2, "must be at least -1"),
-        ("log.flush.ratio", "nan", "not a valid double"),
+        ("log.flush.ratio", "nan", "not a valid double; give a number, at least 0, at most 1"),
         ("log.flush.ratio", float("inf"), "not a valid double"),
         ("log.flush.ratio", "1e999", "not a valid double"),
         ("log.flush.ratio", "1.5", "log.flush.ratio=1.5: must be at most 1"),
-        ("auto.create.topics.enable", "yes", "not a valid boolean"),
+        ("auto.create.topics.enable", "yes", "not a valid boolean; give true or false"),
         ("auto.create.topics.enable", 1, "not a valid boolean"),
         ("cleanup.policy", "delete,burn", "cleanup.policy=burn: must be one of delete, compact"),
         ("cleanup.policy", 5, "not a valid list"),

@@ -87,9 +87,10 @@ def _new_start(partition: Partition, offset: int) -> int:
     """Return where the log is to start. Raises what forbids it. Source: Partition.deleteRecordsOnLeader."""
     partition.check_leader()
     # No policy at all keeps everything, and forbids nothing.
-    if partition.config.cleanup_policy and "delete" not in partition.config.cleanup_policy:
+    policy = partition.log.config.cleanup_policy
+    if policy and "delete" not in policy:
         raise PolicyViolation(
-            f"{partition.topic_partition}: cleanup.policy is {','.join(partition.config.cleanup_policy)}; records are "
+            f"{partition.topic_partition}: cleanup.policy is {','.join(policy)}; records are "
             "deleted only where it contains delete"
         )
     end = partition.visible_end_offset

@@ -27,11 +27,11 @@ from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.exchange import Exchange
 from spark_kafkalite.broker.io_threads import Lane
+from spark_kafkalite.broker.leader import CONSUMER, Leader
 from spark_kafkalite.broker.outbox import FileRange, Response
 from spark_kafkalite.broker.page_cache import MOST_LOOK_UPS, read_into_cache, uncached
-from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
-from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError, NotLeaderOrFollower
+from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError
 from spark_kafkalite.log.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
@@ -133,9 +133,9 @@ class _Reading:
         "_replicas",
         "is_enough",
         "is_long",
+        "leaders",
         "not_in_memory",
         "old_slices",
-        "partitions",
         "size_bytes",
         "slice_count",
         "topics",
@@ -153,7 +153,8 @@ class _Reading:
         self.slice_count = 0
         self.old_slices: list[LogSlice] = []
         self.not_in_memory: list[NotInMemory] = []
-        self.partitions: list[Partition] = []
+        # Of the partitions that were read.
+        self.leaders: list[Leader] = []
         self.topics: list[tuple[str, list[FetchedPartition]]] = []
         self._may_wait = may_wait
 
@@ -197,14 +198,12 @@ class _Reading:
             self.is_enough = True
 
     def _read_some(self, name: str, asked: list[FetchPartition], fetched: list[FetchedPartition]) -> None:
-        replicas, replica_id = self._replicas, self._fetch.replica_id
+        replicas = self._replicas
         for one in asked:
             try:
-                if replica_id >= 0:
-                    raise NotLeaderOrFollower(f"broker {replica_id} is no replica of {name}-{one.partition}")
-                partition = replicas.get(TopicPartition(name, one.partition))
-                fetched.append(self._read(partition, one))
-                self.partitions.append(partition)
+                leader = replicas.get(TopicPartition(name, one.partition)).check_leader(one.current_leader_epoch)
+                fetched.append(self._read(leader, one))
+                self.leaders.append(leader)
             except KafkaError as error:
                 self.is_enough = True
                 fetched.append(FetchedPartition(one.partition, error.code))
@@ -212,30 +211,33 @@ class _Reading:
                 # The other partitions go on, so that a thread gets all that is missing at once.
                 self.not_in_memory.append(missing)
 
-    def _read(self, partition: Partition, asked: FetchPartition) -> FetchedPartition:
-        partition.check_leader(asked.current_leader_epoch)
+    def _read(self, leader: Leader, asked: FetchPartition) -> FetchedPartition:
+        replica_id = self._fetch.replica_id
+        if replica_id >= 0:
+            leader.check_follower(replica_id)
         limit = min(asked.partition_max_bytes, self._left_bytes)
-        found = partition.read(asked.fetch_offset, max(limit, 0), at_least_one=self.size_bytes == 0)
+        at_least_one = self.size_bytes == 0
+        found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, replica_id=replica_id)
         records: FileRange | bytes = b""
         if found is not None:
             self.size_bytes += found.length
             self._left_bytes -= found.length
             self.slice_count += 1
-            if not partition.is_recent(found):
+            if not leader.log.is_recent(found):
                 self.old_slices.append(found)
-            records = FileRange(found.file, found.position, found.length)
+            records = FileRange(found.file, found.position, found.length, found.sending)
             # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
-            if not partition.reaches_end(found):
+            if not leader.log.reaches_end(found):
                 self.is_enough = True
         elif limit <= 0:
             self.is_enough = True
-        visible_end = partition.visible_end_offset
+        visible_end = leader.end_offset_for(CONSUMER)
         return FetchedPartition(
             asked.partition,
             0,
             visible_end,
             visible_end,
-            partition.log_start_offset,
+            leader.log.log_start_offset,
             records,
             [] if self._fetch.isolation_level else None,
         )
@@ -326,7 +328,7 @@ def _copy_small_slices(result: _Reading) -> None:
 
 def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
     records = fetched.records
-    if type(records) is FileRange and records.length <= _COPIED_BYTES:
+    if type(records) is FileRange and records.length <= _COPIED_BYTES and records.is_whole:
         return fetched._replace(records=records.file.pread(records.length, records.position))  # type: ignore[attr-defined]
     return fetched
 
@@ -334,19 +336,19 @@ def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
 class DelayedFetch(DelayedOperation):
     """A fetch that waits for ``min_bytes``.
 
-    Completed by: enough visible bytes in its partitions (an append, the high watermark, a flush); any partition's
-    error, also one that comes while it waits (leadership lost, topic deleted); its ``max_wait_ms``; the connection's
-    end.
+    Completed by: enough bytes below its bound in its partitions (an append, the high watermark, a flush); any
+    partition's error; the end of the leader epoch in which the wait began, of any of them (leadership lost or given
+    anew, topic deleted); its ``max_wait_ms``; the connection's end.
     """
 
-    __slots__ = ("_context", "_fetch", "_is_long", "_is_looking", "_look_again", "_partitions", "_exchange")
+    __slots__ = ("_context", "_exchange", "_fetch", "_is_long", "_is_looking", "_leaders", "_look_again")
 
     def __init__(self, context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> None:
         super().__init__()
         self._context = context
         self._exchange = exchange
         self._fetch = fetch
-        self._partitions: list[Partition] = []
+        self._leaders: list[Leader] = []
         self._is_long = False
         self._is_looking = False
         self._look_again = False
@@ -356,16 +358,16 @@ class DelayedFetch(DelayedOperation):
     def start(self, first: _Reading) -> None:
         """Begin to wait on the partitions of the first reading."""
         self._is_long = first.is_long
-        self._partitions = first.partitions
-        for partition in self._partitions:
-            partition.add_fetch_waiter(self)
+        self._leaders = first.leaders
+        for leader in self._leaders:
+            leader.waiters_with(self._fetch.replica_id).add(self)
         self.start_timer(self._context.loop, self._fetch.max_wait_ms / 1000)
 
     def try_complete(self) -> bool:
         if not self._is_long:
             result = _Reading(self._context, self._fetch)
             result.read()
-            if not (result.is_enough or result.not_in_memory) or not self.finish():
+            if not self._is_final(result) or not self.finish():
                 return False
             self._answer(result)
             return True
@@ -380,8 +382,12 @@ class DelayedFetch(DelayedOperation):
     def _look(self) -> Work[None]:
         result = _Reading(self._context, self._fetch)
         yield from result.read_in_slices()
-        if (result.is_enough or result.not_in_memory) and self.finish():
+        if self._is_final(result) and self.finish():
             self._answer(result)
+
+    def _is_final(self, result: _Reading) -> bool:
+        """Whether a reading is to be answered with, or gone on with in a thread."""
+        return result.is_enough or bool(result.not_in_memory) or any(leader.end_reason for leader in self._leaders)
 
     def _looked(self, _: None, error: BaseException | None) -> None:
         self._is_looking = False
@@ -410,5 +416,5 @@ class DelayedFetch(DelayedOperation):
         self._exchange.close("a handler failed")
 
     def release(self) -> None:
-        for partition in self._partitions:
-            partition.remove_fetch_waiter(self)
+        for leader in self._leaders:
+            leader.waiters_with(self._fetch.replica_id).remove(self)

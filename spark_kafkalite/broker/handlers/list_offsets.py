@@ -84,14 +84,14 @@ def _look_up(
         return answer
     if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = partition.log_start_offset
-        answer.leader_epoch = partition.epoch_of(answer.offset)
+        answer.leader_epoch = partition.log.epochs.epoch_at(answer.offset)
         return answer
     if asked.timestamp == LATEST_TIERED:
         return answer
     if asked.timestamp == MAX_TIMESTAMP:
-        found = partition.offset_of_max_timestamp()
+        found = partition.log.offset_of_max_timestamp(partition.visible_end_offset)
     else:
-        found = partition.offset_for_timestamp(asked.timestamp)
+        found = partition.log.offset_for_timestamp(asked.timestamp, partition.visible_end_offset)
     if found is not None:
         answer.offset, answer.timestamp, answer.leader_epoch = found
     return answer

@@ -41,7 +41,7 @@ def handle(
             try:
                 partition = context.replicas.get(TopicPartition(topic.topic, asked.partition))
                 partition.check_leader(asked.current_leader_epoch)
-                result.leader_epoch, result.end_offset = partition.end_offset_for_epoch(asked.leader_epoch)
+                result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
             except KafkaError as error:
                 result.error_code = error.code
             results.append(result)

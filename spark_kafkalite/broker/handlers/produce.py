@@ -29,8 +29,8 @@ from spark_kafkalite.broker.append_queue import AppendOutcome
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.exchange import Exchange
+from spark_kafkalite.broker.leader import Leader
 from spark_kafkalite.broker.outbox import Response, as_response
-from spark_kafkalite.broker.partition import Partition
 from spark_kafkalite.broker.purgatory import DelayedOperation
 from spark_kafkalite.errors import (
     InvalidRequiredAcks,
@@ -144,21 +144,20 @@ class _Producing:
                     raise self._refusal
                 if name in INTERNAL_TOPICS:
                     raise InvalidTopic(f"{name} is the brokers' own; nobody else writes to it")
-                partition = context.replicas.get(TopicPartition(name, number))
-                partition.check_leader()
-                partition.check_acks(acks)
-                if not partition.must_queue:
-                    appended = partition.try_append(batch, exchange.api_version)
+                leader = context.replicas.get(TopicPartition(name, number)).check_leader()
+                leader.check_acks(acks)
+                if not leader.must_queue:
+                    appended = leader.try_append(batch, exchange.api_version)
                     if isinstance(appended, AppendResult):
-                        if appended.last_offset < partition.acknowledged_end_offset(acks) or acks == 0:
-                            produced.append(_success(number, appended, partition))
+                        if appended.last_offset < leader.acknowledged_end_offset(acks) or acks == 0:
+                            produced.append(_success(number, appended, leader))
                             continue
-                        self._delay().await_acknowledgement(partition, appended, produced)
+                        self._delay().await_acknowledgement(leader, appended, produced)
                         continue
                     header = appended
                 else:
                     header = None
-                self._delay().append_later(partition, batch, header, produced)
+                self._delay().append_later(leader, batch, header, produced)
             except KafkaError as error:
                 produced.append(_failure(number, error))
                 if acks == 0:
@@ -190,8 +189,8 @@ def _refusal(produce: ProduceRequest) -> KafkaError | None:
     return None
 
 
-def _success(number: int, appended: AppendResult, partition: Partition) -> ProducedPartition:
-    return ProducedPartition(number, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset)
+def _success(number: int, appended: AppendResult, leader: Leader) -> ProducedPartition:
+    return ProducedPartition(number, 0, appended.base_offset, appended.log_append_time_ms, leader.log.log_start_offset)
 
 
 def _failure(number: int, error: KafkaError) -> ProducedPartition:
@@ -211,8 +210,9 @@ class DelayedProduce(DelayedOperation):
     """A produce request of which some partition's outcome is still open.
 
     Completed by: the last open partition's error, or its acknowledgement (the high watermark or the flushed offset
-    passes the batch); the request's timeout; the connection's end. Every open partition has REQUEST_TIMED_OUT as its
-    outcome until it gets another one, so that the timeout has nothing to do but to answer.
+    passes the batch), or the end of the leader epoch it was appended under; the request's timeout; the connection's
+    end. Every open partition has REQUEST_TIMED_OUT as its outcome until it gets another one, so that the timeout has
+    nothing to do but to answer.
     """
 
     __slots__ = (
@@ -232,32 +232,30 @@ class DelayedProduce(DelayedOperation):
         self._acks = acks
         self._outcomes = outcomes
         self._queued = 0
-        # For each partition what was appended, in order, and where the outcome of it goes.
-        self._awaiting: dict[Partition, deque[tuple[AppendResult, list[ProducedPartition], int]]] = {}
+        # For each partition (its leader then) what was appended, in order, and where the outcome of it goes.
+        self._awaiting: dict[Leader, deque[tuple[AppendResult, list[ProducedPartition], int]]] = {}
         self._started = False
         exchange.defer()
         exchange.call_if_abandoned(self.abandon)
 
-    def await_acknowledgement(
-        self, partition: Partition, appended: AppendResult, produced: list[ProducedPartition]
-    ) -> None:
+    def await_acknowledgement(self, leader: Leader, appended: AppendResult, produced: list[ProducedPartition]) -> None:
         """Leave the outcome of an append open until it is acknowledged."""
-        produced.append(_open_outcome(partition.topic_partition.partition))
-        self._watch(partition, appended, produced, len(produced) - 1)
+        produced.append(_open_outcome(leader.topic_partition.partition))
+        self._watch(leader, appended, produced, len(produced) - 1)
 
     def append_later(
-        self, partition: Partition, batch: memoryview, header: BatchHeader | None, produced: list[ProducedPartition]
+        self, leader: Leader, batch: memoryview, header: BatchHeader | None, produced: list[ProducedPartition]
     ) -> None:
         """Queue a batch with its partition, and leave its outcome open."""
-        produced.append(_open_outcome(partition.topic_partition.partition))
+        produced.append(_open_outcome(leader.topic_partition.partition))
         index = len(produced) - 1
         self._queued += 1
         kept, release = self._exchange.keep_part(batch)
-        partition.append_later(
+        leader.append_later(
             kept,
             self._exchange.api_version,
             header,
-            lambda outcome: self._appended(partition, outcome, produced, index),
+            lambda outcome: self._appended(leader, outcome, produced, index),
             release,
         )
 
@@ -267,48 +265,44 @@ class DelayedProduce(DelayedOperation):
         if not self.try_complete() and self._acks != 0:
             self.start_timer(self._context.loop, timeout_ms / 1000)
 
-    def _appended(
-        self, partition: Partition, outcome: AppendOutcome, produced: list[ProducedPartition], index: int
-    ) -> None:
+    def _appended(self, leader: Leader, outcome: AppendOutcome, produced: list[ProducedPartition], index: int) -> None:
         self._queued -= 1
-        number = partition.topic_partition.partition
+        number = leader.topic_partition.partition
         if isinstance(outcome, KafkaError):
             if self._acks == 0:
-                self._exchange.close(f"a produce with acks=0 to {partition.topic_partition} failed: {outcome}")
+                self._exchange.close(f"a produce with acks=0 to {leader.topic_partition} failed: {outcome}")
             produced[index] = _failure(number, outcome)
-        elif self._acks == 0 or outcome.last_offset < partition.acknowledged_end_offset(self._acks):
-            produced[index] = _success(number, outcome, partition)
+        elif self._acks == 0 or outcome.last_offset < leader.acknowledged_end_offset(self._acks):
+            produced[index] = _success(number, outcome, leader)
         elif not self.finished:
-            self._watch(partition, outcome, produced, index)
+            self._watch(leader, outcome, produced, index)
         self.try_complete()
 
-    def _watch(
-        self, partition: Partition, appended: AppendResult, produced: list[ProducedPartition], index: int
-    ) -> None:
-        waiting = self._awaiting.get(partition)
+    def _watch(self, leader: Leader, appended: AppendResult, produced: list[ProducedPartition], index: int) -> None:
+        waiting = self._awaiting.get(leader)
         if waiting is None:
-            waiting = self._awaiting[partition] = deque()
-            partition.add_ack_waiter(self)
+            waiting = self._awaiting[leader] = deque()
+            leader.ack_waiters.add(self)
         waiting.append((appended, produced, index))
 
     def try_complete(self) -> bool:
         if self.finished or not self._started:
             return False
-        for partition, waiting in list(self._awaiting.items()):
-            number = partition.topic_partition.partition
-            acknowledged_end = partition.acknowledged_end_offset(self._acks)
-            while waiting and waiting[0][0].last_offset < acknowledged_end:
-                appended, produced, index = waiting.popleft()
-                produced[index] = _success(number, appended, partition)
-            if waiting:
-                try:
-                    partition.check_leader()
+        for leader, waiting in list(self._awaiting.items()):
+            number = leader.topic_partition.partition
+            if leader.end_reason is not None:
+                # The bounds may speak of another leader's records by now (rule R15).
+                for _, produced, index in waiting:
+                    produced[index] = _failure(number, leader.end_reason)
+            else:
+                acknowledged_end = leader.acknowledged_end_offset(self._acks)
+                while waiting and waiting[0][0].last_offset < acknowledged_end:
+                    appended, produced, index = waiting.popleft()
+                    produced[index] = _success(number, appended, leader)
+                if waiting:
                     continue
-                except KafkaError as error:
-                    for _, produced, index in waiting:
-                        produced[index] = _failure(number, error)
-            del self._awaiting[partition]
-            partition.remove_ack_waiter(self)
+            del self._awaiting[leader]
+            leader.ack_waiters.remove(self)
         if self._awaiting or self._queued:
             return False
         self._answer()
@@ -321,8 +315,8 @@ class DelayedProduce(DelayedOperation):
         self._exchange.close("a handler failed")
 
     def release(self) -> None:
-        for partition in self._awaiting:
-            partition.remove_ack_waiter(self)
+        for leader in self._awaiting:
+            leader.ack_waiters.remove(self)
 
     def _answer(self) -> None:
         if not self.finish():

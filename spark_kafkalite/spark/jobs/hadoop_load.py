@@ -14,14 +14,16 @@ from typing import Any, cast
 import click
 
 from spark_kafkalite.model import IsolationLevel
+from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import planning, publish, staging
-from spark_kafkalite.spark.jobs.files import files_for
 from spark_kafkalite.spark.jobs.session import (
     check_same_topics,
     client_option,
     failures_in_one_line,
     open_admin,
     parse_client_options,
+    reachable_files,
+    source_options,
     start_session,
     topic_logs,
 )
@@ -51,7 +53,7 @@ from spark_kafkalite.spark.jobs.session import (
     type=click.Choice(["fail", "earliest"]),
     default="fail",
     show_default=True,
-    help="When a topic was deleted and created again since the last run: fail, or load the new one from its start.",
+    help="When a topic was deleted and created again since the last run: fail, or load what the new one holds.",
 )
 @click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
 @client_option
@@ -102,7 +104,7 @@ def _run(
 ) -> dict[str, object]:
     started = time.monotonic()
     spark = start_session("kafkalite hadoop_load")
-    files = files_for(spark, destination)
+    files = reachable_files(spark, "--destination", destination)
     recovery = publish.recover(files)
     summary: dict[str, object] = {
         "destination": files.root,
@@ -137,9 +139,8 @@ def _run(
         staged = staging.Staged((), 0, 0)
         if plan.ranges:
             source = {
-                "kafka.bootstrap.servers": bootstrap_server,
                 "kafka.isolation.level": "read_committed",
-                **{f"kafka.{name}": value for name, value in options.items()},
+                **source_options(bootstrap_server, options),
             }
             staged = staging.stage(spark, files, run, plan, source, partition_by)
             with open_admin(bootstrap_server, options) as admin:
@@ -173,9 +174,10 @@ def _sentence(summary: dict[str, Any]) -> str:
             f"with id {topic_id}, is taken for it; if it has been created again since, load it into another destination"
         )
     for topic in summary["recreated"]:
+        held = _first_held(topic["topic"], summary["lost"])
         lines.append(
             f"WARNING: topic {topic['topic']} was deleted and created again (id {topic['earlier_id'] or 'not known'}, "
-            f"now {topic['id'] or 'not known'}); loading the new one from its start"
+            f"now {topic['id'] or 'not known'}); loading the new one from {held}"
         )
     for lost in summary["lost"]:
         lines.append(
@@ -193,3 +195,9 @@ def _sentence(summary: dict[str, Any]) -> str:
         noted = f" ({summary['manifest']})" if summary["manifest"] is not None else ""
         lines.append(f"nothing new for {summary['destination']}{noted}")
     return "\n".join(lines)
+
+
+def _first_held(topic: str, lost: list[dict[str, Any]]) -> str:
+    """Say at which offset the log of each partition of a topic that was created again starts."""
+    later = [f"{topic}-{each['partition']} from offset {each['until']}" for each in lost if each["topic"] == topic]
+    return f"offset 0{', but ' if later else ''}{listed(later)}"

@@ -11,26 +11,27 @@ JSON, UTF-8. ``format`` is 2, and a reader refuses what is newer. Format 1 is re
 and no sizes, and kept topics whose names programs take for hidden ones under those names: such a file's ``final`` here
 is the path that it has to be given (``publish.show_hidden_files``), and ``hidden_final`` the one in the manifest.
 
-Pure: no file system, no Spark.
+``manifest_reader`` reads them. Pure: no file system, no Spark.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.jobs.layout import directory_name, file_name, is_hidden
 
 FORMAT: Final = 2
-_FORMAT_WITHOUT_IDS: Final = 1
+FORMAT_WITHOUT_IDS: Final = 1
 HOME: Final = "_kafkalite"
 MANIFESTS: Final = f"{HOME}/manifests"
 STAGING: Final = f"{HOME}/staging"
 _DIGITS: Final = 20
+_NAME: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json", re.ASCII)
 
 NextOffsets = dict[TopicPartition, int]
 
@@ -140,7 +141,7 @@ class Manifest:
     @property
     def may_have_hidden_files(self) -> bool:
         """Whether this and older manifests may name files that lie under hidden names."""
-        return self.format == _FORMAT_WITHOUT_IDS
+        return self.format == FORMAT_WITHOUT_IDS
 
     @property
     def next_offsets(self) -> NextOffsets:
@@ -181,35 +182,6 @@ class Manifest:
         return json.dumps(document, indent=1) + "\n"
 
 
-def read_manifest(text: str, path: str) -> Manifest:
-    """Return the manifest in ``text``. Raises ManifestError naming ``path`` for anything that is not one."""
-    try:
-        document = json.loads(text)
-        written = document["format"]
-        if written not in (_FORMAT_WITHOUT_IDS, FORMAT):
-            raise ManifestError(
-                f"{path}: format {written!r} is neither {_FORMAT_WITHOUT_IDS} nor {FORMAT}: a newer version wrote it; "
-                "use that version, or a newer one, with this destination"
-            )
-        with_ids = written == FORMAT
-        files = tuple(PublishedFile(**file) for file in document["files"])
-        return Manifest(
-            number=document["number"],
-            run=document["run"],
-            created=document["created"],
-            files=files if with_ids else tuple(_with_visible_name(file) for file in files),
-            topics=_topics(document["topics"]) if with_ids else _topics_without_ids(document["next_offsets"]),
-            records=document["records"],
-            records_without_timestamp=document["records_without_timestamp"],
-            lost=_lost(document["lost"]) if with_ids else (),
-            recreated=_recreated(document["recreated"]) if with_ids else (),
-            adopted_ids=tuple(document["adopted_ids"]) if with_ids else (),
-            format=written,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(f"{path} is not a manifest of this program: {error!r}") from error
-
-
 def _topic_document(loaded: LoadedTopic) -> dict[str, Any]:
     return {
         "id": loaded.topic_id,
@@ -222,50 +194,6 @@ def _offsets_document(offsets: Mapping[int, int]) -> dict[str, int]:
     return {str(partition): offset for partition, offset in sorted(offsets.items())}
 
 
-def _offsets(document: Mapping[str, int]) -> dict[int, int]:
-    return {int(partition): offset for partition, offset in document.items()}
-
-
-def _topics(document: Mapping[str, Mapping[str, Any]]) -> dict[str, LoadedTopic]:
-    return {
-        topic: LoadedTopic(each["id"], _offsets(each["next_offsets"]), tuple(each["earlier_ids"]))
-        for topic, each in document.items()
-    }
-
-
-def _topics_without_ids(document: Mapping[str, Mapping[str, int]]) -> dict[str, LoadedTopic]:
-    return {topic: LoadedTopic(None, _offsets(offsets)) for topic, offsets in document.items()}
-
-
-def _lost(document: list[Mapping[str, Any]]) -> tuple[LostRange, ...]:
-    return tuple(LostRange(each["topic"], each["partition"], each["start"], each["until"]) for each in document)
-
-
-def _recreated(document: list[Mapping[str, Any]]) -> tuple[RecreatedTopic, ...]:
-    return tuple(
-        RecreatedTopic(each["topic"], each["earlier_id"], each["id"], _offsets(each["earlier_next_offsets"]))
-        for each in document
-    )
-
-
-def _with_visible_name(file: PublishedFile) -> PublishedFile:
-    """Return a file of format 1 with the path that it would have today, if it is one that programs do not see."""
-    if not is_hidden(file.topic):
-        return file
-    times = file.final.split("/")[1:-1]
-    name = file_name(file.topic, file.partition, file.first_offset, file.last_offset)
-    return PublishedFile(
-        staged=file.staged,
-        final="/".join([directory_name(file.topic), *times, name]),
-        topic=file.topic,
-        partition=file.partition,
-        first_offset=file.first_offset,
-        last_offset=file.last_offset,
-        records=file.records,
-        hidden_final=file.final,
-    )
-
-
 def manifest_path(number: int) -> str:
     """Return where manifest ``number`` lies under the destination."""
     return f"{MANIFESTS}/{number:0{_DIGITS}d}.json"
@@ -273,8 +201,7 @@ def manifest_path(number: int) -> str:
 
 def manifest_numbers(names: list[str]) -> list[int]:
     """Return the numbers of the manifests among the names in ``_kafkalite/manifests``, ascending."""
-    stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-    return sorted(int(stem) for stem in stems if stem.isdigit())
+    return sorted(int(name.removesuffix(".json")) for name in names if _NAME.fullmatch(name))
 
 
 def staging_path(run: str) -> str:

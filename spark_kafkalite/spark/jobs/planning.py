@@ -9,8 +9,9 @@ and written into the manifest:
 
 - A start that has left the log: records between it and the log start offset are gone.
 - A topic that was deleted and created again: its offsets begin anew, and those of the last run say nothing about it.
-  Its id tells. Where an id is not known (manifests of format 1, clusters older than Kafka 2.8) only a log that ends
-  before the last run's end, or a partition that is gone, shows it.
+  What the new one no longer holds from offset 0 on is lost. Its id tells. Where an id is not known (manifests of format
+  1, clusters older than Kafka 2.8) only a log that ends before the last run's end, or a partition that is gone, shows
+  it.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ def plan_load(
 
     Raises PlanError when the next offset of a partition lies beyond the end of its log, when it lies before the start
     unless ``on_out_of_range`` is ``earliest``, and for a topic that was deleted and created again unless
-    ``on_recreated_topic`` is ``earliest``: the new one is loaded from its log start then.
+    ``on_recreated_topic`` is ``earliest``: what its logs hold is loaded then, and what they no longer hold from offset
+    0 on is among the lost ranges.
     """
     ranges: list[OffsetRange] = []
     lost: list[LostRange] = []
@@ -146,11 +148,11 @@ def plan_load(
         if reason is not None:
             if on_recreated_topic == "fail":
                 raise PlanError(
-                    f"{reason}; run with --on-recreated-topic earliest to load the topic from its start, beside what "
+                    f"{reason}; run with --on-recreated-topic earliest to load what the topic holds now, beside what "
                     "was loaded of the earlier one, or load it into another destination"
                 )
             recreated.append(RecreatedTopic(topic, before.topic_id, found_id, before.next_offsets))
-            before = LoadedTopic(found_id, {}, (*before.earlier_ids, before.topic_id))
+            before = LoadedTopic(found_id, dict.fromkeys(logs_of_topic, 0), (*before.earlier_ids, before.topic_id))
         elif before.topic_id is None and found_id is not None:
             adopted.append(topic)
         for partition, log in logs_of_topic.items():
@@ -163,7 +165,7 @@ def plan_load(
                     "truncated (load the topic into another destination)"
                 )
             if start < log.start:
-                if on_out_of_range == "fail":
+                if on_out_of_range == "fail" and reason is None:
                     raise PlanError(
                         f"{topic_partition}: the last run ended at offset {start}, but the log now starts at "
                         f"{log.start}: {log.start - start} offsets were deleted before they were loaded; run with "

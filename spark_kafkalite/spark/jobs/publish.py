@@ -28,9 +28,9 @@ from spark_kafkalite.spark.jobs.manifest import (
     PublishedFile,
     manifest_numbers,
     manifest_path,
-    read_manifest,
     staging_path,
 )
+from spark_kafkalite.spark.jobs.manifest_reader import read_manifest
 from spark_kafkalite.spark.jobs.planning import Plan
 from spark_kafkalite.spark.jobs.staging import Staged
 
@@ -58,15 +58,26 @@ def newest_manifest(files: Files) -> Manifest | None:
     numbers = manifest_numbers(files.names(MANIFESTS))
     if not numbers:
         return None
-    path = manifest_path(numbers[-1])
-    return read_manifest(files.read(path), path)
+    return _read(files, numbers[-1])
 
 
 def manifests(files: Files) -> Iterator[Manifest]:
     """Return all committed manifests, oldest first. Raises ManifestError."""
     for number in manifest_numbers(files.names(MANIFESTS)):
-        path = manifest_path(number)
-        yield read_manifest(files.read(path), path)
+        yield _read(files, number)
+
+
+def _read(files: Files, number: int) -> Manifest:
+    path = manifest_path(number)
+    where = f"{files.root}/{path}"
+    try:
+        text = files.read(path)
+    except UnicodeDecodeError as error:
+        raise ManifestError(
+            f"{where} is damaged: byte {error.start} is no UTF-8: restore the file from a copy, or load into another "
+            "destination"
+        ) from error
+    return read_manifest(text, where, number)
 
 
 def recover(files: Files) -> Recovery:

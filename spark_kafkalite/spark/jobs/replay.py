@@ -12,14 +12,15 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import cast
+from typing import Final, cast
 
 import click
 
 from spark_kafkalite.client.admin import Admin
+from spark_kafkalite.client.cluster import EARLIEST, LATEST
 from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import planning, publish, staging
-from spark_kafkalite.spark.jobs.files import files_for
 from spark_kafkalite.spark.jobs.planning import LogBounds, Plan, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.session import (
     check_same_topics,
@@ -27,8 +28,15 @@ from spark_kafkalite.spark.jobs.session import (
     failures_in_one_line,
     open_admin,
     parse_client_options,
+    reachable_files,
+    sink_options,
+    source_options,
     start_session,
     topic_logs,
+)
+
+_FROM_OFFSETS: Final = (
+    'First offset of every partition: \'{"0": 120, "1": 80}\'; -2 is the earliest offset there is, -1 the end.'
 )
 
 
@@ -49,7 +57,7 @@ class Instant(click.ParamType[int]):
 
 
 class PartitionOffsets(click.ParamType[dict[int, int]]):
-    """Offsets by partition as JSON: {"0": 120, "1": 80}."""
+    """Offsets by partition as JSON: {"0": 120, "1": 80}. -2 is the earliest one, -1 the end, as in Spark's source."""
 
     name = "JSON"
 
@@ -67,9 +75,9 @@ class PartitionOffsets(click.ParamType[dict[int, int]]):
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
 @click.option("--topic", required=True, help="Topic to read again.")
 @click.option("--from-timestamp", type=Instant(), help="First record timestamp: milliseconds, or ISO 8601 (UTC).")
-@click.option("--from-offsets", type=PartitionOffsets(), help="First offset by partition: '{\"0\": 120}'.")
+@click.option("--from-offsets", type=PartitionOffsets(), help=_FROM_OFFSETS)
 @click.option("--to-timestamp", type=Instant(), help="End, exclusive; default is the end of the log.")
-@click.option("--to-offsets", type=PartitionOffsets(), help="End by partition, exclusive.")
+@click.option("--to-offsets", type=PartitionOffsets(), help="End by partition, exclusive; the log's where not named.")
 @click.option("--to-topic", help="Topic to write the records to, again at each run; it must exist.")
 @click.option("--destination", help="Directory to write the records to; it must hold no manifest yet.")
 @click.option(
@@ -108,18 +116,27 @@ def main(
         raise click.UsageError("give --to-timestamp or --to-offsets, not both")
     if to_topic == topic:
         raise click.UsageError(f"--to-topic {to_topic}: a topic cannot be replayed into itself")
-    options = parse_client_options(client_options)
+    if from_timestamp is not None and to_timestamp is not None and from_timestamp >= to_timestamp:
+        raise click.UsageError(
+            f"--from-timestamp {_shown(from_timestamp)} is not before --to-timestamp {_shown(to_timestamp)}: swap them"
+        )
+    options = parse_client_options(client_options, writes=to_topic is not None)
     with failures_in_one_line():
         with open_admin(bootstrap_server, options) as admin:
             logs = topic_logs(admin, [topic], IsolationLevel.READ_COMMITTED)
+            if from_offsets is not None:
+                check_all_named(topic, logs.bounds, from_offsets)
             starts = _positions(admin, topic, logs.bounds, from_timestamp, from_offsets)
             ends = _positions(admin, topic, logs.bounds, to_timestamp, to_offsets)
             same_partitions = to_topic is not None and len(logs.bounds) == len(
                 topic_logs(admin, [to_topic], IsolationLevel.READ_UNCOMMITTED).bounds
             )
+        plan = planning.plan_replay(starts, ends, logs)
+        if not plan.ranges:
+            click.echo(nothing_to_replay(topic, logs.bounds, starts, from_timestamp), err=True)
         summary = _run(
             bootstrap_server,
-            planning.plan_replay(starts, ends, logs),
+            plan,
             logs,
             to_topic,
             same_partitions,
@@ -144,11 +161,51 @@ def _positions(
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition that a timestamp or explicit offsets name; a time past the end is the end."""
     if offsets is not None:
-        return {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+        named = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+        return {item: _resolved(offset, bounds.get(item)) for item, offset in named.items()}
     if timestamp is None:
         return {}
     found = admin.list_offsets(dict.fromkeys(bounds, timestamp), isolation=IsolationLevel.READ_COMMITTED)
     return {item: bounds[item].end if at is None else at.offset for item, at in found.items()}
+
+
+def _resolved(offset: int, log: LogBounds | None) -> int:
+    if log is None:
+        return offset
+    return {EARLIEST: log.start, LATEST: log.end}.get(offset, offset)
+
+
+def check_all_named(topic: str, bounds: Mapping[TopicPartition, LogBounds], offsets: Mapping[int, int]) -> None:
+    """Raise PlanError when ``--from-offsets`` leaves a partition out, as Spark's source does."""
+    lacking = [item for item in sorted(bounds) if item.partition not in offsets]
+    if lacking:
+        raise PlanError(
+            f"--from-offsets names not every partition of topic {topic}: it lacks {listed(lacking)}; add each with the "
+            f'offset to begin with, as "{lacking[0].partition}": OFFSET, in which -2 is the earliest and -1 the end, '
+            "which replays nothing of it"
+        )
+
+
+def nothing_to_replay(
+    topic: str,
+    bounds: Mapping[TopicPartition, LogBounds],
+    starts: Mapping[TopicPartition, int],
+    from_timestamp: int | None,
+) -> str:
+    """Say why no partition has a range."""
+    if all(log.start == log.end for log in bounds.values()):
+        return f"nothing to replay: topic {topic} holds no records"
+    if from_timestamp is not None and all(starts[item] == log.end for item, log in bounds.items()):
+        return f"nothing to replay: topic {topic} holds no record of {_shown(from_timestamp)} or later"
+    return f"nothing to replay: topic {topic} holds records, but none between the start and the end that were given"
+
+
+def _shown(timestamp_ms: int) -> str:
+    """Return a time as people read it; as milliseconds where Python's calendar ends before it."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
 
 
 def _run(
@@ -163,20 +220,19 @@ def _run(
 ) -> dict[str, object]:
     started = time.monotonic()
     spark = start_session("kafkalite replay")
-    connection = {"kafka.bootstrap.servers": bootstrap_server, **{f"kafka.{k}": v for k, v in options.items()}}
-    source = {**connection, "kafka.isolation.level": "read_committed"}
+    source = {**source_options(bootstrap_server, options), "kafka.isolation.level": "read_committed"}
     records = 0
     if to_topic is not None:
         if plan.ranges:
             frame = staging.read_ranges(spark, plan, source)
             columns = ["key", "value", "headers", "timestamp", *(["partition"] if same_partitions else [])]
-            writer = frame.select(*columns).write.format("kafkalite").options(**connection)
+            writer = frame.select(*columns).write.format("kafkalite").options(**sink_options(bootstrap_server, options))
             writer.option("topic", to_topic).mode("append").save()
             with open_admin(bootstrap_server, options) as admin:
                 check_same_topics(admin, logs.topic_ids, f"what was written to topic {to_topic} is not what was asked")
             records = plan.size
     elif destination is not None:
-        files = files_for(spark, destination)
+        files = reachable_files(spark, "--destination", destination)
         if publish.newest_manifest(files) is not None:
             raise PlanError(f"{files.root} already holds published files; replay into a new directory")
         publish.recover(files)

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.client.cluster import EARLIEST, LATEST
+from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.settings import SettingGroup
+from spark_kafkalite.spark.jobs.files import Files, files_for
+from spark_kafkalite.spark.jobs.manifest import HOME
 from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError, TopicLogs
 
 if TYPE_CHECKING:
@@ -68,7 +72,12 @@ def own_line(text: str) -> str:
 
 
 client_option = click.option(
-    "--option", "client_options", multiple=True, metavar="NAME=VALUE", help="Client setting, by Kafka's name."
+    "--option",
+    "client_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Consumer setting of the reading client, such as fetch.max.bytes; where the job writes to a topic also a "
+    "producer setting. docs/configuration.md lists both. Repeatable.",
 )
 
 
@@ -87,22 +96,71 @@ def start_session(name: str) -> SparkSession:
     return spark
 
 
-def parse_client_options(pairs: Iterable[str]) -> dict[str, str]:
-    """Turn ``--option NAME=VALUE`` pairs into client settings. Raises click.BadParameter."""
+def parse_client_options(pairs: Iterable[str], *, writes: bool = False) -> dict[str, str]:
+    """Turn ``--option NAME=VALUE`` pairs into client settings.
+
+    Raises click.BadParameter for a name that is no consumer setting, nor, where the job ``writes`` to a topic, a
+    producer setting.
+    """
     options: dict[str, str] = {}
     for pair in pairs:
-        name, separator, value = pair.partition("=")
+        name, separator, value = (part.strip() for part in pair.partition("="))
         if not separator:
             raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE", param_hint="--option")
-        options[name.strip()] = value.strip()
+        if name not in CONSUMER_SETTINGS and not (writes and name in PRODUCER_SETTINGS):
+            kind = "consumer or producer" if writes else "consumer"
+            hint = CONSUMER_SETTINGS.hint(name) or (PRODUCER_SETTINGS.hint(name) if writes else "")
+            raise click.BadParameter(f"{name!r} is no {kind} setting{hint}", param_hint="--option")
+        options[name] = value
     return options
 
 
-def open_admin(bootstrap_server: str, options: dict[str, str]) -> Admin:
-    """Return an admin client of the cluster."""
+def source_options(bootstrap_server: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the Spark source's options: the cluster, and those of the client settings that a consumer reads."""
+    return _connection(CONSUMER_SETTINGS, bootstrap_server, options)
+
+
+def sink_options(bootstrap_server: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the Spark sink's options: the cluster, and those of the client settings that a producer reads."""
+    return _connection(PRODUCER_SETTINGS, bootstrap_server, options)
+
+
+def _connection(group: SettingGroup, bootstrap_server: str, options: Mapping[str, str]) -> dict[str, str]:
+    own = {f"kafka.{name}": value for name, value in options.items() if name in group}
+    return {"kafka.bootstrap.servers": bootstrap_server, **own}
+
+
+def open_admin(bootstrap_server: str, options: Mapping[str, str]) -> Admin:
+    """Return an admin client of the cluster, with those of the client settings that it reads."""
     from spark_kafkalite.client.admin import Admin
 
-    return Admin({"bootstrap.servers": bootstrap_server, **options})
+    own = {name: value for name, value in options.items() if name in ADMIN_SETTINGS}
+    return Admin({"bootstrap.servers": bootstrap_server, **own})
+
+
+def reachable_files(spark: SparkSession, option: str, path: str) -> Files:
+    """Return the files of a directory whose file system has answered. Raises JobFailed naming the option otherwise."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        files = files_for(spark, path)
+        files.exists(HOME)
+    except Py4JJavaError as error:
+        raise JobFailed(
+            f"{option} {path}: {_root_cause(error.java_exception)}; check its scheme, host and port, and that its file "
+            "system is up"
+        ) from error
+    return files
+
+
+def _root_cause(exception: Any) -> str:
+    """Return the class and message of what a Java exception came from, without the advice that Hadoop adds."""
+    for _ in range(_MAX_CAUSES):
+        cause = exception.getCause()
+        if cause is None:
+            break
+        exception = cause
+    return f"{exception.getClass().getSimpleName()}: {exception.getMessage()}"
 
 
 def topic_logs(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -> TopicLogs:

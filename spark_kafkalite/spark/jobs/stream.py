@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from spark_kafkalite.errors import UnknownTopicOrPartition
-from spark_kafkalite.spark.jobs.files import Files, files_for
+from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.layout import directory_name
 from spark_kafkalite.spark.jobs.manifest import HOME
 from spark_kafkalite.spark.jobs.planning import PlanError
@@ -28,6 +28,9 @@ from spark_kafkalite.spark.jobs.session import (
     failures_in_one_line,
     open_admin,
     parse_client_options,
+    reachable_files,
+    sink_options,
+    source_options,
     start_session,
     topic_id_text,
 )
@@ -67,19 +70,20 @@ def main(
     """
     if (to_topic is None) == (destination is None):
         raise click.UsageError("give exactly one of --to-topic and --destination")
-    options = parse_client_options(client_options)
-    connection = {"kafka.bootstrap.servers": bootstrap_server, **{f"kafka.{k}": v for k, v in options.items()}}
-    source = {**connection, "subscribe": topic, "startingOffsets": starting_offsets, "includeHeaders": "true"}
+    options = parse_client_options(client_options, writes=to_topic is not None)
+    source = source_options(bootstrap_server, options)
+    source |= {"subscribe": topic, "startingOffsets": starting_offsets, "includeHeaders": "true"}
     if max_offsets_per_trigger is not None:
         source["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     with failures_in_one_line():
         spark = start_session("kafkalite stream")
         frame = spark.readStream.format("kafkalite").options(**source).load()
         with open_admin(bootstrap_server, options) as admin:
-            _check_topic_ids(admin, files_for(spark, checkpoint), topic)
+            _check_topic_ids(admin, reachable_files(spark, "--checkpoint", checkpoint), topic)
         if to_topic is not None:
             frame = frame.select("key", "value", "headers", "timestamp")
-            writer = frame.writeStream.format("kafkalite").options(**connection).option("topic", to_topic)
+            sink = {**sink_options(bootstrap_server, options), "topic": to_topic}
+            writer = frame.writeStream.format("kafkalite").options(**sink)
         else:
             writer = frame.writeStream.format("parquet").option("path", destination)
         writer = writer.option("checkpointLocation", checkpoint)

@@ -19,6 +19,7 @@ from spark_kafkalite.broker.outbox import FileRange, Response
 from spark_kafkalite.broker.request_memory import RequestMemory
 from spark_kafkalite.broker.session import Session
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.log.sending import Sending
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.header import RequestHeader
 from tests.unit.broker.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
@@ -190,7 +191,7 @@ class FakeFile:
 def test_file_ranges_leave_between_their_neighbours_and_survive_a_full_socket() -> None:
     setting = Setting()
     setting.owner.answer = lambda connection, _: answer(
-        connection, ([b"head", FileRange(FakeFile(), 0, 50), b"tail"], 58)
+        connection, ([b"head", FileRange(FakeFile(), 0, 50, Sending()), b"tail"], 58)
     )
     setting.channel.room = 20
     setting.receive(framed(b"x"))
@@ -204,7 +205,54 @@ def test_file_ranges_leave_between_their_neighbours_and_survive_a_full_socket() 
 def test_a_file_that_is_too_short_closes_the_connection() -> None:
     setting = Setting()
     setting.channel.send_file = lambda *_: 0  # type: ignore[method-assign]
-    setting.owner.answer = lambda connection, _: answer(connection, ([b"h", FileRange(FakeFile(), 0, 5)], 6))
+    setting.owner.answer = lambda connection, _: answer(connection, ([b"h", FileRange(FakeFile(), 0, 5, Sending())], 6))
+    setting.receive(framed(b"x"))
+    assert setting.channel.closed
+
+
+def test_ranges_are_counted_while_they_are_sent() -> None:
+    setting, sending = Setting(), Sending()
+    setting.owner.answer = lambda connection, _: answer(
+        connection, ([b"h", FileRange(FakeFile(), 0, 50, sending), FileRange(FakeFile(), 100, 10, sending)], 61)
+    )
+    assert len(sending) == 0
+    setting.channel.room = 20
+    setting.receive(framed(b"x"))
+    assert len(sending) == 2
+    setting.channel.room = 40
+    setting.settle()
+    assert len(sending) == 1
+    setting.channel.room = 40
+    setting.settle()
+    assert len(sending) == 0
+    # Dropped with the connection.
+    setting.channel.room = 1
+    setting.receive(framed(b"x"))
+    assert len(sending) == 2
+    setting.connection.close("for a test")
+    assert len(sending) == 0
+
+
+@pytest.mark.parametrize(("cut_at", "is_cut"), [(60, False), (59, True), (30, True), (0, True)])
+def test_what_is_cut_while_it_is_sent_closes_its_connection(cut_at: int, is_cut: bool) -> None:
+    setting, sending = Setting(), Sending()
+    setting.owner.answer = lambda connection, _: answer(
+        connection, ([b"h", FileRange(FakeFile(), 10, 50, sending)], 51)
+    )
+    setting.channel.room = 45
+    setting.receive(framed(b"x"))
+    sending.cut(cut_at)
+    setting.channel.room = 100
+    setting.settle()
+    assert (setting.channel.closed, len(sending)) == (is_cut, 0)
+    assert len(setting.channel.sent) == (45 if is_cut else 55)
+
+
+def test_what_was_cut_before_it_was_sent_closes_its_connection() -> None:
+    setting, sending = Setting(), Sending()
+    found = FileRange(FakeFile(), 10, 50, sending)
+    sending.cut(60)
+    setting.owner.answer = lambda connection, _: answer(connection, ([b"h", found], 51))
     setting.receive(framed(b"x"))
     assert setting.channel.closed
 

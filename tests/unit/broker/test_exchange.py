@@ -13,6 +13,7 @@ from spark_kafkalite.broker.exchange import Exchange, Oversight
 from spark_kafkalite.broker.handlers import api_versions
 from spark_kafkalite.broker.outbox import FileRange
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.log.sending import Sending
 from spark_kafkalite.slices import SLICE_S, Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
@@ -247,7 +248,7 @@ def test_the_times_of_an_exchange_are_in_order_until_its_last_byte_has_left() ->
         await client.until(lambda: len(waiting) == 2)
         client.fake.now = 103.0
         client.channel.room = 30
-        waiting[0].answer(([b"head", FileRange(FakeFile(), 0, 50)], 54))
+        waiting[0].answer(([b"head", FileRange(FakeFile(), 0, 50, Sending())], 54))
         client.fake.run_soon()
         assert oversight.ended_exchanges == [], "some of the file has not left"
         client.fake.now = 107.0

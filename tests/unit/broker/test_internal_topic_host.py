@@ -18,6 +18,7 @@ from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
+    CorruptMessage,
     FencedLeaderEpoch,
     InvalidReplicationFactor,
     KafkaError,
@@ -72,6 +73,7 @@ class Stage:
     def __init__(self, *, epoch: int = 3, isr: tuple[int, ...] = (1,), **settings: object) -> None:
         loop = asyncio.get_running_loop()
         fs, self.clock, self.io = MemoryFs(), ManualClock(), HeldIo()
+        self.fs = fs
         self.roles: list[tuple[bool, int]] = []
         services = PartitionServices(
             1,
@@ -179,19 +181,24 @@ async def test_too_few_replicas_and_too_large_batches_are_refused() -> None:
 async def test_a_load_waits_until_what_is_there_is_committed() -> None:
     on = Stage(min_insync_replicas=2, epoch=3)
     # Left by another leader, and not in enough replicas.
-    on.partition.try_append(memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9)
+    on.partition.check_leader().try_append(
+        memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9
+    )
     reading = asyncio.ensure_future(on.read())
     for _ in range(10):
         await asyncio.sleep(0)
     assert not reading.done()
     on.partition.become_leader(3, (1, 2), (1, 2), 2)
+    on.partition.check_leader().follower_has(2, 1)
     assert await reading == [b"old"]
 
 
 @stage
 async def test_a_load_ends_with_the_leadership() -> None:
     on = Stage(min_insync_replicas=2)
-    on.partition.try_append(memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9)
+    on.partition.check_leader().try_append(
+        memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9
+    )
     reading = asyncio.ensure_future(on.read())
     await asyncio.sleep(0)
     on.partition.close()
@@ -211,6 +218,29 @@ async def test_large_logs_are_read_in_pieces_and_what_comes_meanwhile_is_not() -
         if len(found) == 100:
             on.append()
     assert found == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [(8, "header"), (16, "header"), (20, "the batch at offset 1, position "), (-1, "the batch at offset 1, position ")],
+    ids=["length", "magic", "crc", "record"],
+)
+def test_a_damaged_batch_is_named_with_its_place_and_the_command_that_repairs_it(place: int, said: str) -> None:
+    async def run() -> None:
+        on = Stage()
+        on.append()
+        position = on.partition.log.segments.size_bytes
+        for _ in range(2):
+            on.append()
+        file = on.fs.open(on.partition.log.segments.active.log_path)
+        at = position + place if place >= 0 else position + position - 1
+        file.pwrite(bytes([file.pread(1, at)[0] ^ 0x41]), at)
+        with pytest.raises(CorruptMessage) as caught:
+            await on.read()
+        assert said in str(caught.value) and on.partition.log.segments.active.log_path in str(caught.value)
+        assert str(caught.value).endswith("cut the log there: kafkalite dump-log --repair /logs/o-0")
+
+    asyncio.run(run())
 
 
 @stage

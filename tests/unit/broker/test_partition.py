@@ -107,7 +107,7 @@ class Harness:
         return memoryview(make_batch(values, timestamp_ms=self.clock.wall_ms(), **options))
 
     def append(self, partition: Partition, count: int = 1, **options: Any) -> AppendResult:
-        result = partition.try_append(self.batch(count, **options), 9)
+        result = partition.check_leader().try_append(self.batch(count, **options), 9)
         assert isinstance(result, AppendResult)
         return result
 
@@ -128,25 +128,25 @@ def test_a_leader_commits_what_it_appends(harness: Harness) -> None:
     partition = harness.partition()
     assert harness.append(partition, 3) == AppendResult(0, 2, -1, False)
     assert (partition.high_watermark, partition.visible_end_offset, partition.acknowledged_end_offset(-1)) == (3, 3, 3)
-    found = partition.read(1, 1 << 20, at_least_one=True)
+    found = partition.check_leader().read(1, 1 << 20, at_least_one=True)
     assert found is not None
-    assert partition.reaches_end(found)
+    assert partition.log.reaches_end(found)
 
 
 def test_reads_between_the_visible_end_and_the_log_end_give_nothing(harness: Harness) -> None:
     partition = harness.partition(visibility_policy="flushed")
     harness.append(partition, 3)
-    assert partition.read(0, 1000, at_least_one=True) is None
-    assert partition.read(3, 1000, at_least_one=True) is None
+    assert partition.check_leader().read(0, 1000, at_least_one=True) is None
+    assert partition.check_leader().read(3, 1000, at_least_one=True) is None
     for offset in (4, -1):
         with pytest.raises(OffsetOutOfRange):
-            partition.read(offset, 1000, at_least_one=True)
+            partition.check_leader().read(offset, 1000, at_least_one=True)
 
 
 def test_roles_and_epochs(harness: Harness) -> None:
     partition = harness.partition(lead=False)
     with pytest.raises(NotLeaderOrFollower):
-        partition.try_append(harness.batch(), 9)
+        partition.check_leader().try_append(harness.batch(), 9)
     partition.become_leader(5, (1,), (1,), 3)
     partition.check_leader(5)
     with pytest.raises(FencedLeaderEpoch):
@@ -157,7 +157,7 @@ def test_roles_and_epochs(harness: Harness) -> None:
     partition.resign(2, 6, 3)
     assert partition.is_leader
     partition.resign(2, 6, 4)
-    assert (partition.is_leader, partition.leader, partition.leader_epoch) == (False, 2, 6)
+    assert (partition.is_leader, partition.leader_epoch) == (False, 6)
     partition.become_leader(4, (1,), (1,), 2)
     assert not partition.is_leader
 
@@ -166,8 +166,8 @@ def test_too_few_in_sync_replicas_refuse_acks_all_and_hold_the_high_watermark(ha
     partition = harness.partition(lead=False, min_insync_replicas=2)
     partition.become_leader(0, (1,), (1, 2), 0)
     with pytest.raises(NotEnoughReplicas):
-        partition.check_acks(-1)
-    partition.check_acks(1)
+        partition.check_leader().check_acks(-1)
+    partition.check_leader().check_acks(1)
     harness.append(partition)
     assert (partition.high_watermark, partition.acknowledged_end_offset(1)) == (0, 1)
 
@@ -175,7 +175,7 @@ def test_too_few_in_sync_replicas_refuse_acks_all_and_hold_the_high_watermark(ha
 def test_waiting_fetches_are_woken_once_per_pass(harness: Harness) -> None:
     partition = harness.partition()
     waiter = Waiter()
-    partition.add_fetch_waiter(waiter)
+    partition.check_leader().consumers.add(waiter)
     for _ in range(10):
         harness.append(partition)
     assert waiter.checks == 0
@@ -203,11 +203,11 @@ def test_one_flush_acknowledges_all_that_came_before_it(harness: Harness) -> Non
 
 def test_changed_settings_wake_who_waits_and_flush_what_is_due(harness: Harness) -> None:
     partition = harness.partition(min_insync_replicas=2, isr=(1,))
-    partition.replicas = (1, 2)
+    partition.become_leader(0, (1,), (1, 2), 1)
     harness.append(partition, 3)
     assert partition.high_watermark == 0
     waiter = Waiter()
-    partition.add_fetch_waiter(waiter)
+    partition.check_leader().consumers.add(waiter)
     change(partition, min_insync_replicas=1)
     harness.run_loop()
     assert (partition.high_watermark, waiter.checks) == (3, 1)
@@ -222,14 +222,13 @@ def test_changed_settings_wake_who_waits_and_flush_what_is_due(harness: Harness)
 
 def change(partition: Partition, **settings: object) -> None:
     config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
-    partition.log.update_config(config)
     partition.apply_config(config)
 
 
 def test_flushed_visibility_follows_the_flush(harness: Harness) -> None:
     partition = harness.partition(visibility_policy="flushed", flush_messages=4)
     waiter = Waiter()
-    partition.add_fetch_waiter(waiter)
+    partition.check_leader().consumers.add(waiter)
     harness.append(partition, 3)
     assert (partition.high_watermark, partition.visible_end_offset, partition.last_stable_offset) == (3, 0, 0)
     harness.append(partition, 2)
@@ -244,7 +243,6 @@ def test_flushed_visibility_follows_the_flush(harness: Harness) -> None:
 
 def change_config(partition: Partition, **settings: object) -> None:
     config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
-    partition.log.update_config(config)
     partition.apply_config(config)
 
 
@@ -266,7 +264,7 @@ def test_a_visible_end_does_not_go_back_when_the_policy_becomes_flushed(harness:
 def test_waiting_fetches_are_woken_when_the_policy_becomes_committed(harness: Harness) -> None:
     partition = harness.partition(visibility_policy="flushed", flush_messages=100)
     waiter = Waiter()
-    partition.add_fetch_waiter(waiter)
+    partition.check_leader().consumers.add(waiter)
     harness.append(partition)
     harness.run_loop()
     checks = waiter.checks
@@ -317,7 +315,7 @@ def test_flushed_visibility_without_flush_settings_flushes_each_append(harness: 
 def test_waiting_fetches_are_not_woken_by_appends_that_they_may_not_see(harness: Harness) -> None:
     partition = harness.partition(visibility_policy="flushed", flush_messages=100)
     waiter = Waiter()
-    partition.add_fetch_waiter(waiter)
+    partition.check_leader().consumers.add(waiter)
     harness.append(partition)
     harness.run_loop()
     assert waiter.checks == 0
@@ -350,11 +348,12 @@ def test_what_was_visible_survives_a_power_loss_at_any_moment(mode: CrashMode) -
                 )
             assert partition.visible_end_offset >= shown
             shown = partition.visible_end_offset
-            assert partition.offset_of_max_timestamp() is None or partition.offset_of_max_timestamp().offset < shown  # type: ignore[union-attr]
+            newest = partition.log.offset_of_max_timestamp(shown)
+            assert newest is None or newest.offset < shown
             if shown:
                 left = harness.fs.crash(mode, chance)
                 log = PartitionLog.open(
-                    OpenFiles(left), "/logs/t-0", TP, partition.config, harness.clock, clean=False, recovery_point=0
+                    OpenFiles(left), "/logs/t-0", TP, partition.log.config, harness.clock, clean=False, recovery_point=0
                 )
                 assert log.log_end_offset >= shown
         shown_at_some_time += shown > 0
@@ -392,12 +391,12 @@ class TestQueue:
     def queue(self, harness: Harness, partition: Partition, batch: memoryview) -> list[AppendOutcome]:
         outcomes: list[AppendOutcome] = []
         header = None
-        if not partition.must_queue:
-            appended = partition.try_append(batch, 9)
+        if not partition.check_leader().must_queue:
+            appended = partition.check_leader().try_append(batch, 9)
             if isinstance(appended, AppendResult):
                 return [appended]
             header = appended
-        partition.append_later(batch, 9, header, outcomes.append, lambda: harness.released.append(batch))
+        partition.check_leader().append_later(batch, 9, header, outcomes.append, lambda: harness.released.append(batch))
         return outcomes
 
     def test_later_batches_do_not_overtake_one_in_a_thread(self, harness: Harness) -> None:
@@ -409,7 +408,7 @@ class TestQueue:
         assert not harness.released
         harness.io.run_one()
         assert [one[0].base_offset for one in outcomes if isinstance(one[0], AppendResult)] == [0, 2, 3002]
-        assert (len(harness.released), partition.must_queue) == (2, False)
+        assert (len(harness.released), partition.check_leader().must_queue) == (2, False)
 
     def test_a_bad_batch_in_a_thread_spoils_only_itself(self, harness: Harness) -> None:
         partition = harness.partition(cleanup_policy="compact")
@@ -435,7 +434,7 @@ class TestQueue:
         outcome = self.queue(harness, partition, harness.batch(5, producer_id=7, producer_epoch=1, base_sequence=3))
         harness.io.run_one()
         assert outcome == [AppendResult(0, 4, -1, False)]
-        found = partition.read(0, 1 << 20, at_least_one=True)
+        found = partition.check_leader().read(0, 1 << 20, at_least_one=True)
         assert found is not None
         stored = found.read()
         header: BatchHeader = kernel.scan_headers(stored)[0]
@@ -456,7 +455,7 @@ class TestQueue:
     def test_a_large_batch_is_checked_and_written_in_threads_and_nothing_overtakes_it(self, harness: Harness) -> None:
         partition = harness.partition(max_message_bytes=1 << 23)
         waiter = Waiter()
-        partition.add_fetch_waiter(waiter)
+        partition.check_leader().consumers.add(waiter)
         outcomes = [self.queue(harness, partition, harness.batch(2))]
         harness.run_loop()
         checks = waiter.checks
@@ -464,7 +463,7 @@ class TestQueue:
         for _ in ("checked", "written"):
             harness.run_loop()
             assert (len(outcomes[1]), partition.log.log_end_offset, waiter.checks) == (0, 2, checks)
-            assert partition.read(2, 1 << 20, at_least_one=True) is None
+            assert partition.check_leader().read(2, 1 << 20, at_least_one=True) is None
             harness.io.run_one()
         assert [len(one) for one in outcomes] == [1, 1, 1, 0]
         harness.run_loop()
@@ -474,7 +473,7 @@ class TestQueue:
         ends = [(one[0].base_offset, one[0].last_offset) for one in outcomes if isinstance(one[0], AppendResult)]
         assert ends == [(0, 1), (2, 4), (5, 5), (6, 8)]
         assert len(harness.released) == 3
-        found = partition.read(2, 1, at_least_one=True)
+        found = partition.check_leader().read(2, 1, at_least_one=True)
         assert found is not None
         assert values_of(found.read()) == [(2 + number, value) for number, value in enumerate(HUGE)]
 
@@ -509,9 +508,10 @@ class TestQueue:
         assert ([getattr(one, "code", None) for one in outcome], harness.released) == ([6], [])
         harness.io.run_one()
         assert (partition.log.log_end_offset, len(harness.released), harness.io.work) == (0, 1, [])
-        # Nothing of it was written, and what the new leader has goes to its place.
-        partition.log.append_as_follower(make_stored_batch(0, 1))
+        # The thread has not gone on, and what the new leader has goes to its place.
         active = partition.log.segments.active
+        assert active.file.size() == 0
+        partition.log.append_as_follower(make_stored_batch(0, 1))
         assert active.file.size() == active.size_bytes
 
     def test_a_large_batch_that_finds_the_disk_full_is_refused_alone(self, harness: Harness) -> None:
@@ -560,13 +560,13 @@ class TestQueue:
         if damaged:
             index.pwrite(b"\x00\x00\x00\x07" * (index.size() // 4), 0)
         log = PartitionLog.open(
-            OpenFiles(harness.fs), "/logs/t-0", TP, before.config, harness.clock, clean=True, recovery_point=200
+            OpenFiles(harness.fs), "/logs/t-0", TP, before.log.config, harness.clock, clean=True, recovery_point=200
         )
         assert log.segments.active.unread_until_offset == 200
         partition = Partition(TP, b"i" * 16, log, harness.services, 200)
         partition.become_leader(1, (1,), (1,), 1)
         outcomes = [self.queue(harness, partition, harness.batch(2)) for _ in range(3)]
-        assert partition.must_queue == damaged
+        assert partition.check_leader().must_queue == damaged
         if damaged:
             assert outcomes == [[], [], []]
             harness.io.run_one()
@@ -609,7 +609,7 @@ def test_a_closed_partition_is_freed_without_the_collector(harness: Harness) -> 
 
 
 def test_what_is_queued_after_the_end_is_refused_at_once(harness: Harness) -> None:
-    queue = AppendQueue(harness.partition(), harness.io)  # type: ignore[arg-type]
+    queue = AppendQueue(harness.partition().check_leader(), harness.io)  # type: ignore[arg-type]
     end = NotLeaderOrFollower("gone")
     queue.close(end)
     outcomes: list[object] = []

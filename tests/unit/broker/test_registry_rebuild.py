@@ -283,6 +283,20 @@ def test_evidence(log_dir: Path) -> None:
     EmbeddedRegistry(registry, check=RegistryEvidence(FS, [str(log_dir)], registry).check_tree).close()
 
 
+@pytest.mark.parametrize("zxid", [2**62 + 1, 2**63 - 1, 10**30, -1])
+def test_a_note_that_cannot_be_true_is_no_evidence(log_dir: Path, caplog: pytest.LogCaptureFixture, zxid: int) -> None:
+    registry = log_dir / "_registry"
+    add_log(log_dir, "t-0")
+    (log_dir / REGISTRY_ZXID_FILE).write_text(f"0\n1\n{zxid}\n")
+    assert write(planned(log_dir)) == []
+    assert f"no registry has come to transaction {zxid}" in caplog.text
+    EmbeddedRegistry(registry, check=RegistryEvidence(FS, [str(log_dir)], registry).check_tree).close()
+    # The greatest that may be true leaves room.
+    (log_dir / REGISTRY_ZXID_FILE).write_text(f"0\n1\n{2**62}\n")
+    write(planned(log_dir))
+    EmbeddedRegistry(registry, check=RegistryEvidence(FS, [str(log_dir)], registry).check_tree).close()
+
+
 def test_the_locks_keep_brokers_out(log_dir: Path) -> None:
     registry = log_dir / "_registry"
     with (
@@ -301,3 +315,22 @@ def test_the_written_registry_is_sound(log_dir: Path) -> None:
     assert {each.name for each in (log_dir / "_registry").iterdir()} == {DATABASE_NAME}
     with contextlib.closing(sqlite3.connect(log_dir / "_registry" / DATABASE_NAME)) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_what_is_no_file_is_named_and_costs_what_it_would_say(log_dir: Path) -> None:
+    for name in ("t-0", "t-1", "u-0"):
+        add_log(log_dir, name, OTHER_ID if name == "u-0" else ID)
+    pipes = [f"t-0/{0:020d}.log", f"t-0/{2:020d}.snapshot", "t-0/leader-epoch-checkpoint", "v-0"]
+    for name in pipes:
+        (log_dir / name).unlink(missing_ok=True)
+        os.mkfifo(log_dir / name)
+    plan = planned(log_dir)
+    for name in pipes:
+        (problem,) = [each for each in plan.problems if str(log_dir / name) in each]
+        assert "is a named pipe where a " in problem and "move it away" in problem
+    assert [topic.name for topic in plan.topics] == ["t", "u"]
+    # A topic's id is not guessed.
+    (log_dir / "u-0" / "partition.metadata").unlink()
+    os.mkfifo(log_dir / "u-0" / "partition.metadata")
+    with pytest.raises(ConfigError, match=r"u-0/partition\.metadata is a named pipe where a file should be"):
+        planned(log_dir)

@@ -241,6 +241,30 @@ def test_repair_does_not_take_sound_batches_for_a_torn_tail(log: Path, capsys: p
     assert Path(f"{segment}.torn").read_bytes() == torn
 
 
+def test_repair_does_not_take_a_whole_batch_for_a_torn_tail(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = log / SEGMENT
+    sound = segment.read_bytes()
+    last = bytearray(batch(4, [b"%d" % number for number in range(100)]))
+    last[100] ^= 1
+    segment.write_bytes(sound + last)
+    code, out = dump(capsys, "--repair", "--yes", log)
+    assert code == 1
+    assert "the log would end at offset 4" in out
+    assert "holds, by its header, offsets 4 to 103, 100 records; all of its bytes are there, so it is DAMAGED" in out
+    assert "left as it is: --yes is for torn tails; add --force to cut whole batches" in out
+    assert segment.read_bytes() == sound + last
+    assert dump(capsys, "--repair", "--yes", "--force", log)[0] == 0
+    assert segment.read_bytes() == sound
+    assert Path(f"{segment}.torn").read_bytes() == last
+
+
+def test_repair_says_which_offsets_a_torn_batch_held(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tear(log, batch(4, [b"a", b"b"])[:-1])
+    code, out = dump(capsys, "--repair", "--yes", log)
+    assert code == 0
+    assert "holds, by its header, offsets 4 to 5, 2 records; its end is missing" in out
+
+
 def test_repair_refuses_while_a_broker_runs(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     segment = tear(log)
     torn = segment.read_bytes()

@@ -139,6 +139,11 @@ def test_a_log_that_cannot_be_read_is_tried_again(
         shards.lead(0, 1)
         for _ in range(50):
             await asyncio.sleep(0)
+        assert caplog.text.count("cannot be loaded") == 1
+        shards._clock.advance(ms=60_000)  # type: ignore[attr-defined]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert caplog.text.count("cannot be loaded") == 2
         # Half of it is not served: that would take the rest back.
         with pytest.raises(CoordinatorLoadInProgress):
             shards.shard_of("c")
@@ -148,7 +153,10 @@ def test_a_log_that_cannot_be_read_is_tried_again(
         shards.close()
 
     asyncio.run(run())
-    assert "the counters of __counters-0 cannot be loaded, trying again" in caplog.text
+    assert (
+        "the counters of __counters-0 cannot be loaded, trying again every 0 s; their clients are told to wait: "
+        in caplog.text
+    )
 
 
 @with_loop

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from spark_kafkalite.log import checkpoint
 from spark_kafkalite.log.checkpoint import CheckpointError
-from spark_kafkalite.log.fs import read_whole, replace_file
+from spark_kafkalite.log.fs import OsFs, read_whole, replace_file
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
@@ -86,3 +89,11 @@ def test_every_cut_of_a_checkpoint_is_noticed(fs: MemoryFs) -> None:
         replace_file(fs, "/epochs", whole[:length])
         with pytest.raises(CheckpointError):
             checkpoint.read_epochs(fs, "/epochs")
+
+
+def test_a_file_that_is_too_large_for_a_small_one_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(CheckpointError, match=f"{path}: 1099511627776 bytes are too many, at most"):
+        checkpoint.read_offsets(OsFs(), str(path))

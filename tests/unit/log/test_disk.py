@@ -88,7 +88,11 @@ def fill(log: PartitionLog, first: int = 0) -> int:
         (errno.ENFILE, FailureKind.NO_RESOURCES),
         (errno.ENOMEM, FailureKind.NO_RESOURCES),
         (errno.EIO, FailureKind.BROKEN),
-        (errno.EACCES, FailureKind.BROKEN),
+        (errno.EISDIR, FailureKind.REFUSED),
+        (errno.ESPIPE, FailureKind.REFUSED),
+        (errno.EEXIST, FailureKind.REFUSED),
+        (errno.ENOTDIR, FailureKind.REFUSED),
+        (errno.EACCES, FailureKind.REFUSED),
         (0, FailureKind.BROKEN),
     ],
 )
@@ -358,7 +362,7 @@ def test_directory_that_cannot_be_opened_is_offline_and_what_may_lie_there_is_no
     assert set(again.logs) == {KEYS[0]}
     offline = [directory.offline for directory in again.directories if directory.offline]
     assert offline == [
-        f"Permission denied (the broker runs as user id {os.geteuid()}, which must be able to write there)"
+        f"Permission denied (the broker runs as user id {os.geteuid()}, which must be able to write /b/.lock)"
     ]
     with pytest.raises(KafkaStorageError, match="it may lie in /b"):
         again.check_all_online(KEYS[1])

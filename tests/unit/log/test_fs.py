@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.log.disk import FailureKind, kind_of
+from spark_kafkalite.log.file_kind import Kind
 from spark_kafkalite.log.fs import NotInMemory, OsFs, read_whole, replace_file, without_waiting, write_whole
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
@@ -81,3 +84,31 @@ def test_a_read_without_waiting_says_what_is_not_in_memory(tmp_path: Path) -> No
     NotInMemory(file, 500_000, 8).load()
     with without_waiting():
         assert len(file.pread(1 << 20, 0)) == 1 << 20  # small files are read to their end
+
+
+@pytest.mark.parametrize("kind", [Kind.PIPE, Kind.SOCKET, Kind.DEVICE, Kind.LINK, Kind.DIRECTORY])
+def test_what_is_no_regular_file_is_not_opened_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = "/dev/null" if kind is Kind.DEVICE else "it"
+    if kind is Kind.PIPE:
+        os.mkfifo(path)
+    elif kind is Kind.SOCKET:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path)
+    elif kind is Kind.LINK:
+        os.symlink("nowhere", path)
+    elif kind is Kind.DIRECTORY:
+        os.mkdir(path)
+    fs = OsFs()
+    assert fs.kind(path) is kind
+    for open_it in (lambda: fs.open(path), lambda: fs.open(path, create=True), lambda: fs.lock(path)):
+        with pytest.raises(OSError, match=f"{path} is a {kind.value}.* put the file in its place") as caught:
+            open_it()
+        assert kind_of(caught.value) is FailureKind.REFUSED
+    if kind is not Kind.DEVICE:
+        assert [(entry.name, entry.kind) for entry in fs.entries(".")] == [("it", kind)]
+    if kind in (Kind.PIPE, Kind.SOCKET, Kind.LINK):
+        with pytest.raises(FileExistsError, match=f"{path} is a {kind.value}.* put the directory in its place"):
+            fs.make_directories(path)

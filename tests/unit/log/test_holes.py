@@ -478,7 +478,13 @@ def test_marker_names_the_segments_beside_kafka_s_fields() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{}", b"null", b"[1]", b"\xff", b'{"segments":1}', b'{"segments":{"t-0":[[1]]}}', b"[" * 100_000],
+    [
+        *[b"", b"{}", b"null", b"[1]", b"\xff", b'{"segments":1}', b'{"segments":{"t-0":[[1]]}}', b"[" * 100_000],
+        *[
+            b'{"segments":{"t-0":[[0,%s]]}}' % number
+            for number in (b"1e999", b"NaN", b"-1", b"1.5", b"true", b"1" * 19 + b"0")
+        ],
+    ],
 )
 def test_marker_of_others_names_none(data: bytes) -> None:
     assert read_marker(data) == {}

@@ -925,3 +925,48 @@ def test_segments_that_cannot_be_renamed_fail_the_log(open_log: LogOpener, fs: M
         log.retire(log.segments.drop_oldest(1))
     assert log.failure is not None
     assert log.read(1, 1000, 2) is not None
+
+
+class Sent:
+    """A range as its sender sees it."""
+
+    def __init__(self, log: PartitionLog, offset: int) -> None:
+        found = log.read(offset, 1, log.log_end_offset)
+        assert found is not None
+        self.position, self.length, self.is_cut = found.position, found.length, False
+        self.sending = found.sending
+        found.sending.begin(self)
+
+
+@pytest.mark.parametrize(
+    ("truncate", "cut"),
+    [
+        (lambda log: log.truncate_to(5), [False] * 5 + [True]),
+        (lambda log: log.truncate_to(3), [False] * 3 + [True] * 3),
+        (lambda log: log.truncate_to(1), [False] + [True] * 5),
+        (lambda log: log.truncate_to(6), [False] * 6),
+        (lambda log: log.truncate_fully(2), [True] * 6),
+        # What retention takes is sent to its end.
+        (lambda log: (log.advance_log_start(6), log.roll(), log.drop_hidden(9)), [False] * 6),
+    ],
+)
+def test_a_truncation_calls_off_what_is_being_sent_of_what_it_cuts(
+    open_log: LogOpener, truncate: Callable[[PartitionLog], None], cut: list[bool]
+) -> None:
+    """Across a roll: what was found in the active segment is called off in the sealed one."""
+    log = open_log()
+    for _ in range(2):
+        append(log)
+    ranges = [Sent(log, 0)]
+    log.roll()
+    append(log)
+    ranges += [Sent(log, offset) for offset in (1, 2)]
+    for _ in range(3):
+        append(log)
+    ranges += [Sent(log, offset) for offset in (3, 4, 5)]
+    log.flush()
+    truncate(log)
+    assert [one.is_cut for one in ranges] == cut
+    for one in ranges:
+        one.sending.end(one)
+        assert one not in (one.sending._ranges or ())

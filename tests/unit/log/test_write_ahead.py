@@ -25,7 +25,6 @@ LogOpener = Callable[..., PartitionLog]
 
 PIECES = 4
 SMALL = [b"small"]
-# Below what the sparse index would notice.
 LARGE = [b"%d" % number * 150 for number in range(6)]
 
 
@@ -186,7 +185,7 @@ def test_whoever_changes_the_end_stops_it_and_cuts_off_what_was_written(
     before = fs.files()
     ahead.run()
     assert fs.files() == before
-    assert not log.holds(ahead)
+    assert ahead.is_stopped and not log.holds(ahead)
     for segment in log.segments:
         assert segment.file.size() == segment.size_bytes
     if log.failure is not None:

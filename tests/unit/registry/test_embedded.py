@@ -1,4 +1,5 @@
 import contextlib
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -21,6 +22,7 @@ from spark_kafkalite.registry.store import (
     SetData,
     WatchEvent,
 )
+from spark_kafkalite.registry.zxid_note import ZxidNote
 
 ROOT = str(Path(__file__).resolve().parents[3])
 
@@ -303,6 +305,59 @@ def test_a_note_that_is_behind_or_cannot_be_read_says_nothing(tmp_path: Path, no
         (tmp_path / "registry.zxid").write_bytes(note)
     with EmbeddedRegistry(tmp_path) as registry:
         assert registry.connect().exists("/a").result(10) is not None
+
+
+def test_a_note_that_cannot_be_true_is_told_of_and_no_evidence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedRegistry(tmp_path) as registry:
+        registry.connect().create("/a").result(10)
+    (tmp_path / "registry.zxid").write_bytes(b"zxid=%d\n" % (2**63 - 1))
+    with EmbeddedRegistry(tmp_path) as registry:
+        assert registry.connect().exists("/a").result(10) is not None
+    assert "registry.zxid: no registry has come to transaction 9223372036854775807" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["registry.db", "registry.db-wal"])
+def test_a_pipe_in_the_place_of_the_database_is_named(tmp_path: Path, name: str) -> None:
+    with EmbeddedRegistry(tmp_path) as registry:
+        registry.connect().create("/a").result(10)
+    (tmp_path / "registry.zxid").unlink()
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(RegistryError, match=f"{name} is no file; put the file in its place"):
+        EmbeddedRegistry(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_the_note_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "registry.zxid")
+    note = ZxidNote(tmp_path)
+    assert note.read() == 0
+    note.write(5)
+    note.close()
+    with EmbeddedRegistry(tmp_path) as registry:
+        registry.connect().create("/a").result(10)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE nodes SET mzxid = 9223372036854775807 WHERE path = '/a'", "the row of /a holds 9223372036854775807"),
+        ("UPDATE nodes SET pzxid = -1 WHERE path = '/a'", "the row of /a holds -1, which is not one of 0 to"),
+        ("UPDATE nodes SET version = 2147483648 WHERE path = '/a'", "the row of /a holds 2147483648"),
+        ("UPDATE nodes SET aversion = -2 WHERE path = '/a'", "the row of /a holds -2"),
+        ("UPDATE nodes SET child_creations = 1073741824 WHERE path = '/a'", "the row of /a holds 1073741824"),
+        ("UPDATE counters SET value = 9223372036854775807 WHERE name = 'zxid'", "the counter zxid is 9223372036854"),
+        ("UPDATE counters SET value = 'x' WHERE name = 'session'", "the counter session is 'x'"),
+    ],
+)
+def test_a_number_that_cannot_be_is_a_damaged_registry(tmp_path: Path, statement: str, problem: str) -> None:
+    with EmbeddedRegistry(tmp_path) as registry:
+        registry.connect().create("/a").result(10)
+    with contextlib.closing(sqlite3.connect(tmp_path / "registry.db", isolation_level=None)) as database:
+        database.execute(statement)
+    with pytest.raises(RegistryError, match=f"{problem}.*restore it from a backup, or have a broker's made"):
+        EmbeddedRegistry(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,15 @@ import pickle
 import pytest
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.spark.conditions import SparkConditionError, option_error, shown_value
+from spark_kafkalite.spark.conditions import (
+    CONNECTION_FAILED,
+    INVALID_OPTION,
+    SparkConditionError,
+    option_error,
+    shown_value,
+)
 from spark_kafkalite.spark.connections import _as_condition, reading_config, writing_config
+from spark_kafkalite.spark.options import reader_options
 
 
 def test_the_last_line_is_the_condition():
@@ -49,6 +56,23 @@ def test_complaints_of_the_client_name_the_option(check, settings, expected):
     with pytest.raises(SparkConditionError) as caught:
         check({"bootstrap.servers": "h:1", **settings})
     assert str(caught.value).splitlines()[-1].startswith(expected)
+
+
+def test_what_an_option_must_be_is_said_once():
+    for check, settings, said in (
+        (reading_config, {"fetch.min.bytes": "x"}, "not a valid int; give a whole number of bytes, at least 0"),
+        (reading_config, {"fetch.min.bytes": "-1"}, "must be at least 0; change or remove it"),
+        (lambda options: reader_options({**options, "subscribe": "t"}), {"minPartitions": "0"}, "must be at least 1"),
+    ):
+        with pytest.raises(SparkConditionError) as caught:
+            check({"bootstrap.servers": "h:1", **settings})
+        assert str(caught.value).endswith(f": {said}")
+
+
+def test_an_option_is_not_blamed_for_a_server_that_does_not_answer():
+    assert "got an option wrong" in str(option_error(INVALID_OPTION, "subscribe", "x", "is wrong"))
+    unreachable = option_error(CONNECTION_FAILED, "kafka.bootstrap.servers", "h:1", "no broker answers")
+    assert str(unreachable).startswith('format("kafkalite") cannot go on:\n[KAFKALITE_CONNECTION_FAILED] kafka.boot')
 
 
 def test_a_complaint_that_names_no_setting_still_has_a_condition():

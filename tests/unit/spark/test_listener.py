@@ -125,6 +125,24 @@ def test_a_report_that_is_not_ours_changes_nothing(watching, committed, end):
     assert [done for done in committed if done is not None] == []
 
 
+def test_a_report_without_the_ends_of_the_logs_counts(watching, committed, caplog):
+    watching.onQueryStarted(started())
+    # As PySpark writes what the JVM has not got.
+    watching.onQueryProgress(progress(offsets(p0=5), "None"))
+    watching.onQueryProgress(progress("None", "None"))
+    watching.onQueryTerminated(started())
+    assert [(each.offset, each.lag) for each in watching.lag] == [(5, 0)]
+    assert [list(done.values()) for done in committed] == [[5]]
+    assert caplog.text == ""
+
+
+def test_a_report_that_cannot_be_read_says_what_that_means(watching, caplog):
+    watching.onQueryStarted(started())
+    watching.onQueryProgress(progress("not json", offsets(p0=1)))
+    assert "is passed over: Expecting value" in caplog.text
+    assert "No record is lost; its lag is that of the report before" in caplog.text
+
+
 def test_figures_of_ended_queries_are_kept_up_to_a_number(watching, monkeypatch):
     monkeypatch.setattr(listener_module, "_MOST_ENDED", 3)
     watching.onQueryStarted(started(0))

@@ -83,10 +83,16 @@ def test_a_topic_created_again_is_refused_however_long_it_has_grown(end: int) ->
         plan_load(loaded({0: 10}), logs({P0: (0, end)}, NEW))
 
 
-def test_a_topic_created_again_is_loaded_from_its_start_when_allowed() -> None:
-    plan = plan_load(loaded({0: 10, 1: 4}), logs({P0: (2, 30)}, NEW), "fail", "earliest")
-    assert plan.ranges == (OffsetRange(P0, 2, 30),)
-    assert plan.lost == ()
+def test_of_a_topic_created_again_what_it_holds_is_loaded_and_what_it_held_is_lost() -> None:
+    # Told with both policies: whoever loads the new topic has not asked for a run that fails.
+    for on_out_of_range in ("fail", "earliest"):
+        plan = plan_load(loaded({0: 10, 1: 4}), logs({P0: (2, 30), P1: (0, 1)}, NEW), on_out_of_range, "earliest")
+        assert plan.ranges == (OffsetRange(P0, 2, 30), OffsetRange(P1, 0, 1))
+        assert plan.lost == (LostRange("t", 0, 0, 2),)
+
+
+def test_a_topic_created_again_keeps_the_ids_of_the_earlier_ones() -> None:
+    plan = plan_load(loaded({0: 10, 1: 4}), logs({P0: (0, 30)}, NEW), "fail", "earliest")
     assert plan.recreated == (RecreatedTopic("t", OLD, NEW, {0: 10, 1: 4}),)
     assert plan.topics == loaded({0: 30}, NEW, OLD)
     again = plan_load(plan.topics, logs({P0: (0, 3)}, THIRD), "fail", "earliest")

@@ -18,9 +18,9 @@ from spark_kafkalite.spark.jobs.manifest import (
     PublishedFile,
     RecreatedTopic,
     manifest_numbers,
-    read_manifest,
     staging_path,
 )
+from spark_kafkalite.spark.jobs.manifest_reader import read_manifest
 from spark_kafkalite.spark.jobs.planning import OffsetRange, Plan
 from spark_kafkalite.spark.jobs.staging import AuditError, Staged, audit
 
@@ -273,7 +273,7 @@ def test_manifest_round_trip() -> None:
         7,
         "r",
         "2026-01-01T00:00:00+00:00",
-        (PublishedFile("s/1", "t/1", "t", 3, 5, 9, 4, 1234),),
+        (PublishedFile("_kafkalite/staging/r/1", "t/1", "t", 3, 5, 9, 4, 1234),),
         {"t": LoadedTopic(ID, {3: 10, 11: 2}, (None, "AAAAAAAAQACAAAAAAAAAAg")), "u": LoadedTopic(None, {0: 1})},
         4,
         1,
@@ -291,22 +291,29 @@ def test_the_page_about_loads_names_every_field_of_a_manifest() -> None:
     assert fields == list(json.loads(Manifest(1, "r", "now", (), {}, 0, 0).to_json()))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": 1}', '{"format": 2}', '{"format": 1, "number": 1, "files": 3}']
-)
-def test_what_is_no_manifest_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ManifestError, match=r"m\.json"):
-        read_manifest(text, "m.json")
-
-
-def test_manifest_of_a_newer_format_is_refused() -> None:
-    with pytest.raises(ManifestError, match=r"m\.json: format 3 is neither 1 nor 2: a newer version"):
-        read_manifest('{"format": 3}', "m.json")
+def test_damage_is_told_with_the_destination(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    load(files, "r1", 0, 4)
+    path = tmp_path / "_kafkalite" / "manifests" / f"{1:020d}.json"
+    whole = path.read_bytes()
+    for damaged in (whole[:50], whole.replace(b'"number": 1', b'"number": 2'), whole.replace(b"r1", b"\xff\xfe")):
+        path.write_bytes(damaged)
+        for read in (publish.newest_manifest, lambda files: list(publish.manifests(files))):
+            with pytest.raises(ManifestError, match=f"{files.root}/_kafkalite/manifests/{1:020d}.json is"):
+                read(files)
 
 
 def test_manifest_numbers_ignore_other_files() -> None:
     assert manifest_numbers(
-        [".00001.json.tmp", "00000000000000000010.json", "00000000000000000002.json", "x.json"]
+        [
+            ".00001.json.tmp",
+            "00000000000000000010.json",
+            "00000000000000000002.json",
+            "x.json",
+            "2.json",
+            "\u00b23.json",
+            "\u0663" * 20 + ".json",
+        ]
     ) == [2, 10]
 
 

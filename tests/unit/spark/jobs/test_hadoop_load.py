@@ -1,0 +1,40 @@
+"""What the load job tells of a run."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from spark_kafkalite.spark.jobs.hadoop_load import _sentence
+from spark_kafkalite.spark.jobs.manifest import LostRange, RecreatedTopic
+
+NOTHING: dict[str, Any] = {
+    "destination": "file:///d",
+    "recovered_files": 0,
+    "renamed_files": 0,
+    "discarded_runs": [],
+    "manifest": "m.json",
+    "files": 2,
+    "records": 8,
+    "lost": [],
+    "recreated": [RecreatedTopic("t", "A", "B", {0: 3}).document()],
+    "adopted_ids": {},
+    "records_without_timestamp": 0,
+}
+
+
+def test_a_topic_created_again_is_told_with_the_offset_that_it_is_loaded_from() -> None:
+    assert "(id A, now B); loading the new one from offset 0\n" in _sentence(NOTHING)
+
+
+def test_what_a_topic_created_again_no_longer_holds_is_told() -> None:
+    lost = [LostRange("other", 2, 1, 4).document(), LostRange("t", 1, 0, 15).document()]
+    told = _sentence({**NOTHING, "lost": lost})
+    assert "(id A, now B); loading the new one from offset 0, but t-1 from offset 15\n" in told
+    assert "WARNING: t-1: 15 offsets, 0 to 14, were deleted from the log before they were loaded" in told
+
+
+def test_the_pages_name_the_command_as_it_can_be_run() -> None:
+    root = Path(__file__).parents[4]
+    for page in (root / "README.md", *(root / "docs").glob("*.md")):
+        for before, _ in re.findall(r"(.{0,19})hadoop_load (--|\.\.\.)", page.read_text()):
+            assert before.endswith("kafkalite jobs run "), page.name
