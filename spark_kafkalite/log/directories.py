@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError
 from spark_kafkalite.log.checkpoint import LOCK_FILE, META_FILE, CheckpointError, read_meta, write_meta
 from spark_kafkalite.log.disk import REPAIR_DISK, FailureKind, LogDirectory, kind_of, text_of
+from spark_kafkalite.log.file_kind import Kind
 from spark_kafkalite.log.fs import Fs, Lock
 from spark_kafkalite.log.siblings import (
     DIRECTORIES,
@@ -126,7 +127,8 @@ class LogDirectories:
 
     def _holds_nothing(self, path: str) -> bool:
         try:
-            return not self._fs.exists(path) or not self._fs.exists(f"{path}/{META_FILE}")
+            kind = self._fs.kind(path)
+            return kind is None or (kind is Kind.DIRECTORY and not self._fs.exists(f"{path}/{META_FILE}"))
         except OSError:
             return False  # making or locking it says what is wrong
 
