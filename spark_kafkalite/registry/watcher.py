@@ -119,7 +119,8 @@ class ClusterWatcher:
 
         # Through the queue: the events of those writes come before that answer, so their reads are pending by then.
         self._store.sync().add_done_callback(lambda done: self._reads.put(answered, done))
-        await asyncio.wait_for(self._settled(lambda: synced is not None and self._is_settled), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._settled(lambda: synced is not None and self._is_settled)
         assert synced is not None
         synced.result()
         return self._view.state

@@ -467,6 +467,25 @@ def test_a_membership_is_closed_in_time_whatever_it_waits_for(tmp_path: Path) ->
     run(work())
 
 
+def test_a_membership_is_closed_at_any_step_of_a_sessions_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        for passes in range(12):
+            with FakeRegistry(tmp_path / str(passes)) as registry:
+                member = Member(registry)
+                await member.join()
+                registry.become_unreachable()
+                registry.expire()
+                while member.registrations[-1] is not None:
+                    await asyncio.sleep(0)
+                for _ in range(passes):
+                    await asyncio.sleep(0)
+                async with asyncio.timeout(TIMEOUT_S):
+                    await member.membership.close()
+                assert not member.ends
+
+    run(work())
+
+
 def test_leaving_gives_up_the_role_and_the_registration(tmp_path: Path) -> None:
     async def work() -> None:
         with FakeRegistry(tmp_path) as registry:
