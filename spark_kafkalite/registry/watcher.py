@@ -193,7 +193,6 @@ class ClusterWatcher:
         if self._publish_timer is not None:
             self._publish_timer.cancel()
             self._publish_timer = None
-        self._dirty = False
         old = self._view.state
         names = yield from self._topics.publish()
         topics = self._topics.published
@@ -211,6 +210,8 @@ class ClusterWatcher:
         # The session may have ended between the slices: what is published then is the next one's.
         if not self._closed:
             self._view.publish(new, change)
+        # Not before: who waits for what is read to be published may look between the slices.
+        self._dirty = False
 
     def _changed(self) -> None:
         self._dirty = True
