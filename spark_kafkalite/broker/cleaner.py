@@ -126,7 +126,8 @@ class Cleaner:
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop_wanted.wait(), max(seconds, 0.001))
+            async with asyncio.timeout(max(seconds, 0.001)):
+                await self._stop_wanted.wait()
 
     # Choosing -------------------------------------------------------------------------------------------------------
 

@@ -327,6 +327,8 @@ class ClusterClient:
 
     def _pooled(self, key: int | str, host: str, port: int) -> PooledConnection:
         with self._lock:
+            # Nobody would close one that is made now.
+            self._check_open()
             pooled = self._pool.get(key)
             if pooled is None or (pooled.host, pooled.port) != (host, port):
                 if pooled is not None:

@@ -115,8 +115,6 @@ class BrokerConnection:
 
     def __init__(self, sock: socket.socket, name: str, config: ClientConfig) -> None:
         self._sock = sock
-        sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(config.request_timeout_ms / 1000))
         self._staged = bytearray(_STAGED_BYTES)
         self._staged_from = self._staged_until = 0
         self.name = name
@@ -319,32 +317,38 @@ class BrokerConnection:
 
 
 def _connect(host: str, port: int, config: ClientConfig, deadline: Deadline) -> socket.socket:
+    """Return a connected, blocking socket that is the caller's to close. Raises BrokerUnreachable."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise BrokerUnreachable(f"{host}:{port}: the host name cannot be resolved: {describe(error)}") from error
     failures: list[str] = []
     for family, kind, protocol, _, address in addresses:
-        sock = socket.socket(family, kind, protocol)
         try:
-            if config.send_buffer_bytes >= 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
-            if config.receive_buffer_bytes >= 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.settimeout(max(0.001, deadline.left_s()))
-            sock.connect(address)
+            return _connected(socket.socket(family, kind, protocol), address, config, deadline)
         except OSError as error:
-            sock.close()
             shown = f"{host}:{port}" if address[0] == host else f"{host}:{port} ({address[0]})"
             failures.append(f"{shown}: {describe(error)}")
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
     raise BrokerUnreachable("; ".join(failures))
+
+
+def _connected(sock: socket.socket, address: Any, config: ClientConfig, deadline: Deadline) -> socket.socket:
+    """Return the socket connected, or close it and raise OSError."""
+    try:
+        if config.send_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
+        if config.receive_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.settimeout(max(0.001, deadline.left_s()))
+        sock.connect(address)
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(config.request_timeout_ms / 1000))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _timeval(seconds: float) -> bytes:

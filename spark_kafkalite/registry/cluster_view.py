@@ -61,8 +61,7 @@ class ClusterView:
 
     async def wait_for(self, condition: Callable[[ClusterState], bool], timeout_s: float | None = None) -> ClusterState:
         """Wait until a published snapshot satisfies ``condition`` and return it. Raises TimeoutError."""
-
-        async def wait() -> ClusterState:
+        async with asyncio.timeout(timeout_s):
             while not condition(self._state):
                 waiter = asyncio.get_running_loop().create_future()
                 self._waiters.add(waiter)
@@ -70,6 +69,4 @@ class ClusterView:
                     await waiter
                 finally:
                     self._waiters.discard(waiter)
-            return self._state
-
-        return await asyncio.wait_for(wait(), timeout_s)
+        return self._state

@@ -112,7 +112,8 @@ async def register_broker(store: Store, registration: BrokerRegistration) -> Bro
         if stat is None:
             continue
         try:
-            await asyncio.wait_for(gone.wait(), deadline - loop.time())
+            async with asyncio.timeout_at(deadline):
+                await gone.wait()
         except TimeoutError:
             raise DuplicateBrokerId(await _duplicate_text(store, registration, stat)) from None
 

@@ -89,7 +89,8 @@ class RegistrySession:
         """End everything that lives with the session; give up what is not lost, so that others have it at once."""
         try:
             with contextlib.suppress(RegistryError, TimeoutError):
-                await asyncio.wait_for(self._leave(), _LEAVE_WITHIN_S)
+                async with asyncio.timeout(_LEAVE_WITHIN_S):
+                    await self._leave()
         finally:
             self.watcher.close()
             self.store.close()

@@ -119,7 +119,8 @@ class ClusterWatcher:
 
         # Through the queue: the events of those writes come before that answer, so their reads are pending by then.
         self._store.sync().add_done_callback(lambda done: self._reads.put(answered, done))
-        await asyncio.wait_for(self._settled(lambda: synced is not None and self._is_settled), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._settled(lambda: synced is not None and self._is_settled)
         assert synced is not None
         synced.result()
         return self._view.state
@@ -192,7 +193,6 @@ class ClusterWatcher:
         if self._publish_timer is not None:
             self._publish_timer.cancel()
             self._publish_timer = None
-        self._dirty = False
         old = self._view.state
         names = yield from self._topics.publish()
         topics = self._topics.published
@@ -210,6 +210,8 @@ class ClusterWatcher:
         # The session may have ended between the slices: what is published then is the next one's.
         if not self._closed:
             self._view.publish(new, change)
+        # Not before: who waits for what is read to be published may look between the slices.
+        self._dirty = False
 
     def _changed(self) -> None:
         self._dirty = True

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import random
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite import slices
 from spark_kafkalite.errors import InvalidPartitions, InvalidTopic
 from spark_kafkalite.model import BrokerId
-from spark_kafkalite.registry import registration, topic_writes, znodes
+from spark_kafkalite.registry import registration, topic_writes, watcher, znodes
 from spark_kafkalite.registry.cluster_state import ClusterChange, ClusterState
 from spark_kafkalite.registry.cluster_view import ClusterView
 from spark_kafkalite.registry.controller import Controller, Extension, NewTopic
@@ -227,3 +229,38 @@ def test_pieces_hold_as_much_as_a_multi_takes() -> None:
     assert [len(piece) for piece in large] == [2, 2, 1]
     assert all(sum(len(each.data) for each in piece if isinstance(each, Create)) < MAX_DATA_BYTES for piece in large)
     assert list(topic_writes.pieces([])) == []
+
+
+def test_what_has_been_written_is_in_the_snapshot_wherever_slices_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+
+    def run_slice(work: slices.Work[Any]) -> Any:
+        future = None
+        try:
+            for _ in range(chance.randrange(1, 40)):
+                future = next(work)
+                if future is not None:
+                    break
+        except StopIteration as end:
+            return end.value
+        raise slices.NotFinished(future)
+
+    monkeypatch.setattr(slices, "run_slice", run_slice)
+    monkeypatch.setattr(watcher, "PUBLISH_WITHIN_S", 0.0)
+
+    async def work() -> None:
+        with EmbeddedRegistry(tmp_path) as registry:
+            async with joined(registry) as member:
+                for number in range(1, 31):
+                    await member.controller.create_topics([NewTopic(f"t{number}", number)])
+                    topics = (await member.caught_up()).topics
+                    assert [topics[f"t{each}"].partitions[0].leader for each in range(1, number + 1)] == [1] * number
+                    await member.controller.extend_topics([Extension(f"t{number}", 2 * number)])
+                    partitions = (await member.caught_up()).topics[f"t{number}"].partitions
+                    assert [each.leader for each in partitions.values()] == [1] * 2 * number
+
+    run(work())

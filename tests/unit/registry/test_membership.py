@@ -101,6 +101,10 @@ class Member:
         await eventually(lambda: len(self.registry.sessions) >= number and self.is_controller)
         return await self.led_again_after(self.me.epoch - 1)
 
+    async def reads_nothing(self) -> None:
+        """Wait until this session has nothing under way that a fault meant for the next one could meet."""
+        await self.session.watcher.caught_up()
+
     async def create(self, name: str) -> TopicAssignment | KafkaError:
         return (await self.session.controller.create_topics([NewTopic(name, 2)]))[name]
 
@@ -224,6 +228,7 @@ def test_a_session_lost_in_the_middle_of_a_creation(tmp_path: Path, fault: Fault
         async with a_member(tmp_path) as member:
             await member.join()
             await member.create("t")
+            await member.reads_nothing()
             epoch = member.me.epoch
             member.registry.arm(path, fault)
             # It may or may not have been done, and says so.
@@ -245,11 +250,13 @@ def test_a_session_lost_in_the_middle_of_elections_and_of_deletions(tmp_path: Pa
             await member.join()
             for name in ("a", "b"):
                 await member.create(name)
+            await member.reads_nothing()
             member.registry.arm("/state", fault)  # the next session's first election
             member.registry.expire()
             state = await member.leads_in_session(3)
             assert member.registry.armed == 0
             assert set(state.topics) == {"a", "b"}
+            await member.reads_nothing()
             member.registry.arm("/brokers/topics/a", fault)
             results = await member.session.controller.delete_topics(["a"])
             assert isinstance(results["a"], RequestTimedOut)
@@ -282,7 +289,7 @@ def test_a_session_lost_at_any_step_of_joining_deletes_nothing(tmp_path: Path, p
         async with a_member(tmp_path) as member:
             await member.join()
             await member.create("t")
-            await member.session.watcher.caught_up()
+            await member.reads_nothing()
             epoch = member.me.epoch
             member.registry.arm(path, fault)
             member.registry.expire()
@@ -467,6 +474,25 @@ def test_a_membership_is_closed_in_time_whatever_it_waits_for(tmp_path: Path) ->
     run(work())
 
 
+def test_a_membership_is_closed_at_any_step_of_a_sessions_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        for passes in range(12):
+            with FakeRegistry(tmp_path / str(passes)) as registry:
+                member = Member(registry)
+                await member.join()
+                registry.become_unreachable()
+                registry.expire()
+                while member.registrations[-1] is not None:
+                    await asyncio.sleep(0)
+                for _ in range(passes):
+                    await asyncio.sleep(0)
+                async with asyncio.timeout(TIMEOUT_S):
+                    await member.membership.close()
+                assert not member.ends
+
+    run(work())
+
+
 def test_leaving_gives_up_the_role_and_the_registration(tmp_path: Path) -> None:
     async def work() -> None:
         with FakeRegistry(tmp_path) as registry:
@@ -507,6 +533,7 @@ def test_a_controller_goes_on_after_a_reconnection(tmp_path: Path, path: str) ->
         async with a_member(tmp_path) as member:
             await member.join()
             await member.create("t")
+            await member.reads_nothing()
             epoch = member.me.epoch
             member.registry.arm(path, lose_answer)
             member.registry.expire()
