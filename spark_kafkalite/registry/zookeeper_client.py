@@ -23,6 +23,8 @@ from kazoo.protocol.states import KeeperState, WatchedEvent, ZnodeStat
 
 from spark_kafkalite.registry.store import EventType, Watcher
 
+# Answers to the first message of a connection that may fail to come before the session is over.
+_TRIES_IN_A_SESSION: Final = 4
 EVENT_TYPES: Final = {
     "CREATED": EventType.CREATED,
     "DELETED": EventType.DELETED,
@@ -93,6 +95,15 @@ class Client(KazooClient):  # type: ignore[misc]
             return read_timeout_ms, connect_timeout_ms
 
         self._connection._connect = connect_and_note
+        ask = self._connection._invoke
+
+        def ask_for_a_while(timeout_s: float, request: Any, xid: int | None = None) -> Any:
+            # A server that is just starting may take the question and never answer it. kazoo would wait for as long as
+            # the session lasts, and so lose it.
+            return ask(timeout_s / _TRIES_IN_A_SESSION, request, xid)
+
+        # What kazoo says while it connects, before there is anything else to say.
+        self._connection._invoke = ask_for_a_while
 
     def _session_callback(self, state: Any) -> None:
         with self.submit_lock:

@@ -18,6 +18,8 @@ class Forwarder:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._lock = threading.Lock()
         self._open = True
+        # Connections that are to be accepted, and nothing of them forwarded.
+        self.swallows = 0
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -44,6 +46,10 @@ class Forwarder:
             with self._lock:
                 if not self._open:
                     client.close()
+                    continue
+                if self.swallows:
+                    self.swallows -= 1
+                    self._sockets.append(client)
                     continue
                 server = socket.create_connection(("127.0.0.1", self._target_port))
                 self._sockets += (client, server)

@@ -234,6 +234,21 @@ def test_a_session_outlives_a_restart_of_zookeeper(tmp_path: Path, stack: contex
         assert seen == [WatchEvent(EventType.CREATED, "/later")]
 
 
+def test_a_connection_whose_first_message_is_never_answered_does_not_cost_the_session(
+    address: str, stack: contextlib.ExitStack
+) -> None:
+    # As of a server that is just starting.
+    link = Link(address, stack, session_timeout_ms=8000)
+    number = link.store.session_id
+    link.cut()
+    pending = link.store.exists("/")
+    link.forwarder.swallows = 1
+    link.forwarder.mend()
+    get(pending)
+    link.wait_for(SessionState.SUSPENDED, SessionState.CONNECTED)
+    assert link.store.session_id == number
+
+
 def test_closing_a_suspended_session_ends_at_once(link: Link) -> None:
     link.cut()
     pending = link.store.exists("/")

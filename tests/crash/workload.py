@@ -296,6 +296,8 @@ class Workload:
                 writer.send_due(due)
 
     def _read(self) -> None:
+        if not self.seen:
+            return
         plans = {plan.topic: plan for plan in self.plans}
         with Consumer(bootstrap_servers=self._bootstrap, auto_offset_reset="none") as consumer:
             consumer.assign([(topic, 0) for topic in self.seen])
