@@ -112,7 +112,9 @@ def test_kill_9_during_upkeep_leaves_no_log_half_changed(tmp_path: Path) -> None
 def test_broker_that_forgets_log_starts_is_found(tmp_path: Path) -> None:
     rounds = Rounds(tmp_path / "data", SEED, "forget-log-starts")
     rounds.run(15)
-    assert any("log start went" in problem for problem in rounds.problems)
+    # By the records that are back, or by the broker itself, which misses those that retention has removed.
+    found = ("log start went", "offsets are missing")
+    assert any(text in problem for problem in rounds.problems for text in found), rounds.problems
 
 
 def _wait_for_progress(workload: Workload) -> None:
