@@ -347,9 +347,10 @@ class Replicas:
             is_missed = log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition)
             log = self._logs.create(topic_partition, topic_id)
             if is_missed and not log.log_end_offset:
-                logger.error(
-                    "%s has no log in any log directory, though it has been led before: whatever it held is lost, and "
-                    "it begins at offset 0 anew",
+                # A broker that is killed while it makes or removes a log leaves the same.
+                logger.warning(
+                    "%s has no log in any log directory: unless it was being made or deleted when the broker was "
+                    "killed, whatever it held is lost; it begins at offset 0",
                     topic_partition,
                 )
         except (KafkaStorageError, ConfigError) as error:
