@@ -232,16 +232,15 @@ def bombs() -> dict[str, tuple[str, bytes]]:
 def test_bombs_cost_no_more_than_the_cap(broker: BrokerProcess, client: RawClient) -> None:
     """Each is refused for what it unpacks to; nobody else waits for it, and it takes the cap's memory, not its own."""
     made = bombs()
-    with GoodClient(broker, p99_s=0.25, slowest_s=1):
+    with GoodClient(broker, p99_s=0.25, slowest_s=1) as good:
         resident = broker.resident_bytes()
         forget_peak(broker)
-        for what, (codec, section) in [*made.items()] * 4:
-            began_s = time.monotonic()
-            outcome = client.produce("bad", batch_with_section(section, codec), timeout_ms=20_000)
-            took_s = time.monotonic() - began_s
-            assert (outcome.error_code, outcome.base_offset) == (INVALID, -1), (what, outcome)
-            assert "max.decompressed.batch.bytes" in (outcome.error_message or ""), what
-            assert took_s < 2, (what, took_s)
+        rounds = 0
+        # Four times each, and until the other client has had turns enough to judge by.
+        while rounds < 4 or len(good.took_s) < 20:
+            rounds += 1
+            for what, (codec, section) in made.items():
+                refused_for_its_size(client, what, batch_with_section(section, codec))
         grown = peak_bytes(broker) - resident
         largest = max(len(section) for _, section in made.values())
         print(f"{grown / MEBIBYTE:.1f} MiB at most; the largest batch has {largest / MEBIBYTE:.1f}")
@@ -259,6 +258,16 @@ def test_bombs_cost_no_more_than_the_cap(broker: BrokerProcess, client: RawClien
         outcome = client.produce("bad", batch_with_section(section, codec))
         assert outcome.error_code in (CORRUPT, INVALID), (codec, section, outcome)
     assert peak_bytes(broker) - before < 8 * MEBIBYTE
+
+
+def refused_for_its_size(client: RawClient, what: str, batch: bytes) -> None:
+    """Send what unpacks to more than it may, and check that it is refused soon, and for that."""
+    began_s = time.monotonic()
+    outcome = client.produce("bad", batch, timeout_ms=20_000)
+    took_s = time.monotonic() - began_s
+    assert (outcome.error_code, outcome.base_offset) == (INVALID, -1), (what, outcome)
+    assert "max.decompressed.batch.bytes" in (outcome.error_message or ""), what
+    assert took_s < 2, (what, took_s)
 
 
 def varint_plain(number: int) -> bytes:

@@ -311,7 +311,7 @@ def test_a_reader_that_cannot_rename_what_was_hidden_says_who_can(spark: SparkSe
         "format": 1,
         "number": 1,
         "run": "old",
-        "created": "",
+        "created": "2026-01-01T00:00:00Z",
         "records": 1,
         "records_without_timestamp": 0,
         "next_offsets": {"_x": {"0": 1}},

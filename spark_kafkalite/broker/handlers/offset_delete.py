@@ -73,6 +73,8 @@ def _checked(
             elif topic.name in in_use:
                 result.error_code = GroupSubscribedToTopic.code
             elif key in known:
+                # What is named again is deleted already.
+                known.remove(key)
                 entries.append((key, None))
                 deleted.append(result)
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
