@@ -15,7 +15,7 @@ There is no await in this file: between reading and changing state nothing else 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from spark_kafkalite.broker.append_queue import (
     Appender,
@@ -27,6 +27,9 @@ from spark_kafkalite.broker.append_queue import (
 )
 from spark_kafkalite.broker.bounds import ACKS_ALL, Bounds, committed_end_offset, required_isr
 from spark_kafkalite.broker.flusher import Flusher
+from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.purgatory import Purgatory, WaitingList
+from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     KafkaError,
     KafkaStorageError,
@@ -44,12 +47,18 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
-if TYPE_CHECKING:
-    from spark_kafkalite.broker.partition import PartitionServices
-    from spark_kafkalite.broker.purgatory import WaitingList
-
 # The replica id of a fetch that is a consumer's.
 CONSUMER = -1
+
+
+class LeaderServices(Protocol):
+    """What a leader asks of what all partitions share; see ``partition.PartitionServices``."""
+
+    broker_id: int
+    clock: Clock
+    io: IoThreads
+    purgatory: Purgatory
+    max_decompressed_bytes: int
 
 
 class Leader(Appender):
@@ -85,7 +94,7 @@ class Leader(Appender):
         log: PartitionLog,
         bounds: Bounds,
         flusher: Flusher,
-        services: PartitionServices,
+        services: LeaderServices,
         on_refused: Callable[[KafkaStorageError], None],
     ) -> None:
         """Lead with an epoch that the log knows. ``on_refused`` is told when the log takes nothing."""

@@ -79,7 +79,7 @@ def delete_records(
 
 def _ends(admin: Admin, wanted: Mapping[TopicPartition, int]) -> str:
     """Say up to where records can be deleted, for those partitions whose log ends before."""
-    from spark_kafkalite.client.cluster import LATEST
+    from spark_kafkalite.client.list_offsets import LATEST
 
     found = admin.list_offsets(dict.fromkeys(wanted, LATEST))
     too_low = [f"{each} ends at {end.offset}" for each, end in found.items() if end and end.offset < wanted[each]]

@@ -157,7 +157,7 @@ def plan_with_brokers(
     places: Places, reset: Reset, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> list[PlannedReset]:
     """Ask the brokers what the scenario needs and return its plan."""
-    from spark_kafkalite.client.cluster import EARLIEST, LATEST
+    from spark_kafkalite.client.list_offsets import EARLIEST, LATEST
 
     admin = places.admin
     starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))

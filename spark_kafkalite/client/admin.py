@@ -17,7 +17,6 @@ from typing import Any, Final
 from spark_kafkalite.client.admin_configs import ConfigAdmin, ConfigChange, ConfigEntry
 from spark_kafkalite.client.admin_groups import GroupAdmin, GroupDescription, GroupListing, MemberDescription
 from spark_kafkalite.client.admin_logs import HIGH_WATERMARK, LogAdmin, LogDirInfo, ReplicaInfo
-from spark_kafkalite.client.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from spark_kafkalite.client.connection import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -25,6 +24,7 @@ from spark_kafkalite.client.connection import (
     DESCRIBE_CLUSTER,
 )
 from spark_kafkalite.client.group_lag import PartitionLag
+from spark_kafkalite.client.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from spark_kafkalite.client.metadata import Node, TopicInfo
 from spark_kafkalite.client.retry import Backoff, Deadline
 from spark_kafkalite.errors import (

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from spark_kafkalite.client.admin_requests import AdminRequests
-from spark_kafkalite.client.cluster import OffsetAndTimestamp
 from spark_kafkalite.client.connection import DELETE_RECORDS, DESCRIBE_LOG_DIRS
+from spark_kafkalite.client.list_offsets import OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.retry import Backoff, Deadline, needs_refresh
 from spark_kafkalite.errors import BrokerUnreachable, ConfigError, KafkaError, KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, TopicPartition
@@ -149,7 +149,7 @@ class LogAdmin(AdminRequests):
         LATEST_TIERED (-5: the last that is only in tiered storage).
         """
         wanted = {TopicPartition(*each): timestamp for each, timestamp in timestamps.items()}
-        return self._cluster.offsets_for(wanted, self._deadline(timeout_ms), isolation=isolation)
+        return offsets_for(self._cluster, wanted, self._deadline(timeout_ms), isolation=isolation)
 
     def describe_log_dirs(
         self,

@@ -21,13 +21,6 @@ from typing import Any
 
 from spark_kafkalite.client.config import ClientConfig, parse_address
 from spark_kafkalite.client.connection import METADATA, BrokerConnection
-from spark_kafkalite.client.list_offsets import EARLIEST as EARLIEST
-from spark_kafkalite.client.list_offsets import EARLIEST_LOCAL as EARLIEST_LOCAL
-from spark_kafkalite.client.list_offsets import LATEST as LATEST
-from spark_kafkalite.client.list_offsets import LATEST_TIERED as LATEST_TIERED
-from spark_kafkalite.client.list_offsets import MAX_TIMESTAMP as MAX_TIMESTAMP
-from spark_kafkalite.client.list_offsets import OffsetAndTimestamp as OffsetAndTimestamp
-from spark_kafkalite.client.list_offsets import offsets_for
 from spark_kafkalite.client.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
 from spark_kafkalite.client.pooled_connection import PooledConnection
 from spark_kafkalite.client.retry import Backoff, Deadline
@@ -39,7 +32,7 @@ from spark_kafkalite.errors import (
     LeaderNotAvailable,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -337,17 +330,6 @@ class ClusterClient:
             return pooled
 
     # Partitions -----------------------------------------------------------------------------------------------------
-
-    def offsets_for(
-        self,
-        timestamps: Mapping[TopicPartition, int],
-        deadline: Deadline,
-        *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        allow_auto_create: bool = False,
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first offset at or after each timestamp; see :func:`.list_offsets.offsets_for`."""
-        return offsets_for(self, timestamps, deadline, isolation, allow_auto_create)
 
     def leading(self, topic_partition: TopicPartition) -> PartitionInfo:
         """Return what is known of a partition with a live leader. UnknownTopicOrPartition or LeaderNotAvailable."""

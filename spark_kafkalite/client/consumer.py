@@ -26,11 +26,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient, OffsetAndTimestamp
+from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.commits import CommitCallback
 from spark_kafkalite.client.config import consumer_config
 from spark_kafkalite.client.group_consumer import GroupConsumer, RebalanceCallback
 from spark_kafkalite.client.group_offsets import as_committed, fetch_offsets
+from spark_kafkalite.client.list_offsets import EARLIEST, LATEST, OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.metadata import TopicInfo
 from spark_kafkalite.client.partition_state import PartitionState
 from spark_kafkalite.client.polling import DecodedRows, RowSource
@@ -321,7 +322,7 @@ class Consumer:
         """Return for each partition the first record at or after a time (ms), None where there is none."""
         self._check_open()
         wanted = dict(zip(as_partitions(timestamps), timestamps.values(), strict=True))
-        return self._cluster.offsets_for(wanted, self._deadline(timeout_ms), isolation=self.config.isolation)
+        return offsets_for(self._cluster, wanted, self._deadline(timeout_ms), isolation=self.config.isolation)
 
     def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """Return the end of the partition as the last fetch saw it, None before the first; no request is made."""

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
-from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient
+from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.connection import BrokerConnection
 from spark_kafkalite.client.fetch_requests import FetchFrom, FetchLimits, fetch
 from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from, unreadable
+from spark_kafkalite.client.list_offsets import EARLIEST, LATEST, offsets_for
 from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.errors import (
     BrokerUnreachable,
@@ -281,7 +282,7 @@ class RangeFetcher:
 
     def _out_of_range(self, position: int, deadline: Deadline) -> RangeNotInLog:
         earliest, latest = (
-            self._cluster.offsets_for({self._topic_partition: which}, deadline)[self._topic_partition]
+            offsets_for(self._cluster, {self._topic_partition: which}, deadline)[self._topic_partition]
             for which in (EARLIEST, LATEST)
         )
         return RangeNotInLog(

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient
+from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.connection import BrokerConnection
 from spark_kafkalite.client.fetch_requests import FetchFrom, FetchLimits, fetch
 from spark_kafkalite.client.fetched import FetchedBatches, columns_from
+from spark_kafkalite.client.list_offsets import EARLIEST, LATEST, offsets_for
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError
@@ -67,8 +68,8 @@ def partition_lags(
     """Return the lag of each partition, behind its committed offset (None: it has none)."""
     snapshot = cluster.refresh({each.topic for each in committed}, deadline)
     readable = [each for each in committed if snapshot.leader(*each) in snapshot.nodes]
-    starts = cluster.offsets_for(dict.fromkeys(readable, EARLIEST), deadline)
-    ends = cluster.offsets_for(dict.fromkeys(readable, LATEST), deadline)
+    starts = offsets_for(cluster, dict.fromkeys(readable, EARLIEST), deadline)
+    ends = offsets_for(cluster, dict.fromkeys(readable, LATEST), deadline)
     bounds = {
         each: (start.offset, end.offset)
         for each in readable

@@ -6,8 +6,9 @@ Timestamps are milliseconds; negative ones name places (:data:`EARLIEST` and oth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.connection import LIST_OFFSETS
 from spark_kafkalite.client.metadata import PartitionInfo
 from spark_kafkalite.client.retry import Backoff, Deadline, is_retriable, needs_refresh
@@ -15,9 +16,6 @@ from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, UnknownTop
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-
-if TYPE_CHECKING:
-    from spark_kafkalite.client.cluster import ClusterClient
 
 # ListOffsets' special timestamps.
 LATEST: Final = -1
@@ -42,8 +40,9 @@ def offsets_for(
     cluster: ClusterClient,
     timestamps: Mapping[TopicPartition, int],
     deadline: Deadline,
-    isolation: IsolationLevel,
-    allow_auto_create: bool,
+    *,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    allow_auto_create: bool = False,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """Return the first offset at or after each timestamp; None where there is none.
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafkalite.client.accumulator import PartitionQueue
 from spark_kafkalite.client.arrow import column_or_none, columns_of
+from spark_kafkalite.client.config import ProducerConfig
 from spark_kafkalite.client.delivery import ProducerBatch
 from spark_kafkalite.client.partitioner import TopicPartitioner
 from spark_kafkalite.errors import ConfigError, MessageTooLarge, SerializationError, UnknownTopicOrPartition
@@ -28,9 +29,6 @@ from spark_kafkalite.records.builder import build_batches
 from spark_kafkalite.records.columns import columns_from_rows
 from spark_kafkalite.records.compression import CODECS
 from spark_kafkalite.records.kernel import Columns, group_rows, partition_by_key
-
-if TYPE_CHECKING:
-    from spark_kafkalite.client.producer import Producer
 
 Sendable = Iterable["bytes | None"] | Iterable[Mapping[str, Any]]
 
@@ -42,7 +40,25 @@ _FIELDS = frozenset({"key", "value", "headers", "partition", "timestamp", "topic
 Encoded = tuple[PartitionQueue, ProducerBatch]
 
 
-def encode_records(producer: Producer, topic: str | None, records: Any) -> Iterator[Encoded]:
+class Topics(Protocol):
+    """What the encoder asks of its producer."""
+
+    config: ProducerConfig
+
+    def topic_state(self, topic: str) -> tuple[TopicPartitioner, list[PartitionQueue]]:
+        """Return the partitioner and the queues of a topic."""
+        ...
+
+    def next_sticky(self, partitioner: TopicPartitioner) -> int:
+        """Return the partition that the next batch of records without key goes to, and move on from it."""
+        ...
+
+    def now_ms(self) -> int:
+        """The timestamp of records that bring none."""
+        ...
+
+
+def encode_records(producer: Topics, topic: str | None, records: Any) -> Iterator[Encoded]:
     """Yield encoded batches with their queues, in the order in which they must be sent.
 
     Raises SerializationError for a missing or ill-typed column, ConfigError without any topic.
@@ -64,7 +80,7 @@ def encode_records(producer: Producer, topic: str | None, records: Any) -> Itera
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _encode_arrow(producer: Producer, topic: str | None, batch: pa.RecordBatch) -> Iterator[Encoded]:
+def _encode_arrow(producer: Topics, topic: str | None, batch: pa.RecordBatch) -> Iterator[Encoded]:
     if batch.schema.get_field_index("value") < 0:
         raise SerializationError(f"there is no column 'value' among {', '.join(batch.schema.names) or 'no columns'}")
     if topic is not None:
@@ -80,7 +96,7 @@ def _encode_arrow(producer: Producer, topic: str | None, batch: pa.RecordBatch) 
         yield from _encode_topic(producer, name, part)
 
 
-def _encode_topic(producer: Producer, topic: str, batch: pa.RecordBatch) -> Iterator[Encoded]:
+def _encode_topic(producer: Topics, topic: str, batch: pa.RecordBatch) -> Iterator[Encoded]:
     partitions = column_or_none(batch, "partition")
     explicit: array[int] | None = None
     if partitions is not None and partitions.null_count < len(partitions):
@@ -103,7 +119,7 @@ def _encode_topic(producer: Producer, topic: str, batch: pa.RecordBatch) -> Iter
 # ---------------------------------------------------------------------------------------------------------
 
 
-def _encode_rows(producer: Producer, topic: str | None, rows: Sequence[Any]) -> Iterator[Encoded]:
+def _encode_rows(producer: Topics, topic: str | None, rows: Sequence[Any]) -> Iterator[Encoded]:
     if not any(isinstance(row, Mapping) for row in rows):
         if topic is None:
             raise ConfigError("send_batch: give a topic, or a 'topic' in each record")
@@ -149,7 +165,7 @@ def _column(rows: list[Mapping[str, Any]], name: str) -> list[Any] | None:
 # ----------------------------------------------------------------------------------------------------------------
 
 
-def _encode_columns(producer: Producer, topic: str, columns: Columns, explicit: array[int] | None) -> Iterator[Encoded]:
+def _encode_columns(producer: Topics, topic: str, columns: Columns, explicit: array[int] | None) -> Iterator[Encoded]:
     """Give every row a partition and yield the batches."""
     if not columns.count:
         return
@@ -204,7 +220,7 @@ def _int32(numbers: Buffer | array[int]) -> pa.Array:
 
 
 def _encode_group(
-    producer: Producer, queue: PartitionQueue, columns: Columns, rows: Buffer | array[int]
+    producer: Topics, queue: PartitionQueue, columns: Columns, rows: Buffer | array[int]
 ) -> Iterator[Encoded]:
     codec = producer.config.codec_of(queue.topic)
     for built in build_batches(
@@ -219,7 +235,7 @@ def _encode_group(
 
 
 def _encode_sticky(
-    producer: Producer, topic: str, columns: Columns, rows: Buffer | array[int] | None
+    producer: Topics, topic: str, columns: Columns, rows: Buffer | array[int] | None
 ) -> Iterator[Encoded]:
     """Encode rows without key: every batch goes to the next sticky partition."""
     partitioner, queues = producer.topic_state(topic)
@@ -236,7 +252,7 @@ def _encode_sticky(
         yield queue, _batch(producer, queue, built.batch, built.record_count)
 
 
-def _batch(producer: Producer, queue: PartitionQueue, encoded: bytearray, record_count: int) -> ProducerBatch:
+def _batch(producer: Topics, queue: PartitionQueue, encoded: bytearray, record_count: int) -> ProducerBatch:
     size_bytes = len(encoded)
     if record_count == 1 and size_bytes > producer.config.max_request_size:
         raise MessageTooLarge(

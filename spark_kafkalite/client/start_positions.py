@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_kafkalite.client.cluster import EARLIEST, LATEST, ClusterClient
+from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ConsumerConfig
-from spark_kafkalite.client.list_offsets import OffsetAndTimestamp
+from spark_kafkalite.client.list_offsets import EARLIEST, LATEST, OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.partition_state import COMMITTED
 from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.clock import Clock
@@ -106,7 +106,8 @@ class StartPositions:
     def _by_time(
         self, timestamps: Mapping[TopicPartition, int], auto_create: bool, *, short: bool
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        answers = self._cluster.offsets_for(
+        answers = offsets_for(
+            self._cluster,
             timestamps,
             self._deadline(short=short),
             isolation=self._config.isolation,
@@ -115,7 +116,7 @@ class StartPositions:
         missing = {each: LATEST for each, answer in answers.items() if answer is None}
         if missing:
             # A time after the last record: the end of the log.
-            answers.update(self._cluster.offsets_for(missing, self._deadline(), isolation=self._config.isolation))
+            answers.update(offsets_for(self._cluster, missing, self._deadline(), isolation=self._config.isolation))
         return {each: answer for each, answer in answers.items() if answer is not None}
 
     def _deadline(self, *, short: bool = False) -> Deadline:

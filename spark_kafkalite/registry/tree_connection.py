@@ -25,7 +25,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.registry import jute
@@ -33,9 +33,6 @@ from spark_kafkalite.registry.store import WatchEvent
 from spark_kafkalite.registry.tree_requests import Run
 from spark_kafkalite.registry.tree_sessions import ServedSession
 from spark_kafkalite.slices import Work
-
-if TYPE_CHECKING:
-    from spark_kafkalite.registry.tree_server import TreeServer
 
 MAX_HELLO_BYTES: Final = 1024
 MAX_IN_FLIGHT: Final = 1000
@@ -70,10 +67,55 @@ class Request:
         self.answer_bytes = 0
 
 
+class ConnectionOwner(Protocol):
+    """What a connection asks of the server around it; see ``tree_server.TreeServer``."""
+
+    @property
+    def has_room_for_answers(self) -> bool:
+        """Whether all connections together hold few enough answers."""
+        ...
+
+    def connection_made(self, connection: TreeConnection) -> None:
+        """Take a connection on."""
+        ...
+
+    def connection_lost(self, connection: TreeConnection) -> None:
+        """Forget a connection, and what belonged to it."""
+        ...
+
+    def log_closed(self, connection: TreeConnection, reason: str) -> None:
+        """Say why a connection was closed."""
+        ...
+
+    def check_buffers(self) -> None:
+        """Close the connection that holds most, if all together hold too much."""
+        ...
+
+    def advance_soon(self, connection: TreeConnection) -> None:
+        """Have a connection take its frames when it is its turn."""
+        ...
+
+    def take(self, connection: TreeConnection, frame: bytes) -> None:
+        """Take one frame. Raises FrameError when it makes no sense."""
+        ...
+
+    def submit(self, connection: TreeConnection, request: Request) -> None:
+        """Have a request run by the registry."""
+        ...
+
+    def put_event(self, connection: TreeConnection, event: WatchEvent) -> None:
+        """Have a connection told of an event, unless that is too much."""
+        ...
+
+    def four_letters(self, connection: TreeConnection, word: bytes) -> bool:
+        """Answer a four-letter word; return whether it was one."""
+        ...
+
+
 class TreeConnection(asyncio.Protocol):
     """One client's connection. In the server's loop, but for what says otherwise."""
 
-    def __init__(self, server: TreeServer) -> None:
+    def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self.transport: asyncio.Transport
         self.peer = "?"

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from spark_kafkalite.client.cluster import EARLIEST as EARLIEST_TIMESTAMP
-from spark_kafkalite.client.cluster import LATEST as LATEST_TIMESTAMP
 from spark_kafkalite.client.cluster import ClusterClient
+from spark_kafkalite.client.list_offsets import EARLIEST as EARLIEST_TIMESTAMP
+from spark_kafkalite.client.list_offsets import LATEST as LATEST_TIMESTAMP
+from spark_kafkalite.client.list_offsets import offsets_for
 from spark_kafkalite.client.metadata import TopicInfo
 from spark_kafkalite.client.retry import Deadline, is_retriable
 from spark_kafkalite.errors import KafkaliteError, LeaderNotAvailable, UnknownTopicOrPartition
@@ -262,7 +263,7 @@ class ClusterOffsets:
         """Return the offsets of these times; None when the brokers know nothing of some of the partitions."""
         isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
         try:
-            answers = self._cluster.offsets_for(timestamps, deadline, isolation=isolation)
+            answers = offsets_for(self._cluster, timestamps, deadline, isolation=isolation)
         except UnknownTopicOrPartition as error:
             snapshot = self._cluster.refresh({tp.topic for tp in timestamps}, deadline)
             if all(snapshot.partition(tp) is not None for tp in timestamps):

@@ -17,7 +17,7 @@ from typing import Final, cast
 import click
 
 from spark_kafkalite.client.admin import Admin
-from spark_kafkalite.client.cluster import EARLIEST, LATEST
+from spark_kafkalite.client.list_offsets import EARLIEST, LATEST
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import planning, publish, staging

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spark_kafkalite.client.cluster import EARLIEST, LATEST
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
+from spark_kafkalite.client.list_offsets import EARLIEST, LATEST
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.settings import SettingGroup
