@@ -156,11 +156,8 @@ class Dispatcher:
             exchange.close("a handler failed")
 
     def _serve_raw(self, api: Api, exchange: Exchange, frame: memoryview, position: int) -> None:
-        if self._oversight is not None:
-            answer = self._refusal(exchange, frame[position:])
-            if answer is not None:
-                exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
-                return
+        if self._oversight is not None and self._is_refused(exchange, frame[position:]):
+            return
         response = api.handler(self._context, exchange, frame, position)
         if type(response) is GeneratorType:
             self._work(exchange, self._gate.through(response))
@@ -168,10 +165,9 @@ class Dispatcher:
             exchange.answer(response)
 
     def _serve_small(self, api: Api, exchange: Exchange, message: ApiMessage) -> None:
-        refusal = None if self._oversight is None else self._refusal(exchange, message)
-        if refusal is not None:
-            exchange.answer(encode_response(refusal, exchange.api_version, exchange.correlation_id))
-        elif api.is_coroutine:
+        if self._oversight is not None and self._is_refused(exchange, message):
+            return
+        if api.is_coroutine:
             self._start(exchange, api.handler(self._context, exchange, message))
         elif api.is_work:
             work = self._answered(exchange, api.handler(self._context, exchange, message))
@@ -188,9 +184,8 @@ class Dispatcher:
         is_inside = True
         try:
             message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
-            refusal = None if self._oversight is None else self._refusal(exchange, message)
-            if refusal is not None:
-                return encode_response(refusal, exchange.api_version, exchange.correlation_id)
+            if self._oversight is not None and self._is_refused(exchange, message):
+                return None
             answer = api.handler(self._context, exchange, message)
             if api.is_coroutine:
                 # From here on it is the coroutine that is inside, if it may be.
@@ -207,14 +202,16 @@ class Dispatcher:
             if is_inside:
                 self._gate.leave()
 
-    def _refusal(self, exchange: Exchange, body: ApiMessage | memoryview) -> ApiMessage | None:
-        """Ask the oversight whether a request is served; the handler is next if it is."""
+    def _is_refused(self, exchange: Exchange, body: ApiMessage | memoryview) -> bool:
+        """Ask the oversight whether a request is served, and answer it if not; the handler is next if it is."""
         assert self._oversight is not None
         exchange.started_s = exchange.connection.now_s()
         refusal = self._oversight.refusal(exchange, body)
-        if refusal is not None:
-            self._throttle(exchange, refusal)
-        return refusal
+        if refusal is None:
+            return False
+        self._throttle(exchange, refusal)
+        exchange.answer(encode_response(refusal, exchange.api_version, exchange.correlation_id))
+        return True
 
     def _throttle(self, exchange: Exchange, answer: ApiMessage) -> None:
         """Write into an answer for how long its client is kept waiting after it."""
