@@ -335,7 +335,8 @@ class Replicas:
     def _open_log(self, topic_partition: TopicPartition, topic_id: bytes) -> PartitionLog | None:
         log = self._logs.get(topic_partition)
         try:
-            if log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition):
+            is_missed = log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition)
+            if is_missed:
                 self._logs.check_all_online(topic_partition)
             if log is not None and log.topic_id is not None and log.topic_id != topic_id:
                 kept = self._logs.set_aside(topic_partition)
@@ -344,7 +345,6 @@ class Replicas:
                     topic_partition,
                     kept,
                 )
-            is_missed = log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition)
             log = self._logs.create(topic_partition, topic_id)
             if is_missed and not log.log_end_offset:
                 # A broker that is killed while it makes or removes a log leaves the same.
