@@ -573,10 +573,9 @@ class PartitionLog(LocalLog):
             self.truncate_fully(offset)
             return
         try:
-            # Where the batch begins that the offset lies in: the recovery point may not be left behind the new end.
-            found = self.segments.floor(offset).find(offset)
-            self._before_truncation(offset if found is None else min(offset, found.header.base_offset))
-            end = self.segments.truncate(offset, self._clock.wall_ms())
+            end = self.segments.batch_start(offset)
+            self._before_truncation(end)
+            self.segments.truncate(end, self._clock.wall_ms())
             self.producers = rebuild_producers(
                 self._files, self.directory, self.segments, end, self._clock.wall_ms(), self.producers.limits
             )

@@ -91,9 +91,14 @@ class Segments:
         active.cut_back()
         return active
 
-    def truncate(self, offset: int, created_ms: int) -> int:
-        """Remove what lies at or after ``offset`` and return the new end: ``offset``, or where the batch that holds it
-        begins. Files go from the last to the first, so that a crash in between leaves a log without a hole."""
+    def batch_start(self, offset: int) -> int:
+        """Return where the batch begins that holds ``offset``; ``offset`` itself where none does."""
+        found = self.floor(offset).find(offset)
+        return offset if found is None else min(offset, found.header.base_offset)
+
+    def truncate(self, offset: int, created_ms: int) -> None:
+        """Remove what lies at or after ``offset``, which is a :meth:`batch_start`. Files go from the last to the first, so
+        that a crash in between leaves a log without a hole."""
         number = max(bisect_left(self._bases, offset + 1) - 1, 0)
         for later in reversed(range(number + 1, len(self._bases))):
             self._at(later).remove()
@@ -113,11 +118,9 @@ class Segments:
             del self._bases[number + 1 :]
         found = self.active.find(offset)
         if found is not None:
-            offset = min(offset, found.header.base_offset)
             self.active.truncate(found.position, offset)
         elif keep is not self.active:
             self.active.load_tail()
-        return offset
 
     def count_below(self, offset: int) -> int:
         """Return how many segments lie wholly below ``offset``, which the next one begins at or before."""
