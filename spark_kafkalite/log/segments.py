@@ -97,8 +97,10 @@ class Segments:
         return offset if found is None else min(offset, found.header.base_offset)
 
     def truncate(self, offset: int, created_ms: int) -> None:
-        """Remove what lies at or after ``offset``, which is a :meth:`batch_start`. Files go from the last to the first, so
-        that a crash in between leaves a log without a hole."""
+        """Remove what lies at or after ``offset``, which is a :meth:`batch_start`.
+
+        Files go from the last to the first, so that a crash in between leaves a log without a hole.
+        """
         number = max(bisect_left(self._bases, offset + 1) - 1, 0)
         for later in reversed(range(number + 1, len(self._bases))):
             self._at(later).remove()
