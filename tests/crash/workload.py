@@ -43,6 +43,10 @@ _VALUE = re.compile(rb"([a-z0-9-]+) (\d{8}) (.*)", re.DOTALL)
 _PLAIN: Mapping[str, object] = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1, "acks": "1"}
 
 
+# Offsets that no record has, of each topic.
+Holes = dict[str, list[range]]
+
+
 @dataclass(frozen=True)
 class Plan:
     """A topic and who writes it. An idempotent producer's records have ``number == offset`` for ever.
@@ -237,6 +241,8 @@ class Workload:
         self.failures: list[str] = []
         self._bootstrap = bootstrap
         self._chance = random.Random(seed)
+        # What the power has taken of each topic between records that are there.
+        self.holes: Holes = {}
         self._stopping = threading.Event()
         with Admin(bootstrap_servers=bootstrap) as admin:
             admin.create_topics([NewTopic(plan.topic, 1, 1, dict(plan.configs)) for plan in plans])
