@@ -18,7 +18,7 @@ from pathlib import Path
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin import NewTopic
 from spark_kafkalite.client.delivery import RecordMetadata
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange
 from spark_kafkalite.log.fs import OsFs
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -310,7 +310,18 @@ class Workload:
             for topic in self.seen:
                 consumer.seek((topic, 0), 0)
             while not self._stopping.is_set():
-                for record in consumer.poll(50, 500):
+                try:
+                    records = consumer.poll(50, 500)
+                except OffsetOutOfRange:
+                    # The log begins behind a hole that the power has made of what was never shown.
+                    starts = consumer.beginning_offsets([(topic, 0) for topic in self.seen])
+                    behind = {at: start for at, start in starts.items() if consumer.position(at) < start}
+                    if not behind:
+                        raise
+                    for at, start in behind.items():
+                        consumer.seek(at, start)
+                    continue
+                for record in records:
                     number = plans[record.topic].number_at(record.offset, record.key, record.value)
                     if number is None:
                         self.failures.append(f"{record.topic}: offset {record.offset} shown as {record.value!r:.80}")
