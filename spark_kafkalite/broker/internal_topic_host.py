@@ -23,22 +23,22 @@ from typing import Any, Final
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
-from spark_kafkalite.broker.page_cache import look_up
-from spark_kafkalite.broker.partition import Partition
-from spark_kafkalite.broker.purgatory import DelayedOperation
-from spark_kafkalite.broker.replicas import Replicas
-from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.requests.page_cache import look_up
+from spark_kafkalite.broker.requests.topics import Topics
+from spark_kafkalite.broker.requests.waiting import DelayedOperation
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import CoordinatorNotAvailable, CorruptMessage, KafkaError, TopicAlreadyExists
-from spark_kafkalite.log.damage import DamageLines, without_place
+from spark_kafkalite.log.loading.damage import DamageLines, without_place
 from spark_kafkalite.log.partition_log import AppendResult
-from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.records.layout import BatchHeader
-from spark_kafkalite.registry.cluster_view import ClusterView
-from spark_kafkalite.registry.controller import NewTopic
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.controller.controller import NewTopic
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_kafkalite.cli.offset_texts import parse_partitions
+from spark_kafkalite.cli.offsets.offset_texts import parse_partitions
 from spark_kafkalite.cli.options import (
     bootstrap_option,
     client_settings,
@@ -22,7 +22,7 @@ from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
 
 _END = -1
 
@@ -79,7 +79,7 @@ def delete_records(
 
 def _ends(admin: Admin, wanted: Mapping[TopicPartition, int]) -> str:
     """Say up to where records can be deleted, for those partitions whose log ends before."""
-    from spark_kafkalite.client.list_offsets import LATEST
+    from spark_kafkalite.client.consume.list_offsets import LATEST
 
     found = admin.list_offsets(dict.fromkeys(wanted, LATEST))
     too_low = [f"{each} ends at {end.offset}" for each, end in found.items() if end and end.offset < wanted[each]]

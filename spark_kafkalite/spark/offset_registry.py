@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets

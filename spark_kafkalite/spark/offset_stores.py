@@ -22,9 +22,9 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from spark_kafkalite.client.coordinator import GroupCoordinator
-from spark_kafkalite.client.group_offsets import commit_offsets, fetch_offsets
-from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.client.group.coordinator import GroupCoordinator
+from spark_kafkalite.client.group.group_offsets import commit_offsets, fetch_offsets
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import RequestTimedOut
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.spark.connections import cluster_for, reading_config

@@ -17,8 +17,8 @@ from spark_kafkalite.cli import dump_log
 from spark_kafkalite.errors import KafkaliteError, RegistryError
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, BatchHeader
-from spark_kafkalite.registry.database import DATABASE_NAME, NodeDatabase
-from spark_kafkalite.registry.tree import Tree
+from spark_kafkalite.registry.tree.database import DATABASE_NAME, NodeDatabase
+from spark_kafkalite.registry.tree.tree import Tree
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess

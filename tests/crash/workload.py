@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin import NewTopic
-from spark_kafkalite.client.delivery import RecordMetadata
+from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.client.produce.delivery import RecordMetadata
 from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange
-from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.log.files.fs import OsFs
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

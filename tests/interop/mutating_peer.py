@@ -26,7 +26,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.wire import codec, hot
+from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.interop.raw_client import RawClient
 from tests.interop.sample_requests import sample_requests
@@ -77,13 +77,13 @@ def _requests(api_key: int, version: int) -> Iterator[Frame]:
                     continue
                 batch = make_batch(GOOD_VALUES, timestamp_ms=time.time_ns() // 1_000_000, key=b"key", codec=name)
                 for acks in (-1, 1, 0):
-                    pieces, _ = hot.pack_produce_request(7, "mutant", version, acks, 100, [(topic, [(0, batch)])])
+                    pieces, _ = packed.pack_produce_request(7, "mutant", version, acks, 100, [(topic, [(0, batch)])])
                     yield b"".join(bytes(piece) for piece in pieces)  # type: ignore[arg-type]
         return
     if api_key == _FETCH:
-        asked = [hot.FetchPartition(0, offset, 1000, -1) for offset in (0, 3)]
-        request = hot.FetchRequest([(DAMAGED_TOPIC, asked), (RESEALED_TOPIC, asked[:1])], max_wait_ms=0)
-        yield hot.pack_fetch_request(7, "mutant", version, request)
+        asked = [packed.FetchPartition(0, offset, 1000, -1) for offset in (0, 3)]
+        request = packed.FetchRequest([(DAMAGED_TOPIC, asked), (RESEALED_TOPIC, asked[:1])], max_wait_ms=0)
+        yield packed.pack_fetch_request(7, "mutant", version, request)
         return
     for message in sample_requests(api_key, version, DAMAGED_TOPIC, RESEALED_TOPIC):
         yield codec.encode_request(message, version, 7, "mutant")

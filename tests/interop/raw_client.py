@@ -7,7 +7,7 @@ import struct
 from types import TracebackType
 from typing import Any, Self
 
-from spark_kafkalite.wire import codec, hot
+from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.message import ApiMessage
 
 
@@ -68,16 +68,18 @@ class RawClient:
         transactional_id: str | None = None,
     ) -> int:
         self._next_id += 1
-        pieces, _ = hot.pack_produce_request(self._next_id, "raw", version, acks, timeout_ms, topics, transactional_id)
+        pieces, _ = packed.pack_produce_request(
+            self._next_id, "raw", version, acks, timeout_ms, topics, transactional_id
+        )
         self.send_frame(b"".join(bytes(piece) for piece in pieces))  # type: ignore[arg-type]
         return self._next_id
 
-    def receive_produce(self, version: int = 9) -> hot.ProduceResponse:
-        return hot.parse_produce_response(self.receive_frame(), version)
+    def receive_produce(self, version: int = 9) -> packed.ProduceResponse:
+        return packed.parse_produce_response(self.receive_frame(), version)
 
     def produce(
         self, topic: str, batch: bytes | bytearray | None, partition: int = 0, *, version: int = 9, **options: Any
-    ) -> hot.ProducedPartition:
+    ) -> packed.ProducedPartition:
         """Produce one batch and return its outcome."""
         self.send_produce([(topic, [(partition, batch)])], version=version, **options)
         return self.receive_produce(version).topics[0][1][0]
@@ -87,16 +89,16 @@ class RawClient:
     ) -> int:
         self._next_id += 1
         limit = options.pop("partition_max_bytes", 1 << 20)
-        asked = hot.FetchPartition(partition, offset, limit, epoch)
+        asked = packed.FetchPartition(partition, offset, limit, epoch)
         self.send_frame(
-            hot.pack_fetch_request(self._next_id, "raw", version, hot.FetchRequest([(topic, [asked])], **options))
+            packed.pack_fetch_request(self._next_id, "raw", version, packed.FetchRequest([(topic, [asked])], **options))
         )
         return self._next_id
 
-    def receive_fetch(self, version: int = 12) -> hot.FetchResponse:
-        return hot.parse_fetch_response(self.receive_frame(), version)
+    def receive_fetch(self, version: int = 12) -> packed.FetchResponse:
+        return packed.parse_fetch_response(self.receive_frame(), version)
 
-    def fetch(self, topic: str, offset: int, *, version: int = 12, **options: Any) -> hot.FetchedPartition:
+    def fetch(self, topic: str, offset: int, *, version: int = 12, **options: Any) -> packed.FetchedPartition:
         """Fetch from one partition and return what came."""
         self.send_fetch(topic, offset, version=version, **options)
         return self.receive_fetch(version).topics[0][1][0]

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.server import Broker
-from spark_kafkalite.registry.membership import OpenStore
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.registry.cluster.membership import OpenStore
 
 TIMEOUT_S = 20
 

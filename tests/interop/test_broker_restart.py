@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.client.admin import Admin
-from spark_kafkalite.client.producer import Producer
+from spark_kafkalite.client.admin.admin import Admin
+from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigChange, NewTopic
+from spark_kafkalite.client.admin.admin import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigChange, NewTopic
 from spark_kafkalite.errors import (
     ConfigError,
     InvalidConfig,

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client import cluster as cluster_module
-from spark_kafkalite.client import connection as connection_module
-from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ClientConfig
-from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.client.network import cluster as cluster_module
+from spark_kafkalite.client.network import connection as connection_module
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, ClosedError, DeliveryTimeout, KafkaliteError
 from spark_kafkalite.testing.child_process import free_ports
 from spark_kafkalite.testing.cluster import BrokerProcess

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ClientConfig
-from spark_kafkalite.client.fetcher import RangeFetcher, RangeNotInLog, columns_from
+from spark_kafkalite.client.consume.fetcher import RangeFetcher, RangeNotInLog, columns_from
+from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 

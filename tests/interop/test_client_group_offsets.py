@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import admin_config
-from spark_kafkalite.client.coordinator import GroupCoordinator
-from spark_kafkalite.client.group_offsets import GroupMember, commit_offsets, fetch_offsets
-from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.client.group.coordinator import GroupCoordinator
+from spark_kafkalite.client.group.group_offsets import GroupMember, commit_offsets, fetch_offsets
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     ConfigError,

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer as OtherConsumer
 from confluent_kafka import Producer as OtherProducer
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin import GroupListing
+from spark_kafkalite.client.admin.admin import GroupListing
 from spark_kafkalite.errors import (
     ConfigError,
     GroupIdNotFound,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin import (
+from spark_kafkalite.client.admin.admin import (
     EARLIEST,
     EARLIEST_LOCAL,
     HIGH_WATERMARK,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.client.admin import NewTopic
+from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.compression import CODECS as CODEC_NUMBERS
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from spark_kafkalite import Admin, Consumer, Producer, Record
-from spark_kafkalite.client.delivery import RecordMetadata
+from spark_kafkalite.client.produce.delivery import RecordMetadata
 from spark_kafkalite.errors import (
     ClosedError,
     ConfigError,

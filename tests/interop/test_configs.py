@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin import ConfigChange
+from spark_kafkalite.client.admin.admin import ConfigChange
 from spark_kafkalite.errors import BrokerNotAvailable, InvalidConfig, InvalidRequest, KafkaError, MessageTooLarge
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import make_batch

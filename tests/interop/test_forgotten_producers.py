@@ -9,9 +9,9 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from spark_kafkalite.client.admin import Admin
-from spark_kafkalite.client.consumer import Consumer
-from spark_kafkalite.client.producer import Producer
+from spark_kafkalite.client.admin.admin import Admin
+from spark_kafkalite.client.consume.consumer import Consumer
+from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing.cluster import BrokerProcess

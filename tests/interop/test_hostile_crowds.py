@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.client.admin import NewTopic
+from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.good_client import GoodClient, forget_peak, peak_bytes

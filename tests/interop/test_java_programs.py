@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin import NewTopic
+from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, logging_options

@@ -156,7 +156,7 @@ def test_resources_listed_by_kafkas_tool(broker: BrokerProcess) -> None:
 
 def test_levels_of_loggers_altered_by_kafkas_tool(broker: BrokerProcess) -> None:
     configs, of_broker = "kafka.admin.ConfigCommand", ("--entity-type", "broker-loggers", "--entity-name", "1")
-    name = "spark_kafkalite.broker.cleaner"
+    name = "spark_kafkalite.broker.upkeep.cleaner"
     assert f"  {name}=INFO sensitive=false synonyms={{}}\n" in tool(broker, configs, "--describe", *of_broker).stdout
     altered = tool(broker, configs, "--alter", *of_broker, "--add-config", f"{name}=ERROR").stdout
     assert "Completed updating config for broker-logger 1." in altered

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin import HIGH_WATERMARK
+from spark_kafkalite.client.admin.admin import HIGH_WATERMARK
 from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.model import TopicPartition
 

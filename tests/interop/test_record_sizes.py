@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin import NewTopic
+from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import MessageTooLarge
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess

@@ -16,9 +16,9 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import KafkaliteError, RebalanceInProgress
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.served.server import TreeServer
 from spark_kafkalite.registry.store import Delete, Store
-from spark_kafkalite.registry.tree_server import TreeServer
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.znodes import LeaderAndIsr
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.fake_registry import FakeRegistry, Fault, expire_after, expire_before

@@ -19,12 +19,12 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import admin_config
-from spark_kafkalite.client.coordinator import GroupCoordinator
-from spark_kafkalite.client.group_offsets import commit_offsets, fetch_offsets
+from spark_kafkalite.client.group.coordinator import GroupCoordinator
+from spark_kafkalite.client.group.group_offsets import commit_offsets, fetch_offsets
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.read_schema import READ_SCHEMA
-from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.errors import TopicAlreadyExists
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry.consumer_nodes import encode_offset, offset_path

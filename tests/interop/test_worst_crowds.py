@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.broker.gate import AT_ONCE
-from spark_kafkalite.client.admin import NewTopic
-from spark_kafkalite.wire.hot import FetchPartition
+from spark_kafkalite.broker.requests.gate import AT_ONCE
+from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.wire.messages import metadata
+from spark_kafkalite.wire.packed import FetchPartition
 from tests.interop import worst_requests
 from tests.interop.metered_broker import MeteredBroker
 from tests.interop.raw_client import RawClient

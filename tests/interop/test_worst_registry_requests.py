@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_kafkalite.registry.jute import (
+from spark_kafkalite.registry.served.connection import STALLED_S
+from spark_kafkalite.registry.served.jute import (
     write_buffer,
     write_int,
     write_long,
@@ -21,7 +22,6 @@ from spark_kafkalite.registry.jute import (
     write_string,
     write_strings,
 )
-from spark_kafkalite.registry.tree_connection import STALLED_S
 from tests.interop.metered_broker import MeteredBroker
 
 pytestmark = pytest.mark.timeout(180)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
-from spark_kafkalite.broker import handlers
-from spark_kafkalite.broker.dispatch import API_TABLE
-from spark_kafkalite.client.admin import NewTopic
+from spark_kafkalite.broker.requests import handlers
+from spark_kafkalite.broker.requests.dispatch import API_TABLE
+from spark_kafkalite.client.admin.admin import NewTopic
 from tests.interop import worst_requests
 from tests.interop.metered_broker import MeteredBroker
 from tests.interop.raw_client import RawClient

@@ -8,11 +8,11 @@ group with offsets for all of ``wide``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.wire import codec, hot
+from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages import alter_configs as alter
 from spark_kafkalite.wire.messages import (
@@ -74,23 +74,29 @@ def wide(count: int = MANY) -> list[int]:
 def produce(batches: int, records: int = 1, record_bytes: int = 1) -> bytes:
     batch = bytes(make_batch([b"x" * record_bytes] * records))
     named = [(number % WIDE, batch) for number in range(batches)]
-    pieces, _ = hot.pack_produce_request(1, "worst", 9, 1, 30_000, [("wide", named)])
+    pieces, _ = packed.pack_produce_request(1, "worst", 9, 1, 30_000, [("wide", named)])
     return b"".join(bytes(piece) for piece in pieces)
 
 
 def produce_one(topic: str, records: int, record_bytes: int) -> bytes:
     batch = make_batch([b"x" * record_bytes] * records)
-    pieces, _ = hot.pack_produce_request(1, "worst", 9, 1, 30_000, [(topic, [(0, batch)])])
+    pieces, _ = packed.pack_produce_request(1, "worst", 9, 1, 30_000, [(topic, [(0, batch)])])
     return b"".join(bytes(piece) for piece in pieces)
 
 
-def fetch(asked: list[hot.FetchPartition], topic: str = "wide", max_wait_ms: int = 0) -> bytes:
-    return hot.pack_fetch_request(1, "worst", 11, hot.FetchRequest([(topic, asked)], max_wait_ms, 1 << 30))
+def fetch(asked: list[packed.FetchPartition], topic: str = "wide", max_wait_ms: int = 0) -> bytes:
+    return packed.pack_fetch_request(1, "worst", 11, packed.FetchRequest([(topic, asked)], max_wait_ms, 1 << 30))
+
+
+def positions(partitions: Iterable[int]) -> list[packed.FetchPartition]:
+    return [packed.FetchPartition(number, 0, 9) for number in partitions]
 
 
 def fetch_topics(names: int) -> bytes:
-    one = [hot.FetchPartition(0, 0, 1024)]
-    return hot.pack_fetch_request(1, "worst", 11, hot.FetchRequest([(f"t{number}", one) for number in range(names)]))
+    one = [packed.FetchPartition(0, 0, 1024)]
+    return packed.pack_fetch_request(
+        1, "worst", 11, packed.FetchRequest([(f"t{number}", one) for number in range(names)])
+    )
 
 
 def commit(count: int) -> bytes:
@@ -281,10 +287,10 @@ ALL = [
     Worst("produce of one batch of 104 MB", 0, lambda: produce_one("large", 104, 1_000_000)),
     Worst("produce of one batch of 104 MB, stamped by the broker", 0, lambda: produce_one("stamped", 104, 1_000_000)),
     Worst("produce of one batch of 4 million records", 0, lambda: produce_one("large", 4_000_000, 1)),
-    Worst("fetch of a partition 200,000 times", 1, lambda: fetch([hot.FetchPartition(0, 0, 1024)] * 200_000)),
-    Worst("fetch of 200,000 unknown partitions", 1, lambda: fetch([hot.FetchPartition(n, 0, 9) for n in range(MANY)])),
+    Worst("fetch of a partition 200,000 times", 1, lambda: fetch([packed.FetchPartition(0, 0, 1024)] * 200_000)),
+    Worst("fetch of 200,000 unknown partitions", 1, lambda: fetch(positions(range(MANY)))),
     Worst("fetch of 120,000 unknown topics", 1, lambda: fetch_topics(120_000)),
-    Worst("fetch of 1,000 partitions again and again", 1, lambda: fetch([hot.FetchPartition(n, 0, 9) for n in wide()])),
+    Worst("fetch of 1,000 partitions again and again", 1, lambda: fetch(positions(wide()))),
     Worst("offsets of a partition again and again", 2, lambda: list_offsets_of([0] * MANY)),
     Worst("offsets of 1,000 partitions again and again", 2, lambda: list_offsets_of(wide())),
     Worst("metadata of a wide topic 5,000 times", 3, lambda: metadata_of(["wide"] * 5_000)),

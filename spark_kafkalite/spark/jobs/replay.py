@@ -16,8 +16,8 @@ from typing import Final, cast
 
 import click
 
-from spark_kafkalite.client.admin import Admin
-from spark_kafkalite.client.list_offsets import EARLIEST, LATEST
+from spark_kafkalite.client.admin.admin import Admin
+from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import planning, publish, staging

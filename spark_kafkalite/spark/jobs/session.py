@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
-from spark_kafkalite.client.list_offsets import EARLIEST, LATEST
+from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.settings import SettingGroup
@@ -23,7 +23,7 @@ from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError, TopicLogs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
 
 
 _MAX_CAUSES: Final = 10
@@ -132,7 +132,7 @@ def _connection(group: SettingGroup, bootstrap_server: str, options: Mapping[str
 
 def open_admin(bootstrap_server: str, options: Mapping[str, str]) -> Admin:
     """Return an admin client of the cluster, with those of the client settings that it reads."""
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
 
     own = {name: value for name, value in options.items() if name in ADMIN_SETTINGS}
     return Admin({"bootstrap.servers": bootstrap_server, **own})

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.connection import Connection
-from spark_kafkalite.broker.dispatch import SMALL_REQUEST_BYTES, Api, Dispatcher
-from spark_kafkalite.broker.exchange import Exchange, Oversight
-from spark_kafkalite.broker.gate import AT_ONCE, Gate
-from spark_kafkalite.broker.listeners import Listener
-from spark_kafkalite.broker.request_memory import RequestMemory
-from spark_kafkalite.broker.session import Session
+from spark_kafkalite.broker.network.connection import Connection
+from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, Api, Dispatcher
+from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
+from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse

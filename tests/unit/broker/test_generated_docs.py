@@ -1,11 +1,11 @@
-"""docs/protocol.md and docs/configuration.md say what the code says."""
+"""The generated pages of docs/ say what the code says."""
 
 from __future__ import annotations
 
 import runpy
 from pathlib import Path
 
-from spark_kafkalite.broker.handlers import API_MODULES
+from spark_kafkalite.broker.requests.handlers import API_MODULES
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "generate_docs.py"
 

@@ -7,7 +7,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from spark_kafkalite.broker.handlers import join_group, sync_group
+from spark_kafkalite.broker.requests.handlers import join_group, sync_group
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.groups_state import GroupsState

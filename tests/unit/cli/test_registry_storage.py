@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.cli.group_storages import refuse_if_members
-from spark_kafkalite.cli.registry_storage import ZooKeeperStorage
+from spark_kafkalite.cli.groups.group_storages import refuse_if_members
+from spark_kafkalite.cli.groups.registry_storage import ZooKeeperStorage
 from spark_kafkalite.errors import ConfigError, GroupIdNotFound, NonEmptyGroup
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.store import Store
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.znodes import BrokerRegistration, MalformedNode, broker_path
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

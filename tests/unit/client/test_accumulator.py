@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_kafkalite.client.accumulator import Accumulator, PartitionQueue, expiry_error
-from spark_kafkalite.client.delivery import ProducerBatch
+from spark_kafkalite.client.produce.accumulator import Accumulator, PartitionQueue, expiry_error
+from spark_kafkalite.client.produce.delivery import ProducerBatch
 from spark_kafkalite.errors import NotLeaderOrFollower
 from spark_kafkalite.records.kernel import OpenBatch, read_header
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ClientConfig
-from spark_kafkalite.client.connection import METADATA, BrokerConnection
-from spark_kafkalite.client.metadata import ClusterSnapshot, Node
-from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.connection import METADATA, BrokerConnection
+from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import BrokerUnreachable, ClosedError, KafkaliteError
 from spark_kafkalite.wire.messages.metadata import MetadataRequest

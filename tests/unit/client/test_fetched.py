@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.client.fetch_requests import PartitionFetched
-from spark_kafkalite.client.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from
+from spark_kafkalite.client.consume.fetch_requests import PartitionFetched
+from spark_kafkalite.client.consume.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.records.kernel import ColumnBuilder, Columns, scan_headers, stamp

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.client.offset_stores import DualOffsets, RegistryOffsets
-from spark_kafkalite.client.registry_link import RegistryLink
+from spark_kafkalite.client.registry_consumer.offset_stores import DualOffsets, RegistryOffsets
+from spark_kafkalite.client.registry_consumer.registry_link import RegistryLink
 from spark_kafkalite.errors import CoordinatorNotAvailable, KafkaliteError
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.znodes import MalformedNode
 from tests.unit.client.recording_store import RecordingStore
 

@@ -38,7 +38,8 @@ def decoded(api_key, version, is_request, body):
     if is_request:
         whole = outcome(lambda: codec.decode_request(api_key, version, body, 0))
         in_slices = codec.decode_request_in_slices(api_key, version, memoryview(body), 0)
-        assert outcome(lambda: run_whole(in_slices)) == whole
+        # By text: damage can make a float NaN, which equals nothing.
+        assert repr(outcome(lambda: run_whole(in_slices))) == repr(whole)
         if isinstance(whole, Exception):
             raise whole
         return whole
@@ -46,18 +47,11 @@ def decoded(api_key, version, is_request, body):
 
 
 def outcome(work):
-    """Return what ``work`` returns, or the FrameError it raises, in a form that compares by text."""
+    """Return what ``work`` returns, or the FrameError it raises."""
     try:
         return work()
     except FrameError as error:
-        return EqualError(str(error))
-
-
-class EqualError(FrameError):
-    def __eq__(self, other):
-        return isinstance(other, EqualError) and str(self) == str(other)
-
-    __hash__ = None
+        return error
 
 
 def bodies_of(samples, rng, api_key):
@@ -300,7 +294,7 @@ def test_requests_carry_their_header():
 
 def test_importing_the_codec_imports_no_messages():
     script = (
-        "import sys, spark_kafkalite.wire.codec, spark_kafkalite.wire.hot, spark_kafkalite.wire.error_codes\n"
+        "import sys, spark_kafkalite.wire.codec, spark_kafkalite.wire.packed, spark_kafkalite.wire.error_codes\n"
         "print([name for name in sys.modules if name.startswith('spark_kafkalite.wire.messages.')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
