@@ -38,8 +38,9 @@ def decoded(api_key, version, is_request, body):
     if is_request:
         whole = outcome(lambda: codec.decode_request(api_key, version, body, 0))
         in_slices = codec.decode_request_in_slices(api_key, version, memoryview(body), 0)
-        # By text: damage can make a float NaN, which equals nothing.
-        assert repr(outcome(lambda: run_whole(in_slices))) == repr(whole)
+        again = outcome(lambda: run_whole(in_slices))
+        # Errors are compared by their text, and so is what damage has made NaN, which equals nothing.
+        assert again == whole or repr(again) == repr(whole)
         if isinstance(whole, Exception):
             raise whole
         return whole
