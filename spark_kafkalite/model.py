@@ -20,7 +20,6 @@ BrokerEpoch = NewType("BrokerEpoch", int)
 ControllerEpoch = NewType("ControllerEpoch", int)
 ProducerId = NewType("ProducerId", int)
 
-NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
