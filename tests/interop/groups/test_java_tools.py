@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
@@ -14,14 +14,15 @@ from confluent_kafka import Consumer as OtherConsumer
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.apache_kafka import kafka_tool
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.interop.support.java_tools import JavaTools
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 RECORDS = 30
 _numbers = count()
+Groups = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +55,12 @@ def topic(admin: Admin, broker: BrokerProcess, group: str) -> str:
     return name
 
 
-def groups(broker: BrokerProcess, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return kafka_tool(GROUPS, "--bootstrap-server", broker.bootstrap, *arguments, check=check)
+@pytest.fixture
+def groups(broker: BrokerProcess, java_tools: JavaTools) -> Groups:
+    def run(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return java_tools.run(GROUPS, "--bootstrap-server", broker.bootstrap, *arguments, check=check)
+
+    return run
 
 
 def rows(output: str, group: str) -> list[list[str]]:
@@ -66,28 +71,28 @@ def offsets_of(admin: Admin, group: str) -> list[int]:
     return [each.offset for each in admin.group_offsets(group).values()]
 
 
-def test_a_group_without_members(broker: BrokerProcess, admin: Admin, group: str, topic: str) -> None:
+def test_a_group_without_members(broker: BrokerProcess, groups: Groups, admin: Admin, group: str, topic: str) -> None:
     reset = ("--reset-offsets", "--group", group, "--topic", topic)
-    planned = groups(broker, *reset, "--to-offset", "4", "--dry-run").stdout
+    planned = groups(*reset, "--to-offset", "4", "--dry-run").stdout
     assert sorted(rows(planned, group)) == [[group, topic, str(number), "4"] for number in range(3)]
     assert admin.group_offsets(group) == {}
-    groups(broker, *reset, "--to-offset", "4", "--execute")
+    groups(*reset, "--to-offset", "4", "--execute")
     assert offsets_of(admin, group) == [4, 4, 4]
-    described = groups(broker, "--describe", "--group", group)
+    described = groups("--describe", "--group", group)
     assert "has no active members" in described.stdout + described.stderr
     assert sorted(row[1:6] for row in rows(described.stdout, group)) == [
         [topic, str(number), "4", "10", "6"] for number in range(3)
     ]
-    listed = groups(broker, "--list", "--state").stdout
+    listed = groups("--list", "--state").stdout
     assert [group, "Empty"] in [row[:1] + row[-1:] for row in rows(listed, group)]
-    deleted = groups(broker, "--delete-offsets", "--group", group, "--topic", f"{topic}:0,1").stdout
+    deleted = groups("--delete-offsets", "--group", group, "--topic", f"{topic}:0,1").stdout
     assert deleted.count("Successful") == 2
     assert list(admin.group_offsets(group)) == [TopicPartition(topic, 2)]
-    groups(broker, "--delete", "--group", group)
+    groups("--delete", "--group", group)
     assert not admin.describe_groups([group])[group].exists
 
 
-def test_a_group_with_a_member(broker: BrokerProcess, admin: Admin, group: str, topic: str) -> None:
+def test_a_group_with_a_member(broker: BrokerProcess, groups: Groups, admin: Admin, group: str, topic: str) -> None:
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "client.id": "reader"}
     consumer = OtherConsumer({**settings, "auto.offset.reset": "earliest"})
     try:
@@ -96,37 +101,39 @@ def test_a_group_with_a_member(broker: BrokerProcess, admin: Admin, group: str, 
         while not consumer.assignment():
             assert time.monotonic() < deadline, "no assignment"
             consumer.poll(0.1)
-        state = rows(groups(broker, "--describe", "--group", group, "--state").stdout, group)
+        state = rows(groups("--describe", "--group", group, "--state").stdout, group)
         assert state[0][-3:] == ["range", "Stable", "1"]
-        members = rows(groups(broker, "--describe", "--group", group, "--members", "--verbose").stdout, group)
+        members = rows(groups("--describe", "--group", group, "--members", "--verbose").stdout, group)
         assert "reader" in members[0] and "3" in members[0]
         assert f"{topic}(0,1,2)" in " ".join(members[0]) or f"{topic}:0,1,2" in " ".join(members[0])
         reset = ("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
-        refused = groups(broker, *reset, check=False)
+        refused = groups(*reset, check=False)
         assert "the current state is Stable" in refused.stdout + refused.stderr
-        deleted = groups(broker, "--delete", "--group", group, check=False)
+        deleted = groups("--delete", "--group", group, check=False)
         assert "not empty" in deleted.stdout + deleted.stderr
     finally:
         consumer.close()
-    groups(broker, *reset)
+    groups(*reset)
     assert offsets_of(admin, group) == [0, 0, 0]
 
 
-def test_the_console_consumer_in_a_group(broker: BrokerProcess, admin: Admin, group: str, topic: str) -> None:
+def test_the_console_consumer_in_a_group(
+    broker: BrokerProcess, java_tools: JavaTools, admin: Admin, group: str, topic: str
+) -> None:
     console = "org.apache.kafka.tools.consumer.ConsoleConsumer"
     read = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group, "--from-beginning")
-    first = kafka_tool(console, *read, "--max-messages", str(RECORDS), "--timeout-ms", "30000")
+    first = java_tools.run(console, *read, "--max-messages", str(RECORDS), "--timeout-ms", "30000")
     assert sorted(first.stdout.splitlines()) == sorted(f"value {number}" for number in range(RECORDS))
     assert offsets_of(admin, group) == [10, 10, 10]
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send(topic, b"new", partition=1)
-    again = kafka_tool(console, *read, "--max-messages", "1", "--timeout-ms", "30000")
+    again = java_tools.run(console, *read, "--max-messages", "1", "--timeout-ms", "30000")
     assert again.stdout.splitlines() == ["new"]
     assert {each.records for each in admin.group_lag(group).values()} == {0}
 
 
 def test_the_verifiable_consumer_takes_over_what_a_member_leaves(
-    broker: BrokerProcess, admin: Admin, group: str, topic: str
+    broker: BrokerProcess, java_tools: JavaTools, admin: Admin, group: str, topic: str
 ) -> None:
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     other = OtherConsumer({**settings, "enable.auto.commit": False})
@@ -141,7 +148,7 @@ def test_the_verifiable_consumer_takes_over_what_a_member_leaves(
             other.commit(record, asynchronous=False)
     other.close()
     committed = offsets_of(admin, group)
-    done = kafka_tool(
+    done = java_tools.run(
         "org.apache.kafka.tools.VerifiableConsumer",
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group-id", group),
         *("--max-messages", str(RECORDS - 5), "--reset-policy", "earliest", "--session-timeout", "6000"),
