@@ -25,8 +25,8 @@ OUTCOMES = ("failed", "error", "passed", "skipped")
 
 @dataclass(frozen=True)
 class Suite:
-    """Test folders, or files, that run in one pytest. ``workers`` 1 means one process; more share the folders' files.
-    What ``without`` names in them is left to another suite."""
+    """Test folders, or files, that run in one pytest. ``workers`` 1 means one process; more share the folders' files,
+    those with tests marked slow first. What ``without`` names in them is left to another suite."""
 
     name: str
     folders: tuple[str, ...]
@@ -57,13 +57,13 @@ ALONE = (
     "tests/interop/streams/test_stream_storm.py",
     "tests/network",
 )
-# In the order in which a failure is cheapest to see.
+# In the order in which a failure is cheapest to see. More workers than cores where tests wait as long as they compute.
 SUITES = (
     Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2, select="not kafka"),
-    Suite("golden", ("tests/golden",), select="kafka"),
-    Suite("contract", ("tests/contract",)),
+    Suite("golden", ("tests/golden",), workers=3, select="kafka"),
+    Suite("contract", ("tests/contract",), workers=3),
     Suite("crash", ("tests/crash",), workers=2),
-    Suite("interop", ("tests/cli", "tests/interop"), without=ALONE, workers=2),
+    Suite("interop", ("tests/cli", "tests/interop"), without=ALONE, workers=4),
     Suite("alone", ALONE),
     Suite("spark", ("tests/spark",)),
     Suite("spark42", ("tests/spark",), environment=".venv-spark42", select="not hdfs"),
@@ -101,7 +101,7 @@ def run(suite: Suite, extra: list[str]) -> Result:
         ]
         command += ["--durations-min=5.0", *(f"--ignore={path}" for path in suite.without)]
         if suite.workers > 1:
-            command += ["-n", str(suite.workers), "--dist", "loadfile"]
+            command += ["-n", str(suite.workers), "--dist", "loadfile", "--no-loadscope-reorder"]
         if suite.select:
             command += ["-m", suite.select]
         print(f"\n### {suite.name}: {' '.join(suite.folders)} ({suite.environment})", flush=True)

@@ -14,6 +14,8 @@ from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 1000
 # What it takes on a quiet machine is half a second; the bound allows for a busy one.
 _START_S = 8.0

@@ -22,6 +22,8 @@ from spark_kafkalite.errors import BrokerUnreachable, ClosedError, DeliveryTimeo
 from spark_kafkalite.testing.child_process import free_ports
 from spark_kafkalite.testing.cluster import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 
 class CuttingProxy:
     """Forwards one broker's port and cuts every connection after a random number of bytes, while ``cutting`` is set."""

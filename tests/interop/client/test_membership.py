@@ -25,7 +25,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 _numbers = itertools.count()
 PER_PARTITION = 50

@@ -20,7 +20,7 @@ from tests.interop.support.raw_client import RawClient
 PARTITIONS = 4
 RECORDS = 100
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 _numbers = itertools.count(1)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -17,7 +17,7 @@ from spark_kafkalite.testing.apache_kafka import logging_options
 from spark_kafkalite.testing.java_process import run_java
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.slow, pytest.mark.kafka]
 
 CASES_PER_KIND = 60
 

@@ -35,6 +35,8 @@ from tests.interop.support.python_clients import CODECS, PRODUCERS, READERS, kno
 from tests.interop.support.raw_client import RawClient
 from tests.interop.support.records import Sent
 
+pytestmark = pytest.mark.slow
+
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 KILLING_S = 120.0 if SOAK else 12.0
 SEED = int(os.environ.get("KAFKALITE_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)

@@ -29,7 +29,7 @@ from spark_kafkalite.wire.messages.describe_log_dirs import DescribableLogDirTop
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.interop.support.raw_client import RawClient
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
 OVERRIDES = {
     "log.initial.task.delay.ms": 100,

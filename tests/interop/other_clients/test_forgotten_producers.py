@@ -17,6 +17,8 @@ from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.java_clients import JavaClients
 
+pytestmark = pytest.mark.slow
+
 KEPT = 4
 OTHERS = 6
 COUNT = 20

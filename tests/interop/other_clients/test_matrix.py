@@ -24,7 +24,11 @@ from tests.interop.support.java_clients import JavaClients, read_records
 from tests.interop.support.python_clients import CODECS, GUARANTEES, PRODUCERS, READERS, knows
 from tests.interop.support.records import Read, Sent, expected, sample_records
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning"),
+]
 
 _numbers = itertools.count()
 MATRIX = [

@@ -24,7 +24,7 @@ from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.raw_client import RawClient
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 OVERRIDES = {"offsets.topic.num.partitions": 2, "group.initial.rebalance.delay.ms": 0}
 WAL = f"{DATABASE_NAME}-wal"

@@ -27,7 +27,7 @@ from spark_kafkalite.spark.source import KafkaliteDataSource
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.testing.cluster import BrokerProcess
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 MOMENTS = 20
 # How long a query may go on before it is stopped, and the brokers' ignorance of a topic is believed after ten seconds.

@@ -36,6 +36,8 @@ from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.testing.cluster import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 _numbers = itertools.count(1)
 
 Spans = dict[TopicPartition, tuple[int, int]]
