@@ -28,7 +28,14 @@ from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
 from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import ClosedError, CorruptMessage, InvalidRecord, KafkaliteError, OffsetOutOfRange
+from spark_kafkalite.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptMessage,
+    InvalidRecord,
+    KafkaliteError,
+    OffsetOutOfRange,
+)
 from spark_kafkalite.model import TopicPartition
 
 _LOG = logging.getLogger("spark_kafkalite.client")
@@ -110,6 +117,47 @@ class ReadAhead:
             self._start_keeper()
             self.notify_moved()
         self._cluster.watch_topics({each.topic for each in wanted}, auto_create=self._auto_create)
+
+    def assigned(self, topic_partition: TopicPartition) -> PartitionState:
+        """Return an assigned partition's state; the lock is held. Raises ConfigError for one that is not assigned."""
+        state = self.states.get(topic_partition)
+        if state is None:
+            raise ConfigError(f"{topic_partition} is not assigned to this consumer: assign() or subscribe() first")
+        return state
+
+    def move(
+        self, topic_partitions: Iterable[TopicPartition] | None, position: int | None, reset_to: int | None
+    ) -> None:
+        """Have partitions (None: all) go on from an offset, or from where ``reset_to`` will be found to lie."""
+        with self.lock:
+            wanted = list(self.states) if topic_partitions is None else topic_partitions
+            # All are looked up before the first is moved.
+            for state in [self.assigned(each) for each in wanted]:
+                state.move_to(position, reset_to)
+            self.notify_moved()
+
+    def set_paused(self, topic_partitions: Iterable[TopicPartition], paused: bool) -> None:
+        """Have readers leave partitions out, or take them again."""
+        with self.lock:
+            for state in [self.assigned(each) for each in topic_partitions]:
+                state.paused = paused
+            self.changed.notify_all()
+
+    def wait_for_position(self, topic_partition: TopicPartition, deadline: Deadline) -> int:
+        """Return a partition's position once it is known. Raises TimeoutError, ClosedError, or why it has none."""
+        with self.lock:
+            while True:
+                if self.closed:
+                    raise ClosedError("the consumer has been closed")
+                state = self.assigned(topic_partition)
+                if state.position is not None:
+                    return state.position
+                if state.error is not None:
+                    raise state.error
+                left_s = deadline.left_s()
+                if left_s <= 0:
+                    raise TimeoutError(f"the position of {topic_partition} could not be found in time")
+                self.changed.wait(left_s)
 
     def notify(self) -> None:
         """Wake who waits for something to change."""
