@@ -1,4 +1,4 @@
-"""What the commands about groups share: their options, the small languages of these, and the way to both storages."""
+"""What the commands about groups share: their options, the small languages of these, and the way to both stores."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from spark_kafkalite.cli.groups.group_storages import KafkaStorage, OffsetStorage
 from spark_kafkalite.cli.offsets.offset_texts import parse_partitions
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
+from spark_kafkalite.client.offset_stores.store import ZOOKEEPER
 from spark_kafkalite.errors import BrokerUnreachable, GroupIdNotFound, RegistryError
 from spark_kafkalite.model import topic_name_problem
 
 if TYPE_CHECKING:
-    from spark_kafkalite.cli.groups.registry_storage import ZooKeeperStorage
     from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.offset_stores.coordinator import CoordinatorOffsets
+    from spark_kafkalite.client.offset_stores.registry import RegistryOffsets
+    from spark_kafkalite.client.offset_stores.store import GroupStore
+    from spark_kafkalite.client.registry_link import RegistryLink
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _ZOOKEEPER_WITHIN_S: Final = 5.0
+_ANSWER_WITHIN_S: Final = 15.0
 _CONNECT = re.compile(r"[^\s,/:]+:[0-9]{1,5}(,[^\s,/:]+:[0-9]{1,5})*(/\S*)?|\[[0-9a-fA-F:.]+\]:[0-9]{1,5}(/\S*)?")
 
 zookeeper_option = click.option(
@@ -76,7 +80,10 @@ def place_options(function: Function) -> Function:
 
 @dataclass
 class Places:
-    """The brokers and, where --zookeeper is given, the registry; each is connected to when it is first needed."""
+    """The brokers and, where --zookeeper is given, the registry; each is connected to when it is first needed.
+
+    What needs client modules is imported then, too: they cost every start of a command to load.
+    """
 
     bootstrap_server: str
     command_config: str | None
@@ -86,7 +93,7 @@ class Places:
     # What it closes at the end.
     stack: ExitStack
     _admin: Admin | None = None
-    _registry: ZooKeeperStorage | None = None
+    _registry: RegistryLink | None = None
 
     @property
     def admin(self) -> Admin:
@@ -95,7 +102,7 @@ class Places:
             source = click.get_current_context().get_parameter_source("bootstrap_server")
             bootstrap_server = self.bootstrap_server
             if self.zookeeper is not None and source is ParameterSource.DEFAULT:
-                bootstrap_server = ",".join(self.registry.broker_addresses())
+                bootstrap_server = ",".join(self._broker_addresses())
                 if not bootstrap_server:
                     raise BrokerUnreachable(
                         f"the registry at {self.zookeeper} names no live broker; give --bootstrap-server"
@@ -106,18 +113,43 @@ class Places:
             self._admin = self.stack.enter_context(reachable_admin(settings))
         return self._admin
 
-    @property
-    def kafka(self) -> KafkaStorage:
-        """Groups at the brokers."""
-        return KafkaStorage(self.admin)
+    def groups(self) -> list[str]:
+        """Return the ids of all groups, in order, of the place that the command is about."""
+        if self.zookeeper is None:
+            return [each.group_id for each in self.admin.list_groups()]
+        from spark_kafkalite.client.offset_stores.registry import groups_in
+
+        return groups_in(self.registry)
+
+    def store(self, group: str) -> GroupStore:
+        """Return a group in the place that the command is about."""
+        return self.at_coordinator(group) if self.zookeeper is None else self.in_registry(group)
+
+    def at_coordinator(self, group: str) -> CoordinatorOffsets:
+        """Return a group at its coordinator."""
+        from spark_kafkalite.client.group.coordinator import CoordinatorLink
+        from spark_kafkalite.client.offset_stores.coordinator import CoordinatorOffsets
+
+        return CoordinatorOffsets(CoordinatorLink(self.admin.cluster, group))
+
+    def in_registry(self, group: str) -> RegistryOffsets:
+        """Return a group in the registry. Raises as :attr:`registry`."""
+        from spark_kafkalite.client.offset_stores.registry import RegistryOffsets
+
+        return RegistryOffsets(self.registry, group)
+
+    def _broker_addresses(self) -> list[str]:
+        from spark_kafkalite.client.registry_consumer.registry_cluster import live_brokers
+
+        return [f"{each.host}:{each.port}" for each in live_brokers(self.registry).values()]
 
     @property
-    def registry(self) -> ZooKeeperStorage:
-        """Groups in the registry. Raises UsageError without --zookeeper, ConnectionLoss when it does not answer."""
+    def registry(self) -> RegistryLink:
+        """The registry. Raises UsageError without --zookeeper, RegistryError when nothing answers there."""
         if self._registry is None:
             if self.zookeeper is None:
                 raise click.UsageError("this needs --zookeeper HOST:PORT, the registry that the group's offsets lie in")
-            from spark_kafkalite.cli.groups.registry_storage import ZooKeeperStorage
+            from spark_kafkalite.client.registry_link import RegistryLink
             from spark_kafkalite.registry.store import ConnectionLoss
             from spark_kafkalite.registry.zookeeper import open_zookeeper
 
@@ -137,14 +169,10 @@ class Places:
                 ) from error
             finally:
                 log.setLevel(level)
-            self._registry = ZooKeeperStorage(store)
-            self.stack.callback(self._registry.close)
+            self.stack.callback(store.close)
+            self._registry = RegistryLink(answer_within_s=_ANSWER_WITHIN_S)
+            self._registry.replace(store)
         return self._registry
-
-    @property
-    def storage(self) -> OffsetStorage:
-        """Where the groups are that the command is about."""
-        return self.kafka if self.zookeeper is None else self.registry
 
 
 def chosen_groups(groups: Iterable[str], all_groups: bool) -> list[str] | None:
@@ -159,9 +187,9 @@ def chosen_groups(groups: Iterable[str], all_groups: bool) -> list[str] | None:
     return None if all_groups else names
 
 
-def no_such_group(group: str, storage: str) -> GroupIdNotFound:
+def no_such_group(group: str, place: str) -> GroupIdNotFound:
     """Return the error for a group that is not there."""
-    if storage == "zookeeper":
+    if place == ZOOKEEPER:
         return GroupIdNotFound(
             f"there is no group {group!r} in the registry; 'kafkalite groups list --zookeeper HOST:PORT' shows those "
             "that there are"

@@ -25,7 +25,6 @@ from spark_kafkalite.cli.groups.group_options import (
     place_options,
     topic_option,
 )
-from spark_kafkalite.cli.groups.group_storages import OffsetStorage, refuse_if_members
 from spark_kafkalite.cli.groups.reset_scenarios import (
     check_execute,
     chosen_reset,
@@ -43,6 +42,7 @@ from spark_kafkalite.client.group.offset_resets import (
     read_csv,
     write_csv,
 )
+from spark_kafkalite.client.offset_stores.store import GroupStore, refuse_if_members
 from spark_kafkalite.errors import ConfigError, GroupIdNotFound
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 
@@ -98,14 +98,11 @@ def reset_offsets(
     if from_file is not None and (topics or all_topics):
         raise click.UsageError("--from-file names its own partitions: leave out --topic and --all-topics")
     wanted = chosen_topics(topics, all_topics) if from_file is None else {}
-    storage = places.storage
-    every = storage.groups() if names is None else names
+    every = places.groups() if names is None else names
     from_csv = _read_file(from_file, every) if from_file is not None else None
-    plans = {
-        group: planned_resets(places, storage, group, reset, wanted, from_csv)
-        for group in (every if from_csv is None else from_csv)
-    }
-    carry_out(storage, plans, lambda group: _resets(plans[group]), execute=execute, as_json=as_json, export=export)
+    stores = {group: places.store(group) for group in (every if from_csv is None else from_csv)}
+    plans = {group: planned_resets(places, store, reset, wanted, from_csv) for group, store in stores.items()}
+    carry_out(stores, plans, lambda group: _resets(plans[group]), execute=execute, as_json=as_json, export=export)
 
 
 def _resets(planned: Iterable[PlannedReset]) -> dict[TopicPartition, CommittedOffset]:
@@ -124,14 +121,14 @@ def _read_file(path: str, groups: Sequence[str]) -> dict[str, dict[TopicPartitio
 
 def planned_resets(
     places: Places,
-    storage: OffsetStorage,
-    group: str,
+    store: GroupStore,
     reset: Reset,
     topics: dict[str, set[int] | None],
     from_csv: Mapping[str, Mapping[TopicPartition, int]] | None = None,
 ) -> list[PlannedReset]:
     """Return the plan for one group: for the partitions of ``topics``, of the file, or else all with an offset."""
-    committed = {each: found.offset for each, found in storage.offsets(group).items()}
+    group = store.group_id
+    committed = {each: found.offset for each, found in store.read().items()}
     if from_csv is not None:
         reset = Reset(reset.kind, offsets=from_csv[group])
         of_file: dict[str, set[int]] = {}
@@ -143,11 +140,11 @@ def planned_resets(
     else:
         partitions = still_there(places, group, committed)
         if not committed:
-            if not storage.exists(group):
-                raise no_such_group(group, storage.name)
-            raise GroupIdNotFound(f"group {group!r} has no offsets in {storage.name}: name the topics with --topic")
+            if not store.exists():
+                raise no_such_group(group, store.place)
+            raise GroupIdNotFound(f"group {group!r} has no offsets in {store.place}: name the topics with --topic")
     planned = plan_with_brokers(places, reset, partitions, committed)
-    if not committed and not storage.exists(group):
+    if not committed and not store.exists():
         # It comes into being with its first offset: nobody but the reader can tell that from a slip.
         return [replace(each, note="; ".join(filter(None, ("new group", each.note)))) for each in planned]
     return planned
@@ -186,7 +183,7 @@ def still_there(places: Places, group: str, partitions: Iterable[TopicPartition]
 
 
 def carry_out(
-    storage: OffsetStorage,
+    stores: Mapping[str, GroupStore],
     plans: Mapping[str, Sequence[PlannedReset]],
     offsets_of: Callable[[str], Mapping[TopicPartition, CommittedOffset]],
     *,
@@ -208,12 +205,12 @@ def carry_out(
         print_plans(plans)
     if execute:
         for group in plans:
-            refuse_if_members(storage, group, "its offsets cannot be moved")
+            refuse_if_members(stores[group], "its offsets cannot be moved")
         for group in plans:
-            storage.alter(group, offsets_of(group))
+            stores[group].alter(offsets_of(group))
             said(f"{count_of_offsets(len(plans[group]))} of group {group} set")
     else:
-        _warn_of_refusals(storage, plans)
+        _warn_of_refusals(stores, plans)
     if as_json:
         print_json({"executed": execute, "offsets": plans_as_json(plans)})
 
@@ -253,9 +250,9 @@ def print_plans(plans: Mapping[str, Sequence[PlannedReset]]) -> None:
     print_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET", "CHANGE", "NOTE"), rows)
 
 
-def _warn_of_refusals(storage: OffsetStorage, plans: Mapping[str, Sequence[PlannedReset]]) -> None:
+def _warn_of_refusals(stores: Mapping[str, GroupStore], plans: Mapping[str, Sequence[PlannedReset]]) -> None:
     for group in plans:
-        count = len(storage.members(group))
+        count = len(stores[group].members())
         if count:
             members = "1 live member" if count == 1 else f"{count} live members"
             warn(f"group {group} has {members}: --execute will be refused until its consumers are stopped")
@@ -291,13 +288,13 @@ def copy_offsets(
     if group == to_group:
         raise click.UsageError(f"--group and --to-group are the same, {group!r}")
     wanted = parse_topics(topics)
-    storage = places.storage
-    source, target = storage.offsets(group), storage.offsets(to_group)
+    store, to_store = places.store(group), places.store(to_group)
+    source, target = store.read(), to_store.read()
     if not source:
         raise (
-            no_such_group(group, storage.name)
-            if not storage.exists(group)
-            else GroupIdNotFound(f"group {group!r} has no offsets in {storage.name} to copy")
+            no_such_group(group, store.place)
+            if not store.exists()
+            else GroupIdNotFound(f"group {group!r} has no offsets in {store.place} to copy")
         )
     chosen = list(source)
     if wanted:
@@ -310,7 +307,7 @@ def copy_offsets(
     if not planned:
         raise GroupIdNotFound(f"group {group!r} has no offsets of {', '.join(wanted)} to copy")
     carry_out(
-        storage,
+        {to_group: to_store},
         {to_group: planned},
         lambda _: {each: source[each] for each in chosen},
         execute=execute,

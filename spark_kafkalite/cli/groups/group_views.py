@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.cli.groups.group_options import Places, no_such_group
-from spark_kafkalite.cli.groups.group_storages import KAFKA, ZOOKEEPER
 from spark_kafkalite.cli.output import print_table, warn
+from spark_kafkalite.client.offset_stores.store import KAFKA, ZOOKEEPER
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ def _at_the_brokers(places: Places, group: str, with_offsets: bool) -> GroupView
 def _in_the_registry(places: Places, group: str, with_offsets: bool) -> GroupView:
     from spark_kafkalite.registry.consumer_nodes import consumer_of
 
-    registry = places.registry
-    if not registry.exists(group):
+    registry = places.in_registry(group)
+    if not registry.exists():
         raise no_such_group(group, ZOOKEEPER)
-    threads = registry.owners(group)
+    threads = registry.owners()
     members = tuple(
         MemberView(
             consumer_id,
@@ -112,13 +112,13 @@ def _in_the_registry(places: Places, group: str, with_offsets: bool) -> GroupVie
             tuple(each for each, thread in threads.items() if consumer_of(thread) == consumer_id),
             _reads(registration),
         )
-        for consumer_id, registration in sorted(registry.registrations(group).items())
+        for consumer_id, registration in sorted(registry.registrations().items())
     )
     owners = {each: member for member in members for each in member.assignment}
-    offsets = registry.offsets(group) if with_offsets else {}
+    offsets = registry.read() if with_offsets else {}
     if with_offsets and threads.keys() - offsets.keys():
         # With offsets.storage=kafka only the members are here.
-        at_the_brokers = places.kafka.offsets(group)
+        at_the_brokers = places.at_coordinator(group).read()
         elsewhere = {each: at_the_brokers[each] for each in threads if each in at_the_brokers and each not in offsets}
         if elsewhere:
             warn(f"group {group} keeps offsets at its coordinator (offsets.storage=kafka): these are shown")

@@ -1,10 +1,10 @@
 """``kafkalite offsets migrate`` and ``rewind``: moves that concern both places that a group's offsets may lie in.
 
 ``migrate`` does for a stopped group in one step what two rolling bounces with ``dual.commit.enabled`` do for a running
-one. It never takes an offset back: where the storage that it writes to is ahead, as it is when the group has run on it
+one. It never takes an offset back: where the store that it writes to is ahead, as it is when the group has run on it
 meanwhile, that offset stays, because consumers would read records again otherwise. What it has written it reads again.
 
-``rewind`` only goes back, and writes every storage that holds offsets of the group: a rewind of one of two would be
+``rewind`` only goes back, and writes every store that holds offsets of the group: a rewind of one of two would be
 undone by consumers that start from the larger.
 """
 
@@ -24,7 +24,6 @@ from spark_kafkalite.cli.groups.group_options import (
     topic_option,
 )
 from spark_kafkalite.cli.groups.group_resets import count_of_offsets, plan_with_brokers, still_there
-from spark_kafkalite.cli.groups.group_storages import KAFKA, ZOOKEEPER, OffsetStorage, refuse_if_members
 from spark_kafkalite.cli.groups.reset_scenarios import (
     check_execute,
     chosen_reset,
@@ -36,6 +35,7 @@ from spark_kafkalite.cli.offsets.offset_views import offsets_of
 from spark_kafkalite.cli.options import existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.client.group.offset_resets import listed, only_backwards
+from spark_kafkalite.client.offset_stores.store import KAFKA, ZOOKEEPER, GroupStore, refuse_if_members
 from spark_kafkalite.errors import GroupIdNotFound, KafkaliteError
 from spark_kafkalite.model import CommittedOffset
 
@@ -79,21 +79,21 @@ def migrate(
         raise click.UsageError(f"--from {from_storage} --to {to_storage}: there is nothing to move")
     wanted = parse_topics(topics)
     # Both, before anything is shown: an address that is wrong is told at once.
-    storages: dict[str, OffsetStorage] = {ZOOKEEPER: places.registry, KAFKA: places.kafka}
-    target = storages.pop(to_storage)
-    (source,) = storages.values()
-    old, found = target.offsets(group), offsets_of(source, group, wanted)
+    stores: dict[str, GroupStore] = {ZOOKEEPER: places.in_registry(group), KAFKA: places.at_coordinator(group)}
+    target = stores.pop(to_storage)
+    (source,) = stores.values()
+    old, found = target.read(), offsets_of(source, wanted)
     if not found:
-        if not source.exists(group):
-            raise no_such_group(group, source.name)
-        raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets in {source.name} to move")
+        if not source.exists():
+            raise no_such_group(group, source.place)
+        raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets in {source.place} to move")
     there = still_there(places, group, found)
     ahead = [each for each in there if each in old and old[each].offset > found[each].offset]
     new = {each: found[each] for each in there if each not in ahead}
     if not as_json:
         print_table(
             (
-                *("GROUP", "TOPIC", "PARTITION", f"{source.name.upper()}-OFFSET", f"{target.name.upper()}-OFFSET"),
+                *("GROUP", "TOPIC", "PARTITION", f"{source.place.upper()}-OFFSET", f"{target.place.upper()}-OFFSET"),
                 *("NEW-OFFSET", "NOTE"),
             ),
             [
@@ -101,19 +101,19 @@ def migrate(
                     *(group, each.topic, each.partition, found[each].offset),
                     old[each].offset if each in old else "-",
                     max(found[each].offset, old[each].offset) if each in old else found[each].offset,
-                    f"{target.name} is ahead and stays" if each in ahead else "",
+                    f"{target.place} is ahead and stays" if each in ahead else "",
                 )
                 for each in there
             ],
         )
-    for storage in (source, target):
-        refuse_if_members(storage, group, "its offsets cannot be migrated")
+    for store in (source, target):
+        refuse_if_members(store, "its offsets cannot be migrated")
     if execute:
-        target.alter(group, new)
-        _verify(target, group, new)
+        target.alter(new)
+        _verify(target, new)
         said(
-            f"{count_of_offsets(len(new))} of group {group} copied from {source.name} to {target.name} and read "
-            f"again; start its consumers with offsets.storage={target.name}"
+            f"{count_of_offsets(len(new))} of group {group} copied from {source.place} to {target.place} and read "
+            f"again; start its consumers with offsets.storage={target.place}"
         )
     else:
         said_dry_run()
@@ -121,8 +121,8 @@ def migrate(
         print_json(
             {
                 "executed": execute,
-                "from": source.name,
-                "to": target.name,
+                "from": source.place,
+                "to": target.place,
                 "offsets": [
                     {
                         "topic": each.topic,
@@ -137,13 +137,13 @@ def migrate(
         )
 
 
-def _verify(storage: OffsetStorage, group: str, written: dict[Any, CommittedOffset]) -> None:
-    found = storage.offsets(group)
+def _verify(store: GroupStore, written: dict[Any, CommittedOffset]) -> None:
+    found = store.read()
     wrong = [each for each, wanted in written.items() if each not in found or found[each].offset != wanted.offset]
     if wrong:
         raise NotVerified(
-            f"group {group!r}: {storage.name} does not hold what was just written for {listed(wrong)}; somebody else "
-            "commits for this group. Stop it and migrate again"
+            f"group {store.group_id!r}: {store.place} does not hold what was just written for {listed(wrong)}; "
+            "somebody else commits for this group. Stop it and migrate again"
         )
 
 
@@ -172,12 +172,13 @@ def rewind(
     reset = chosen_reset(**scenario)
     check_execute(dry_run, execute)
     wanted = chosen_topics(topics, all_topics)
-    storages: list[OffsetStorage] = [places.kafka] if places.zookeeper is None else [places.registry, places.kafka]
+    stores: list[GroupStore] = [] if places.zookeeper is None else [places.in_registry(group)]
+    stores.append(places.at_coordinator(group))
     if wanted:
         existing_partitions(places.admin, wanted)
-    found = {each.name: offsets_of(each, group, wanted) for each in storages}
+    found = {each.place: offsets_of(each, wanted) for each in stores}
     if not any(found.values()):
-        if not any(each.exists(group) for each in storages):
+        if not any(each.exists() for each in stores):
             raise no_such_group(group, KAFKA)
         raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets to take back")
     # Consumers start from the larger, so that is where the group is.
@@ -209,17 +210,17 @@ def rewind(
     left = len(larger) - len(planned)
     if left:
         said(f"{count_of_offsets(left)} of group {group} would not go back: left alone")
-    for storage in storages:
-        refuse_if_members(storage, group, "its offsets cannot be moved")
+    for store in stores:
+        refuse_if_members(store, "its offsets cannot be moved")
     new = {each.topic_partition: CommittedOffset(each.new) for each in planned}
     if execute:
-        for storage in storages:
-            stored = found[storage.name]
+        for store in stores:
+            stored = found[store.place]
             writes = {
                 each: offset for each, offset in new.items() if each in stored and stored[each].offset > offset.offset
             }
-            storage.alter(group, writes)
-            said(f"{count_of_offsets(len(writes))} of group {group} taken back in {storage.name}")
+            store.alter(writes)
+            said(f"{count_of_offsets(len(writes))} of group {group} taken back in {store.place}")
     else:
         said_dry_run()
     if as_json:

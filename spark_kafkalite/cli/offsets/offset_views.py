@@ -5,23 +5,23 @@ from __future__ import annotations
 import click
 
 from spark_kafkalite.cli.groups.group_options import Places, no_such_group, parse_topics, place_options, topic_option
-from spark_kafkalite.cli.groups.group_storages import KAFKA, ZOOKEEPER, OffsetStorage
 from spark_kafkalite.cli.output import print_json, print_table
+from spark_kafkalite.client.offset_stores.store import KAFKA, ZOOKEEPER, GroupStore
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 
-Offsets = dict[TopicPartition, CommittedOffset]
+CommittedOffsets = dict[TopicPartition, CommittedOffset]
 
 
-def offsets_of(storage: OffsetStorage, group: str, topics: dict[str, set[int] | None]) -> Offsets:
+def offsets_of(store: GroupStore, topics: dict[str, set[int] | None]) -> CommittedOffsets:
     """Return a group's offsets of these topics and partitions, all of them for no topics."""
     return {
         each: found
-        for each, found in storage.offsets(group).items()
+        for each, found in store.read().items()
         if not topics or (each.topic in topics and each.partition in (topics[each.topic] or {each.partition}))
     }
 
 
-def _cell(offsets: Offsets, topic_partition: TopicPartition) -> int | None:
+def _cell(offsets: CommittedOffsets, topic_partition: TopicPartition) -> int | None:
     found = offsets.get(topic_partition)
     return None if found is None else found.offset
 
@@ -41,10 +41,12 @@ def show(
     While offsets are committed to both (dual.commit.enabled), consumers start from the larger of the two.
     """
     wanted = parse_topics(topics)
-    storages: list[OffsetStorage] = [places.kafka] if places.zookeeper is None else [places.kafka, places.registry]
-    found = {each.name: offsets_of(each, group, wanted) for each in storages}
+    stores: list[GroupStore] = [places.at_coordinator(group)]
+    if places.zookeeper is not None:
+        stores.append(places.in_registry(group))
+    found = {each.place: offsets_of(each, wanted) for each in stores}
     partitions = sorted({each for offsets in found.values() for each in offsets})
-    if not partitions and not any(each.exists(group) for each in storages):
+    if not partitions and not any(each.exists() for each in stores):
         raise no_such_group(group, KAFKA)
     lags = places.admin.lag_behind(dict.fromkeys(partitions)) if partitions else {}
     if as_json:
@@ -98,17 +100,17 @@ def diff(
     wanted = parse_topics(topics)
     if with_group is None and places.zookeeper is None:
         raise click.UsageError("name what to compare with: --zookeeper HOST:PORT, or --with-group NAME")
-    sides: dict[str, tuple[OffsetStorage, str]]
+    sides: dict[str, GroupStore]
     if with_group is None:
-        sides = {KAFKA: (places.kafka, group), ZOOKEEPER: (places.registry, group)}
+        sides = {KAFKA: places.at_coordinator(group), ZOOKEEPER: places.in_registry(group)}
     else:
-        sides = {group: (places.storage, group), with_group: (places.storage, with_group)}
-    found: dict[str, Offsets] = {}
-    for name, (storage, of_group) in sides.items():
-        found[name] = offsets_of(storage, of_group, wanted)
-        if not found[name] and not storage.exists(of_group) and with_group is not None:
-            raise no_such_group(of_group, storage.name)
-    if with_group is None and not any(storage.exists(group) for storage, _ in sides.values()):
+        sides = {group: places.store(group), with_group: places.store(with_group)}
+    found: dict[str, CommittedOffsets] = {}
+    for name, store in sides.items():
+        found[name] = offsets_of(store, wanted)
+        if not found[name] and not store.exists() and with_group is not None:
+            raise no_such_group(store.group_id, store.place)
+    if with_group is None and not any(store.exists() for store in sides.values()):
         raise no_such_group(group, KAFKA)
     (first, of_first), (second, of_second) = found.items()
     rows = [

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_kafkalite.client.admin.admin_configs import ConfigAdmin, ConfigChange, ConfigEntry
-from spark_kafkalite.client.admin.admin_groups import GroupAdmin, GroupDescription, GroupListing, MemberDescription
+from spark_kafkalite.client.admin.admin_groups import GroupAdmin, GroupListing
 from spark_kafkalite.client.admin.admin_logs import HIGH_WATERMARK, LogAdmin, LogDirInfo, ReplicaInfo
 from spark_kafkalite.client.consume.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
 from spark_kafkalite.client.group.group_lag import PartitionLag
 from spark_kafkalite.client.network.connection import (
     CREATE_PARTITIONS,

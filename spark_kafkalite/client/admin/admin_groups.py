@@ -1,8 +1,8 @@
 """What administrators do to consumer groups: list and describe them, read, move and delete their offsets, delete them.
 
 The base of :class:`spark_kafkalite.client.admin.admin.Admin` for these calls. Each group is asked for at its own
-coordinator (:mod:`.coordinator`, which finds it and tries again while it moves or loads); a list is put together from
-all brokers.
+coordinator (``client/group/coordinator.py`` finds it and tries again while it moves or loads); a list is put together
+from all brokers.
 
 Offsets are the next ones to read. They can be moved only while the group has no members: members go on from where they
 are, and would commit over what is written here. A coordinator keeps to that, so there is no race to lose.
@@ -13,39 +13,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from spark_kafkalite.client.admin.admin_requests import AdminRequests
-from spark_kafkalite.client.group.consumer_protocol import PROTOCOL_TYPE, Assignment
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
+from spark_kafkalite.client.group.administration import (
+    GroupDescription,
+    delete_group,
+    delete_offsets,
+    describe_group,
+    raise_first,
+)
+from spark_kafkalite.client.group.coordinator import CoordinatorLink
 from spark_kafkalite.client.group.group_lag import PartitionLag, partition_lags
 from spark_kafkalite.client.group.group_offsets import as_committed, commit_offsets, fetch_offsets
 from spark_kafkalite.client.network.connection import LIST_GROUPS
-from spark_kafkalite.client.network.metadata import Node
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import (
     ConfigError,
     GroupIdNotFound,
-    GroupSubscribedToTopic,
     KafkaError,
     KafkaliteError,
-    NonEmptyGroup,
-    UnknownTopicOrPartition,
     UnsupportedVersion,
 )
 from spark_kafkalite.model import GROUP_STATES, CommittedOffset, TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
-from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest
-from spark_kafkalite.wire.messages.describe_groups import DescribeGroupsRequest
 from spark_kafkalite.wire.messages.list_groups import ListGroupsRequest
-from spark_kafkalite.wire.messages.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
-
-# The state of a group that is not there.
-DEAD: Final = "Dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,37 +48,6 @@ class GroupListing:
     protocol_type: str
     state: str
     group_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberDescription:
-    """One member. ``assignment`` is empty in groups of another protocol type than "consumer", and in a rebalance.
-
-    ``host`` is the address that the coordinator sees, in Kafka's spelling with a slash in front.
-    """
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    host: str
-    assignment: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """One group. ``protocol`` is the name of its assignor, empty before its first rebalance is done."""
-
-    group_id: str
-    state: str
-    protocol_type: str
-    protocol: str
-    coordinator: Node
-    members: tuple[MemberDescription, ...]
-
-    @property
-    def exists(self) -> bool:
-        """Whether the coordinator knows the group: describing one that it does not know is no error."""
-        return self.state != DEAD
 
 
 class GroupAdmin(AdminRequests):
@@ -133,31 +94,10 @@ class GroupAdmin(AdminRequests):
         A group that does not exist has the state "Dead" and no members (see ``GroupDescription.exists``).
         """
         deadline = self._deadline(timeout_ms)
-        return {group_id: self._described(group_id, deadline) for group_id in dict.fromkeys(group_ids)}
-
-    def _described(self, group_id: str, deadline: Deadline) -> GroupDescription:
-        coordinator = GroupCoordinator(self._cluster, group_id)
-        (found,) = coordinator.call(DescribeGroupsRequest(groups=[group_id]), deadline).groups
-        if found.error_code:
-            raise error_for(found.error_code, f"group {group_id!r} cannot be described")
-        consumers = found.protocol_type == PROTOCOL_TYPE
-        return GroupDescription(
-            group_id,
-            found.group_state,
-            found.protocol_type,
-            found.protocol_data,
-            coordinator.node(deadline),
-            tuple(
-                MemberDescription(
-                    each.member_id,
-                    each.group_instance_id,
-                    each.client_id,
-                    each.client_host,
-                    _assigned(bytes(each.member_assignment)) if consumers else (),
-                )
-                for each in found.members
-            ),
-        )
+        return {
+            group_id: describe_group(CoordinatorLink(self._cluster, group_id), deadline)
+            for group_id in dict.fromkeys(group_ids)
+        }
 
     def group_offsets(
         self,
@@ -171,7 +111,7 @@ class GroupAdmin(AdminRequests):
         An unknown group has none.
         """
         deadline = self._deadline(timeout_ms)
-        found = fetch_offsets(GroupCoordinator(self._cluster, group_id), partitions, deadline)
+        found = fetch_offsets(CoordinatorLink(self._cluster, group_id), partitions, deadline)
         return dict(sorted(found.items()))
 
     def alter_group_offsets(
@@ -186,7 +126,7 @@ class GroupAdmin(AdminRequests):
         Raises UnknownMemberId (25) while it has members, UnknownTopicOrPartition (3) for partitions that are not there
         (the others are committed). Nothing checks that the offsets lie in the log.
         """
-        coordinator = GroupCoordinator(self._cluster, group_id)
+        coordinator = CoordinatorLink(self._cluster, group_id)
         commit_offsets(coordinator, as_committed(offsets), deadline=self._deadline(timeout_ms))
 
     def group_lag(
@@ -203,7 +143,7 @@ class GroupAdmin(AdminRequests):
         wanted = None if partitions is None else list(partitions)
         committed = self.group_offsets(group_id, wanted, timeout_ms=timeout_ms)
         if not committed and not self.describe_groups([group_id], timeout_ms=timeout_ms)[group_id].exists:
-            raise GroupIdNotFound(f"the lag of group {group_id!r}: {_why(group_id, GroupIdNotFound.code)}")
+            raise GroupIdNotFound(f"the lag of group {group_id!r}: there is no group {group_id!r}")
         asked = committed if wanted is None else wanted
         return self.lag_behind(
             {each: committed[each].offset if each in committed else None for each in asked}, timeout_ms=timeout_ms
@@ -223,32 +163,7 @@ class GroupAdmin(AdminRequests):
         Raises GroupIdNotFound (69), GroupSubscribedToTopic (86) for topics that its members read,
         UnknownTopicOrPartition (3); other partitions are deleted all the same.
         """
-        topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(OffsetDeleteRequestPartition(partition_index=partition))
-        if not topics:
-            return
-        request = OffsetDeleteRequest(
-            group_id=group_id,
-            topics=[OffsetDeleteRequestTopic(name=name, partitions=each) for name, each in topics.items()],
-        )
-        answer = GroupCoordinator(self._cluster, group_id).call(request, self._deadline(timeout_ms))
-        doing = f"offsets of group {group_id!r} cannot be deleted"
-        if answer.error_code:
-            raise error_for(answer.error_code, f"{doing}: {_why(group_id, answer.error_code)}")
-        refused: dict[int, list[str]] = {}
-        for topic_answer in answer.topics:
-            for item in topic_answer.partitions:
-                if item.error_code:
-                    refused.setdefault(item.error_code, []).append(
-                        str(TopicPartition(topic_answer.name, item.partition_index))
-                    )
-        _raise_first(
-            [
-                error_for(code, f"{doing} for {', '.join(names)}: {_why(group_id, code)}")
-                for code, names in refused.items()
-            ]
-        )
+        delete_offsets(CoordinatorLink(self._cluster, group_id), partitions, self._deadline(timeout_ms))
 
     def delete_groups(self, group_ids: Iterable[str], *, timeout_ms: int | None = None) -> None:
         """Delete groups without members, with all their offsets.
@@ -259,40 +174,8 @@ class GroupAdmin(AdminRequests):
         deadline = self._deadline(timeout_ms)
         failed: list[KafkaliteError] = []
         for group_id in dict.fromkeys(group_ids):
-            coordinator = GroupCoordinator(self._cluster, group_id)
             try:
-                (result,) = coordinator.call(DeleteGroupsRequest(groups_names=[group_id]), deadline).results
+                delete_group(CoordinatorLink(self._cluster, group_id), deadline)
             except KafkaError as error:
                 failed.append(error)
-                continue
-            if result.error_code:
-                why = _why(group_id, result.error_code)
-                failed.append(error_for(result.error_code, f"group {group_id!r} cannot be deleted: {why}"))
-        _raise_first(failed)
-
-
-def _why(group_id: str, code: int) -> str:
-    if code == NonEmptyGroup.code:
-        return "it has members; stop its consumers first"
-    if code == GroupIdNotFound.code:
-        return f"there is no group {group_id!r}"
-    if code == GroupSubscribedToTopic.code:
-        return "members of the group read the topic; stop its consumers first"
-    if code == UnknownTopicOrPartition.code:
-        return "there is no such topic or partition"
-    return "the coordinator refuses it"
-
-
-def _raise_first(failed: list[Any]) -> None:
-    if not failed:
-        return
-    first, *others = failed
-    raise type(first)("; ".join(str(error) for error in (first, *others))) if others else first
-
-
-def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of an assignment; none where its bytes, an assignor's word, are not one."""
-    try:
-        return tuple(sorted(Assignment.decode(data).partitions))
-    except KafkaliteError:
-        return ()
+        raise_first(failed)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
+from spark_kafkalite.client.group.coordinator import CoordinatorLink
 from spark_kafkalite.client.group.group_offsets import GroupMember, commit_offsets
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
@@ -42,7 +42,7 @@ class PendingCommit(NamedTuple):
 class CommitLane:
     """All commits of one consumer."""
 
-    def __init__(self, coordinator: GroupCoordinator, notify: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, coordinator: CoordinatorLink, notify: Callable[[], None], clock: Clock) -> None:
         self._coordinator = coordinator
         self._notify = notify
         self._clock = clock

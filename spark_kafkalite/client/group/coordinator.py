@@ -6,7 +6,7 @@ requests are repeated until the deadline, with the pauses of ``retry.backoff.ms`
 caller's. A repeated request may have been done already, which those of groups bear.
 
 Short requests share the client's one connection to that broker; a request that the broker may hold for minutes
-(JoinGroup, SyncGroup) needs a connection of its own: :meth:`GroupCoordinator.connect`.
+(JoinGroup, SyncGroup) needs a connection of its own: :meth:`CoordinatorLink.connect`.
 
 Thread-safe.
 """
@@ -41,7 +41,7 @@ RETRIED_CODES: Final = frozenset(
 )
 
 
-class GroupCoordinator:
+class CoordinatorLink:
     """One group's coordinator, found when it is first needed."""
 
     def __init__(self, cluster: ClusterClient, group_id: str) -> None:
@@ -51,7 +51,7 @@ class GroupCoordinator:
         self._node: Node | None = None
 
     def __repr__(self) -> str:
-        return f"GroupCoordinator({self.group_id!r}, {self})"
+        return f"CoordinatorLink({self.group_id!r}, {self})"
 
     def __str__(self) -> str:
         node = self._node

@@ -30,7 +30,7 @@ from spark_kafkalite.client.group.assignors import Assignor, GroupMemberSubscrip
 from spark_kafkalite.client.group.auto_commit import AutoCommit
 from spark_kafkalite.client.group.commits import CommitCallback, CommitLane, Offsets
 from spark_kafkalite.client.group.consumer_protocol import NO_GENERATION, Assignment, Subscription
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
+from spark_kafkalite.client.group.coordinator import CoordinatorLink
 from spark_kafkalite.client.group.group_offsets import NO_MEMBER, GroupMember, fetch_offsets
 from spark_kafkalite.client.group.group_settings import GroupConfig
 from spark_kafkalite.client.group.group_topics import GroupTopics
@@ -57,7 +57,7 @@ class GroupConsumer:
         self.config = config
         self._cluster = cluster
         self._clock = clock
-        self.coordinator = GroupCoordinator(cluster, config.group_id)
+        self.coordinator = CoordinatorLink(cluster, config.group_id)
         self._lane = CommitLane(self.coordinator, self._notify, clock)
         self._auto = AutoCommit(config, self._lane, clock)
         self._ahead: ReadAhead | None = None

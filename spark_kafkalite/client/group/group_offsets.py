@@ -14,7 +14,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
+from spark_kafkalite.client.group.coordinator import CoordinatorLink
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.errors import (
     ConfigError,
@@ -84,7 +84,7 @@ def as_committed(
 
 
 def commit_offsets(
-    coordinator: GroupCoordinator,
+    coordinator: CoordinatorLink,
     offsets: Mapping[TopicPartition, CommittedOffset],
     member: GroupMember | None = None,
     *,
@@ -134,7 +134,7 @@ def commit_request(
     )
 
 
-def commit_error(coordinator: GroupCoordinator, member: GroupMember, answer: Any) -> KafkaError | None:
+def commit_error(coordinator: CoordinatorLink, member: GroupMember, answer: Any) -> KafkaError | None:
     """Return what the coordinator refused, with all partitions that met the first error, or None."""
     refused: dict[int, list[TopicPartition]] = {}
     for topic in answer.topics:
@@ -147,7 +147,7 @@ def commit_error(coordinator: GroupCoordinator, member: GroupMember, answer: Any
     return error_for(code, _refusal(coordinator, member, code, partitions))
 
 
-def _refusal(coordinator: GroupCoordinator, member: GroupMember, code: int, partitions: list[TopicPartition]) -> str:
+def _refusal(coordinator: CoordinatorLink, member: GroupMember, code: int, partitions: list[TopicPartition]) -> str:
     shown = ", ".join(map(str, partitions[:5])) + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")
     text = f"group {coordinator.group_id!r}, {coordinator}: the commit of {shown} is refused"
     if member == NO_MEMBER and code in (*_MOVED_ON, RebalanceInProgress.code):
@@ -174,7 +174,7 @@ def _refusal(coordinator: GroupCoordinator, member: GroupMember, code: int, part
 
 
 def fetch_offsets(
-    coordinator: GroupCoordinator,
+    coordinator: CoordinatorLink,
     partitions: Iterable[TopicPartition] | None,
     deadline: Deadline,
     *,
@@ -220,7 +220,7 @@ def fetch_offsets(
             coordinator.cluster.pause(pause_s)
 
 
-def _fetched(coordinator: GroupCoordinator, answer: Any) -> dict[TopicPartition, CommittedOffset]:
+def _fetched(coordinator: CoordinatorLink, answer: Any) -> dict[TopicPartition, CommittedOffset]:
     found = answer.groups[0] if answer.groups else answer
     whole = f"group {coordinator.group_id!r}, {coordinator}: its offsets cannot be read"
     if found.error_code:

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.client.group.assignors import GroupMemberSubscription
 from spark_kafkalite.client.group.consumer_protocol import NO_GENERATION, Assignment
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
+from spark_kafkalite.client.group.coordinator import CoordinatorLink
 from spark_kafkalite.client.group.group_offsets import GroupMember
 from spark_kafkalite.client.group.group_protocol import (
     ADVICE,
@@ -87,7 +87,7 @@ class Membership:
     def __init__(
         self,
         config: GroupConfig,
-        coordinator: GroupCoordinator,
+        coordinator: CoordinatorLink,
         assign: Assign,
         notify: Callable[[], None],
         clock: Clock,

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
-from spark_kafkalite.client.registry_consumer.registry_link import RegistryLink
+from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import BrokerUnreachable, RegistryError, UnknownTopicOrPartition
 from spark_kafkalite.model import INTERNAL_TOPICS
@@ -33,7 +32,6 @@ _LOG = logging.getLogger(__name__)
 _LEADER_NOT_AVAILABLE: Final = 5
 
 T = TypeVar("T")
-_Node = Future[tuple[bytes, Stat]]
 
 
 class RegistryCluster(ClusterClient):
@@ -42,6 +40,12 @@ class RegistryCluster(ClusterClient):
     def __init__(self, config: ClientConfig, link: RegistryLink, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(config, clock)
         self._link = link
+
+    def request_any(self, api_key: int, message: Any, deadline: Deadline) -> Any:
+        """As any client's. There is no address to begin with: the first brokers are those that the registry names."""
+        if not self.snapshot.nodes:
+            self.refresh([], deadline)
+        return super().request_any(api_key, message, deadline)
 
     def _ask(self, asked: set[str] | None, deadline: Deadline, allow_auto_create: bool) -> MetadataResponse:
         """Read the registry. Raises BrokerUnreachable when it cannot be read now."""
@@ -52,30 +56,19 @@ class RegistryCluster(ClusterClient):
 
     def _read(self, asked: set[str] | None, deadline: Deadline) -> MetadataResponse:
         link, store = self._link, self._link.store
-        broker_ids = [
-            broker_id
-            for name in link.children(store, znodes.BROKER_IDS, deadline=deadline)
-            if (broker_id := znodes.broker_id_of(name)) is not None
-        ]
+        registered = live_brokers(link, deadline)
         names = sorted(link.children(store, znodes.TOPICS, deadline=deadline) if asked is None else asked)
-        brokers: list[_Node] = [store.get(znodes.broker_path(each)) for each in broker_ids]
-        topics: list[_Node] = [store.get(znodes.topic_path(each)) for each in names]
-        found_brokers = link.wait_found(brokers, deadline)
-        found_topics = link.wait_found(topics, deadline)
-        registered = []
-        for broker_id, node in zip(broker_ids, found_brokers, strict=True):
-            broker = _decoded(partial(BrokerRegistration.decode, broker_id), node)
-            if broker is not None:
-                registered.append(
-                    MetadataResponseBroker(node_id=broker_id, host=broker.host, port=broker.port, rack=broker.rack)
-                )
+        found_topics = link.wait_found([store.get(znodes.topic_path(each)) for each in names], deadline)
         assignments = {
             name: _decoded(partial(TopicAssignment.decode, name), node)
             for name, node in zip(names, found_topics, strict=True)
         }
         states = self._leaders(store, {name: each for name, each in assignments.items() if each}, deadline)
         return MetadataResponse(
-            brokers=registered,
+            brokers=[
+                MetadataResponseBroker(node_id=broker_id, host=each.host, port=each.port, rack=each.rack)
+                for broker_id, each in registered.items()
+            ],
             topics=[
                 MetadataResponseTopic(
                     error_code=UnknownTopicOrPartition.code if found is None else 0,
@@ -108,6 +101,22 @@ class RegistryCluster(ClusterClient):
                 )
             )
         return states
+
+
+def live_brokers(link: RegistryLink, deadline: Deadline | None = None) -> dict[int, BrokerRegistration]:
+    """Return the live brokers as they registered, by id; one whose node cannot be read is left out."""
+    session = link.session(deadline)
+    broker_ids = [
+        broker_id
+        for name in link.names(session.children(znodes.BROKER_IDS), deadline)
+        if (broker_id := znodes.broker_id_of(name)) is not None
+    ]
+    nodes = link.wait_found([session.get(znodes.broker_path(each)) for each in broker_ids], deadline)
+    return {
+        broker_id: broker
+        for broker_id, node in zip(broker_ids, nodes, strict=True)
+        if (broker := _decoded(partial(BrokerRegistration.decode, broker_id), node)) is not None
+    }
 
 
 def _decoded(decode: Callable[[bytes], T], node: tuple[bytes, Stat] | None) -> T | None:

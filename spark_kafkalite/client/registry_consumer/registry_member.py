@@ -32,8 +32,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from spark_kafkalite.client.network.retry import Deadline
-from spark_kafkalite.client.registry_consumer.registry_link import RegistryLink
 from spark_kafkalite.client.registry_consumer.registry_rebalance import assignment_of, topics_of
+from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError, RebalanceFailed, RegistryError
 from spark_kafkalite.model import TopicPartition

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.client.registry_consumer.registry_link import RegistryLink
 from spark_kafkalite.client.registry_consumer.registry_member import RegistryMember
+from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.errors import KafkaliteError, LeaderNotAvailable, RebalanceFailed, RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry import consumer_nodes, znodes
