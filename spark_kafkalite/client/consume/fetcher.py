@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, fetch
 from spark_kafkalite.client.consume.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from, unreadable
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST, offsets_for
+from spark_kafkalite.client.consume.list_offsets import offsets_for
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable, needs_refresh
@@ -32,7 +32,7 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
 
 __all__ = ["FetchedBatches", "RangeFetcher", "RangeNotInLog", "columns_from"]
@@ -283,7 +283,7 @@ class RangeFetcher:
     def _out_of_range(self, position: int, deadline: Deadline) -> RangeNotInLog:
         earliest, latest = (
             offsets_for(self._cluster, {self._topic_partition: which}, deadline)[self._topic_partition]
-            for which in (EARLIEST, LATEST)
+            for which in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
         )
         return RangeNotInLog(
             self._topic_partition,
