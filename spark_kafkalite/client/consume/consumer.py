@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Self
 
 from spark_kafkalite.client.config import consumer_config
 from spark_kafkalite.client.consume.consumer_state import ConsumerState, consumer_lifecycle
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST, OffsetAndTimestamp, offsets_for
+from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.consume.polling import DecodedRows, RowSource
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.consume.subscription import Partitions, as_partitions, select_topics
@@ -40,7 +40,7 @@ from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, ConfigError
-from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, CommittedOffset, Record, TopicPartition
 from spark_kafkalite.records.layout import MAX_INT64
 
 if TYPE_CHECKING:
@@ -164,11 +164,11 @@ class Consumer:
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
         """Go to the first offset of the given partitions, or of all assigned ones; it is looked up when polling."""
-        self._move(partitions, None, EARLIEST)
+        self._move(partitions, None, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
         """Go to the end of the given partitions, or of all assigned ones; it is looked up when polling."""
-        self._move(partitions, None, LATEST)
+        self._move(partitions, None, LATEST_TIMESTAMP)
 
     def seek_to_time(self, timestamp_ms: int, partitions: Partitions | None = None) -> None:
         """Go to the first record at or after a time; to the end where there is none."""
@@ -276,11 +276,11 @@ class Consumer:
 
     def beginning_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
-        return self._ends(partitions, EARLIEST, timeout_ms)
+        return self._ends(partitions, EARLIEST_TIMESTAMP, timeout_ms)
 
     def end_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
         """Return the offset after the last record that this consumer may see, as its isolation.level says."""
-        return self._ends(partitions, LATEST, timeout_ms)
+        return self._ends(partitions, LATEST_TIMESTAMP, timeout_ms)
 
     def _ends(self, partitions: Partitions, which: int, timeout_ms: int | None) -> dict[TopicPartition, int]:
         found = self.offsets_for_times(dict.fromkeys(as_partitions(partitions), which), timeout_ms)
