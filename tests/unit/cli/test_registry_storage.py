@@ -15,6 +15,7 @@ from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, MalformedNode, broker_path
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -23,7 +24,7 @@ P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with EmbeddedRegistry(tmp_path) as registry:
-        session = registry.connect()
+        session = EmbeddedStore(registry)
         yield session
         session.close()
 

@@ -11,6 +11,7 @@ from spark_kafkalite.errors import CoordinatorNotAvailable, KafkaliteError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import MalformedNode
 from tests.unit.client.recording_store import RecordingStore
 
@@ -39,13 +40,13 @@ class Memory:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RecordingStore]:
     with EmbeddedRegistry(tmp_path) as registry:
-        yield RecordingStore(registry.connect())
+        yield RecordingStore(EmbeddedStore(registry))
 
 
 @pytest.fixture
 def registry_offsets(store: RecordingStore) -> RegistryOffsets:
     link = RegistryLink()
-    link.replace(store)  # type: ignore[arg-type]
+    link.replace(store)
     return RegistryOffsets(link, "g", 5_000)
 
 
