@@ -66,7 +66,7 @@ _MOST_DECODED_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class ServedApi:
     """One served API; versions are inclusive. ``advertised_from`` is what clients are told for ``min_version``."""
 
     key: int
@@ -81,7 +81,7 @@ class Api:
     waits_for_clients: bool = False
 
 
-API_TABLE: dict[int, Api] = {}
+API_TABLE: dict[int, ServedApi] = {}
 
 
 def handles(
@@ -103,7 +103,7 @@ def handles(
         advertised = min_version if advertised_from is None else advertised_from
         is_coroutine = inspect.iscoroutinefunction(handler)
         is_work = inspect.isgeneratorfunction(handler)
-        API_TABLE[key] = Api(
+        API_TABLE[key] = ServedApi(
             key, name, min_version, max_version, advertised, handler, raw, is_coroutine, is_work, waits_for_clients
         )
         return handler
@@ -115,7 +115,7 @@ class Dispatcher:
     """Serves the requests of all connections."""
 
     def __init__(
-        self, context: BrokerContext, apis: Mapping[int, Api] = API_TABLE, oversight: Oversight | None = None
+        self, context: BrokerContext, apis: Mapping[int, ServedApi] = API_TABLE, oversight: Oversight | None = None
     ) -> None:
         """``apis`` are those served, by key."""
         self._context = context
@@ -155,7 +155,7 @@ class Dispatcher:
             self._report_bug(exchange)
             exchange.close("a handler failed")
 
-    def _serve_raw(self, api: Api, exchange: Exchange, frame: memoryview, position: int) -> None:
+    def _serve_raw(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> None:
         if self._oversight is not None and self._is_refused(exchange, frame[position:]):
             return
         response = api.handler(self._context, exchange, frame, position)
@@ -164,7 +164,7 @@ class Dispatcher:
         elif response is not None:
             exchange.answer(response)
 
-    def _serve_small(self, api: Api, exchange: Exchange, message: ApiMessage) -> None:
+    def _serve_small(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> None:
         if self._oversight is not None and self._is_refused(exchange, message):
             return
         if api.is_coroutine:
@@ -178,7 +178,7 @@ class Dispatcher:
                 self._throttle(exchange, answer)
             exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
 
-    def _large(self, api: Api, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
+    def _large(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
         """Decode a large request, call its handler, and encode the answer, all of it inside the gate."""
         yield from self._gate.enter()
         is_inside = True

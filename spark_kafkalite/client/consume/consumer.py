@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Self
 
 from spark_kafkalite.client.config import consumer_config
 from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST, OffsetAndTimestamp, offsets_for
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.polling import DecodedRows, RowSource
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.consume.subscription import Partitions, as_partitions, select_topics
@@ -184,7 +184,7 @@ class Consumer:
                 state.move_to(position, reset_to)
             self._ahead.notify_moved()
 
-    def _states(self, partitions: Partitions | None) -> list[PartitionState]:
+    def _states(self, partitions: Partitions | None) -> list[TopicPartitionState]:
         if partitions is None:
             return list(self._ahead.states.values())
         states = []

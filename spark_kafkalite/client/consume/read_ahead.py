@@ -1,6 +1,6 @@
 """A consumer's background work: finding where to start, and fetching ahead from every leader at once.
 
-One thread per broker that leads assigned partitions fetches into :attr:`.PartitionState.buffered`; one more, the
+One thread per broker that leads assigned partitions fetches into :attr:`.TopicPartitionState.buffered`; one more, the
 keeper, looks up positions that are not known (:mod:`.start_positions`) and starts the others when leaders change. All
 state is under :attr:`ReadAhead.lock`; the consumer takes pieces out under the same lock and decodes them outside.
 
@@ -22,7 +22,7 @@ from typing import Final
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, PartitionFetched, fetch
 from spark_kafkalite.client.consume.fetched import AnswerMemory, BufferPool, FetchedBatches, unreadable
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.start_positions import FetchCommitted, StartPositions
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
@@ -69,7 +69,7 @@ class ReadAhead:
         # rare, and waking it for every answer would take the interpreter from the reader that the answer is for.
         self.changed = threading.Condition(self.lock)
         self._keeper_wanted = threading.Condition(self.lock)
-        self.states: dict[TopicPartition, PartitionState] = {}
+        self.states: dict[TopicPartition, TopicPartitionState] = {}
         self._auto_create = False
         self._requested_bytes = 0
         self._pool = BufferPool()
@@ -102,7 +102,7 @@ class ReadAhead:
                 self.states.pop(topic_partition).move_to(None)
             for topic_partition in wanted:
                 if topic_partition not in self.states:
-                    state = self.states[topic_partition] = PartitionState(topic_partition)
+                    state = self.states[topic_partition] = TopicPartitionState(topic_partition)
                     state.paused = topic_partition in paused
                     state.reset_to = self._start.first_reset()
                     if state.reset_to is None:
@@ -285,7 +285,7 @@ class ReadAhead:
                 # Partitions that came to this leader meanwhile need a new thread.
                 self.notify_moved()
 
-    def _wait_for_room(self, node: int) -> tuple[list[tuple[PartitionState, int, FetchFrom]], int, int] | None:
+    def _wait_for_room(self, node: int) -> tuple[list[tuple[TopicPartitionState, int, FetchFrom]], int, int] | None:
         """Wait for something to fetch from a broker; returns it with the wait and byte limits, None to end."""
         config = self._config
         with self.lock:
@@ -298,7 +298,7 @@ class ReadAhead:
                 enough = 2 * max(1, most)
                 snapshot = self._cluster.snapshot
                 now_s = self._clock.monotonic_s()
-                wants: list[tuple[PartitionState, int, FetchFrom]] = []
+                wants: list[tuple[TopicPartitionState, int, FetchFrom]] = []
                 waits_s = _IDLE_S
                 leads = False
                 is_cut = False
@@ -341,7 +341,7 @@ class ReadAhead:
     def _fetch(
         self,
         connection: BrokerConnection,
-        wants: list[tuple[PartitionState, int, FetchFrom]],
+        wants: list[tuple[TopicPartitionState, int, FetchFrom]],
         wait_ms: int,
         room: int,
     ) -> None:
@@ -380,7 +380,7 @@ class ReadAhead:
         return None
 
     def _take(
-        self, state: PartitionState, position: FetchFrom, fetched: PartitionFetched, memory: AnswerMemory | None
+        self, state: TopicPartitionState, position: FetchFrom, fetched: PartitionFetched, memory: AnswerMemory | None
     ) -> None:
         """Deal with one partition's result; the lock is held."""
         if fetched.error_code == OffsetOutOfRange.code:
@@ -425,12 +425,12 @@ class ReadAhead:
         state.buffered.append(piece)
         state.buffered_bytes += piece.size_bytes
 
-    def _fail(self, state: PartitionState, position: int, error: KafkaliteError) -> None:
+    def _fail(self, state: TopicPartitionState, position: int, error: KafkaliteError) -> None:
         """Have a partition's polls raise, once what was fetched before is used up; the lock is held."""
         state.error = error
         self.report_unreadable(state.topic_partition, position, error)
 
-    def _out_of_range(self, state: PartitionState, offset: int) -> None:
+    def _out_of_range(self, state: TopicPartitionState, offset: int) -> None:
         if state.buffered:
             # What was fetched before is still good; the position meets the error again when it gets there.
             state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
