@@ -30,7 +30,7 @@ from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
-from spark_kafkalite.broker.requests.topics import Topics
+from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.requests.waiting import Purgatory
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
@@ -279,8 +279,8 @@ class BrokerStart:
         self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
         return acceptor, {listener.name: listener for listener in listeners}
 
-    def _make_topics(self, ground: _Ground, storage: _Storage, registry: _Registry, acceptor: Acceptor) -> Topics:
-        return Topics(
+    def _make_topics(self, ground: _Ground, storage: _Storage, registry: _Registry, acceptor: Acceptor) -> TopicAdmin:
+        return TopicAdmin(
             ground.settings,
             ground.topic_settings,
             registry.membership,
@@ -291,7 +291,7 @@ class BrokerStart:
             connections=lambda: len(acceptor),
         )
 
-    def _make_groups(self, ground: _Ground, storage: _Storage, topics: Topics) -> _Groups:
+    def _make_groups(self, ground: _Ground, storage: _Storage, topics: TopicAdmin) -> _Groups:
         """Make the coordinator of groups; it takes over groups as this broker begins to lead their partitions."""
         config, settings = self.config, ground.settings
         offsets_host = InternalTopicHost(
@@ -315,7 +315,7 @@ class BrokerStart:
         ground: _Ground,
         storage: _Storage,
         registry: _Registry,
-        topics: Topics,
+        topics: TopicAdmin,
         groups: _Groups,
         listeners: dict[str, Listener],
     ) -> BrokerContext:

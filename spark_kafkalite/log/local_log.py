@@ -28,7 +28,7 @@ from spark_kafkalite.log.flush import FlushJob, Unsynced
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.loading.holes import Hole
 from spark_kafkalite.log.loading.holes import report as report_holes
-from spark_kafkalite.log.reader import Reader
+from spark_kafkalite.log.reader import LogReader
 from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
@@ -89,7 +89,7 @@ class LocalLog:
         self._clock = clock
         # What is said of damaged batches.
         self.damage = DamageLines(topic_partition, clock)
-        self._reader = Reader(segments, self.damage)
+        self._reader = LogReader(segments, self.damage)
         self._on_dirty = on_dirty
         self._on_recovery_point_lowered = on_recovery_point_lowered
         # Monotonic time since when something is unflushed; None when nothing is.

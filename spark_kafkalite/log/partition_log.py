@@ -51,7 +51,7 @@ from spark_kafkalite.log.producer_snapshot import (
     snapshot_path,
     write_snapshot,
 )
-from spark_kafkalite.log.producer_state import ENTRY, ProducerBatch, ProducerIdLimits, ProducerState
+from spark_kafkalite.log.producer_state import ENTRY, BatchMetadata, ProducerIdLimits, ProducerState
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import DELETED_SUFFIX, LogSlice, Segment
@@ -393,7 +393,7 @@ class PartitionLog(LocalLog):
         except OSError as error:
             raise self._fail("read the end of", error) from error
 
-    def _check_sequence(self, header: BatchHeader) -> ProducerBatch | None:
+    def _check_sequence(self, header: BatchHeader) -> BatchMetadata | None:
         try:
             return self.producers.check(header)
         except UnknownProducerId as error:

@@ -78,7 +78,7 @@ class KeptMemory:
             self._give_back()
 
 
-class Reader(Protocol):
+class PausedConnection(Protocol):
     """A connection that paused for want of memory."""
 
     def memory_available(self) -> None:
@@ -93,12 +93,12 @@ class RequestMemory:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._waiting: dict[Reader, None] = {}
-        self._exempt: Reader | None = None
+        self._waiting: dict[PausedConnection, None] = {}
+        self._exempt: PausedConnection | None = None
         self.buffers = FrameBuffers()
         self.used_bytes = 0
 
-    def may_read(self, reader: Reader) -> bool:
+    def may_read(self, reader: PausedConnection) -> bool:
         """Return whether ``reader`` may read now; if not it is called back when it may."""
         if self.used_bytes < self._limit_bytes or reader is self._exempt:
             return True
@@ -120,12 +120,12 @@ class RequestMemory:
             for reader in waiting:
                 reader.memory_available()
 
-    def request_complete(self, reader: Reader) -> None:
+    def request_complete(self, reader: PausedConnection) -> None:
         """Note that ``reader`` has its whole request: it may not pass the limit any longer, but the next one may."""
         if reader is self._exempt:
             self._pass_exemption_on()
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: PausedConnection) -> None:
         """Forget a closed connection."""
         self._waiting.pop(reader, None)
         if reader is self._exempt:

@@ -44,7 +44,7 @@ class SurveyedTopic:
 
 
 @dataclass(slots=True)
-class Survey:
+class ClusterSurvey:
     """What was found. None for an id that no directory names; ``problems``: what could not be read or believed."""
 
     cluster_id: str | None
@@ -71,9 +71,9 @@ def stored_cluster_id(fs: Fs, log_dirs: Sequence[str]) -> str | None:
     return None
 
 
-def survey_log_dirs(fs: Fs, log_dirs: Sequence[str]) -> Survey:
+def survey_log_dirs(fs: Fs, log_dirs: Sequence[str]) -> ClusterSurvey:
     """Read the directories. ConfigError when they contradict each other, OSError when one cannot be read."""
-    survey = Survey(*_identity(fs, log_dirs))
+    survey = ClusterSurvey(*_identity(fs, log_dirs))
     found = survey.topics
     for path in log_dirs:
         for entry in fs.entries(path):
@@ -149,7 +149,7 @@ def _check_numbers(name: str, logs: SurveyedTopic) -> None:
         )
 
 
-def _survey_log(fs: Fs, directory: str, key: TopicPartition, logs: SurveyedTopic, survey: Survey) -> None:
+def _survey_log(fs: Fs, directory: str, key: TopicPartition, logs: SurveyedTopic, survey: ClusterSurvey) -> None:
     if key.partition >= znodes.MAX_PARTITIONS:
         raise ConfigError(f"{directory}: no topic has {key.partition} partitions; move it out of the log directory")
     if key.partition in logs.directories:

@@ -29,7 +29,7 @@ _REPLY_HEADER: Final = struct.Struct("!iqi")
 _MULTI_HEADER: Final = struct.Struct("!i?i")
 
 
-class Reader:
+class RequestReader:
     """Reads values off the front of a request. Every method raises FrameError when the bytes end too early."""
 
     __slots__ = ("_data", "_position")
@@ -75,7 +75,7 @@ class Reader:
             raise FrameError(f"a string at byte {self._position - 4} is null")
         return text
 
-    def vector(self, read: Callable[[Reader], T]) -> list[T]:
+    def vector(self, read: Callable[[RequestReader], T]) -> list[T]:
         """Read a count and as many elements, each of which takes a byte at least; null is empty."""
         count = self.int32()
         if count > self.remaining:

@@ -265,7 +265,7 @@ class TreeServer:
     def take(self, connection: TreeConnection, frame: bytes) -> None:
         """Take one frame. Raises FrameError when it makes no sense."""
         self._received += 1
-        reader, size = jute.Reader(frame), len(frame)
+        reader, size = jute.RequestReader(frame), len(frame)
         session = connection.session
         if session is None:
             self._hello(connection, reader)
@@ -430,7 +430,7 @@ class TreeServer:
 
     # Sessions ---------------------------------------------------------------------------------------------------------
 
-    def _hello(self, connection: TreeConnection, reader: jute.Reader) -> None:
+    def _hello(self, connection: TreeConnection, reader: jute.RequestReader) -> None:
         """Answer a ConnectRequest: a new session, an old one, or none any more."""
         reader.int32()
         seen_zxid, wanted_ms, session_id = reader.int64(), reader.int32(), reader.int64()
@@ -517,7 +517,9 @@ class TreeServer:
 
     # Single requests --------------------------------------------------------------------------------------------------
 
-    def _authenticate(self, connection: TreeConnection, session: ServedSession, reader: jute.Reader, size: int) -> None:
+    def _authenticate(
+        self, connection: TreeConnection, session: ServedSession, reader: jute.RequestReader, size: int
+    ) -> None:
         reader.int32()
         scheme, credential = reader.optional_string(), reader.buffer() or b""
         try:
@@ -572,7 +574,7 @@ def _reading(kind: int, frame: bytes) -> requests.Run:
     """Read a request's body when it is run: that may take as long as running it."""
 
     def run(asked: requests.Requester) -> requests.Answer:
-        reader = jute.Reader(frame)
+        reader = jute.RequestReader(frame)
         reader.int64()
         return requests.parse(kind, reader)(asked)
 

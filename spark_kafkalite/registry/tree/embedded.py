@@ -45,7 +45,7 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.registry.tree.acl import Identity, SetAcl
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, DatabaseFull, NodeDatabase
-from spark_kafkalite.registry.tree.tree import Node, Tree
+from spark_kafkalite.registry.tree.tree import DataNode, Tree
 from spark_kafkalite.registry.tree.zxid_note import NOTE_NAME, ZxidNote
 
 _LOG = logging.getLogger(__name__)
@@ -314,7 +314,7 @@ class EmbeddedRegistry:
             _deliver(task)
 
     def _commit(self, touched: set[str]) -> None:
-        saved: list[tuple[str, Node]] = []
+        saved: list[tuple[str, DataNode]] = []
         removed: list[str] = []
         for path in touched:
             node = self._tree.nodes.get(path)

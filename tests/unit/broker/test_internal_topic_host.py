@@ -35,7 +35,7 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.controller.controller import NewTopic
+from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -321,7 +321,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.exists = False
-        self.asked: list[NewTopic] = []
+        self.asked: list[TopicSpec] = []
         self.outcome: KafkaError | None = None
         self.may_answer = asyncio.Event()
         unused: Any = None
@@ -331,7 +331,7 @@ class Cluster:
     def state(self) -> Any:
         return SimpleNamespace(topics={TOPIC.name: SimpleNamespace(partitions=range(4))} if self.exists else {})
 
-    async def create(self, topics: list[NewTopic], timeout_s: float) -> dict[str, KafkaError | None]:
+    async def create(self, topics: list[TopicSpec], timeout_s: float) -> dict[str, KafkaError | None]:
         self.asked += topics
         await self.may_answer.wait()
         return {TOPIC.name: self.outcome}

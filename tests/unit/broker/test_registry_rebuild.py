@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence, RegistryLost
-from spark_kafkalite.broker.standalone.registry_rebuild import Plan, as_json, locked, plan_rebuild, write
+from spark_kafkalite.broker.standalone.registry_rebuild import RebuildPlan, as_json, locked, plan_rebuild, write
 from spark_kafkalite.errors import ConfigError, KafkaliteError
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.directories.siblings import find_siblings
@@ -59,7 +59,7 @@ def log_dir(tmp_path: Path) -> Path:
     return path
 
 
-def planned(*log_dirs: Path, registry: Path | None = None) -> Plan:
+def planned(*log_dirs: Path, registry: Path | None = None) -> RebuildPlan:
     return plan_rebuild(FS, [str(each) for each in log_dirs], registry or log_dirs[0] / "_registry")
 
 

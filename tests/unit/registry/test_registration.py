@@ -8,7 +8,7 @@ from spark_kafkalite.errors import InconsistentClusterId
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
-from spark_kafkalite.registry.cluster.producer_ids import ProducerIds
+from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration
@@ -93,11 +93,11 @@ def test_an_old_incarnations_node_is_waited_for(registry: EmbeddedRegistry) -> N
 
 
 def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
-    async def many(supply: ProducerIds, count: int) -> list[int]:
+    async def many(supply: ProducerIdManager, count: int) -> list[int]:
         return list(await asyncio.gather(*(supply.next_id() for _ in range(count))))
 
     store = EmbeddedStore(registry)
-    first = asyncio.run(many(ProducerIds(store, BrokerId(1)), 1500))
-    second = asyncio.run(many(ProducerIds(store, BrokerId(2)), 1500))
+    first = asyncio.run(many(ProducerIdManager(store, BrokerId(1)), 1500))
+    second = asyncio.run(many(ProducerIdManager(store, BrokerId(2)), 1500))
     assert len(set(first + second)) == 3000
     assert second[0] == 2000
