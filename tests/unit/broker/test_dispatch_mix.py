@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.gate import AT_ONCE
 from spark_kafkalite.slices import SLICE_S, Work
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -66,6 +67,35 @@ def test_a_mix_of_requests_is_answered_in_order_whoever_leaves_in_between(seed: 
             assert client.owner.memory.used_bytes == 0
         for _ in range(200):
             await asyncio.sleep(0)
+        assert not world.context.gate
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ahead", [0, AT_ONCE])
+def test_the_work_of_a_client_that_leaves_ends_and_its_place_is_taken(ahead: int) -> None:
+    """Its work is inside the gate, or waits before it."""
+    steps: list[int] = []
+
+    def endless(_: Any, exchange: Exchange, message: DeleteGroupsRequest) -> Work[DeleteGroupsResponse]:
+        while True:
+            steps.append(exchange.correlation_id)
+            yield from busy(SLICE_S)
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, endless)
+        clients = [world.connect() for _ in range(ahead + 1)]
+        for client in clients:
+            client.send(names(1))
+            await asyncio.sleep(0)
+        # The last one first: it is let in only if all are.
+        for client in reversed(clients):
+            client.connection.close("gone")
+        count = len(steps)
+        assert count > ahead
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(steps) == count
         assert not world.context.gate
 
     run(scenario)
