@@ -32,6 +32,7 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaliteError, OffsetOutOfRange
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.frame import Memory
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -375,7 +376,7 @@ class ReadAhead:
     def _memory_of(self, results: Mapping[TopicPartition, PartitionFetched]) -> AnswerMemory | None:
         """Have the fresh buffer that an answer came in kept for later ones."""
         for fetched in results.values():
-            if fetched.records is not None and isinstance(fetched.records.obj, bytearray):
+            if fetched.records is not None and isinstance(fetched.records.obj, Memory):
                 return AnswerMemory(self._pool, fetched.records.obj)
         return None
 

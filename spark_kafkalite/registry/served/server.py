@@ -46,6 +46,7 @@ from spark_kafkalite.registry.store import WatchEvent
 from spark_kafkalite.registry.tree.acl import NoAuth, digest_identity
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.slices import Slices, Work
+from spark_kafkalite.wire.frame import framed
 
 _LOG = logging.getLogger(__name__)
 
@@ -476,7 +477,7 @@ class TreeServer:
             session.connection, connection.session = connection, session
             timeout_ms, session_id, password = session.timeout_ms, session.session_id, session.password
         hello = jute.write_int(0) + jute.write_int(timeout_ms) + jute.write_long(session_id)
-        connection.send(jute.frame(hello + jute.write_buffer(password) + b"\0" * knows_read_only))
+        connection.send(framed(hello + jute.write_buffer(password) + b"\0" * knows_read_only))
         if session is None:
             connection.end()
 
