@@ -14,7 +14,7 @@ Bounds, so that nobody's behaviour costs more than it should:
   then *postponed*, which means that they are not run before the answers have left, and nothing more is read; who has
   taken nothing of them for STALLED_S is closed when the server's share is used up, or others would never get theirs;
 - events cannot be held back: with more than MAX_UNSENT_BYTES unsent the connection is closed, and so is the one whose
-  event is too much for all together (``MAX_EVENT_BYTES`` of the server);
+  event is too much for all together (``outbox.MAX_EVENT_BYTES``);
 - there must be a session within HELLO_S; then its deadline rules.
 """
 
@@ -67,7 +67,7 @@ class Request:
 
 
 class ConnectionOwner(Protocol):
-    """What a connection asks of the server around it; see ``tree_server.TreeServer``."""
+    """What a connection asks of the server around it; see ``server.TreeServer``."""
 
     @property
     def has_room_for_answers(self) -> bool:
