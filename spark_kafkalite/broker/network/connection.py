@@ -33,6 +33,7 @@ from typing import Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.channel import Channel
+from spark_kafkalite.broker.network.incoming import Incoming
 from spark_kafkalite.broker.network.outbox import FileEndedError, Outbox
 from spark_kafkalite.broker.network.readiness import Readiness
 from spark_kafkalite.broker.network.request_memory import RequestMemory
@@ -43,8 +44,6 @@ from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.frame import FrameReader, FrameSizeError
 
 _quiet = QuietLog(logging.getLogger(__name__))
-
-_READ_RATE_BYTES_PER_S = 64 * 1024
 
 
 class Limits:
@@ -86,12 +85,11 @@ class Connection:
     __slots__ = (
         "_channel",
         "_flush_scheduled",
-        "_frame_begun_s",
         "_frames",
         "_held",
+        "_incoming",
         "_muted_until_s",
         "_outbox",
-        "_own_frame",
         "_owner",
         "_pending",
         "_readiness",
@@ -109,9 +107,7 @@ class Connection:
         self._channel = channel
         self.session = session
         self._frames = FrameReader(owner.limits.max_frame_bytes, owner.scratch)
-        self._frame_begun_s = 0.0
-        # The lent buffer in which the request lies that is being served, until somebody keeps it.
-        self._own_frame: memoryview | None = None
+        self._incoming = Incoming(self._frames, owner.memory)
         # By how much work that is not done.
         self._held = 0
         self._muted_until_s = 0.0
@@ -180,7 +176,6 @@ class Connection:
             self._readiness.set_reading(False)
             return
         frames = self._frames
-        filled_bytes = frames.filled_bytes
         try:
             received = self._channel.recv_into(*frames.room())
         except OSError as error:
@@ -193,41 +188,24 @@ class Connection:
             self.close("closed by the peer" + (" in the middle of a request" if frames.is_amid_frame else ""))
             return
         self.received_s = self.last_activity_s = owner.loop.time()
-        frame = frames.received(received)
-        if frame is not None:
-            self._own_frame = frame
-            owner.memory.take(len(frame) - filled_bytes)
+        if frames.partial is None:
+            frames.received(received)
+        else:
+            frame = self._incoming.received(received)
+            if frame is None:
+                return
             try:
                 if not self._serve(frame):
                     return
             finally:
-                if self._own_frame is not None:
-                    self._own_frame = None
-                    self._give_back(frame)
-        elif frames.partial is not None:
-            owner.memory.take(received)
-            return
+                self._incoming.served(frame)
         self._serve_received()
         if frames.partial is None:
             owner.memory.request_complete(self)
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
-        """Return memory with the request being served that stays as it is until the function beside it is called.
-
-        That is the request's own buffer where it has one, else a copy.
-        """
-        if frame is self._own_frame:
-            self._own_frame = None
-            kept = frame
-        else:
-            kept = memoryview(bytearray(frame))
-            self._owner.memory.take(len(kept))
-        return kept, lambda: self._give_back(kept)
-
-    def _give_back(self, frame: memoryview) -> None:
-        memory = self._owner.memory
-        memory.give_back(len(frame))
-        memory.buffers.take_back(frame)
+        """Return memory with the request being served that stays as it is until the function beside it is called."""
+        return self._incoming.keep(frame)
 
     def _serve_received(self) -> None:
         """Serve the complete requests that were received, and keep what is left."""
@@ -272,7 +250,7 @@ class Connection:
     def _serve(self, frame: memoryview) -> bool:
         """Hand one request to the owner; return whether the connection is still open."""
         self._serving = True
-        self._frame_begun_s = 0.0
+        self._incoming.begun_s = 0.0
         try:
             self._owner.serve(self, frame)
         except FrameError as error:
@@ -283,22 +261,14 @@ class Connection:
 
     def _keep_rest(self) -> None:
         """Keep the beginning of a request that has not fully arrived."""
-        frames, memory = self._frames, self._owner.memory
         try:
-            more_bytes = frames.keep_rest(memory.buffers.lend)
+            self._incoming.keep_rest(self.received_s)
         except (MemoryError, OSError):
-            self._out_of_memory(f"a request of {frames.announced_bytes} bytes")
-            return
-        if frames.is_amid_frame and self._frame_begun_s == 0.0:
-            self._frame_begun_s = self.received_s
-        if more_bytes > 0:
-            memory.take(more_bytes)
-        elif more_bytes:
-            memory.give_back(-more_bytes)
+            self._out_of_memory(f"a request of {self._frames.announced_bytes} bytes")
 
     def _stash(self) -> None:
         """Keep received requests that may not be served yet, and stop reading."""
-        self._owner.memory.take(self._frames.stash())
+        self._incoming.stash()
         self._readiness.set_reading(False)
 
     def _is_congested(self) -> bool:
@@ -392,8 +362,8 @@ class Connection:
         self._muted_until_s = 0.0
         # The client was to be silent; neither that nor a request cut in two by it is held against it.
         self.last_activity_s = self.now_s()
-        if self._frame_begun_s:
-            self._frame_begun_s = self.last_activity_s
+        if self._incoming.begun_s:
+            self._incoming.begun_s = self.last_activity_s
         self._schedule_flush()
 
     def _place_filled(self) -> None:
@@ -453,14 +423,8 @@ class Connection:
             if waited_s > limits.read_timeout_s:
                 return f"did not complete its handshake in {waited_s:.0f} s (request.read.timeout.ms)"
         elif self._frames.is_amid_frame:
-            frames = self._frames
-            allowed_s = limits.read_timeout_s + frames.filled_bytes / _READ_RATE_BYTES_PER_S
             # Not the peer's fault while we do not read.
-            if self._readiness.reading and now_s - self._frame_begun_s > allowed_s:
-                return (
-                    f"sent {frames.filled_bytes} of {frames.announced_bytes or 4} bytes of a request in "
-                    f"{now_s - self._frame_begun_s:.0f} s (request.read.timeout.ms)"
-                )
+            return self._incoming.slowness(now_s, limits.read_timeout_s) if self._readiness.reading else None
         elif (
             limits.idle_s >= 0
             and not self._pending
@@ -491,13 +455,8 @@ class Connection:
         self._readiness.close()
         self.closed = True
         self._channel.close()
-        memory = self._owner.memory
-        memory.forget(self)
-        held_bytes = self._frames.held_bytes
-        partial = self._frames.clear()
-        memory.give_back(held_bytes)
-        if partial is not None:
-            memory.buffers.take_back(partial)
+        self._owner.memory.forget(self)
+        self._incoming.close()
         self._outbox.clear()
         pending, self._pending = self._pending, deque()
         for exchange in pending:
