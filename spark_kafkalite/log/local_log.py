@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
+from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.flush import FlushJob, Unsynced
@@ -31,16 +32,12 @@ from spark_kafkalite.log.loading.holes import report as report_holes
 from spark_kafkalite.log.reader import Reader
 from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records.assemble import empty_batch
 from spark_kafkalite.records.layout import MAX_INT32
-
-if TYPE_CHECKING:
-    from spark_kafkalite.log.compaction.clean_job import CleanedGroup
-    from spark_kafkalite.log.segments.swap import Swap
-
 
 # Of this much at the end of a log it is taken for granted that it is in the page cache.
 _RECENT_BYTES = 16 * 1024 * 1024

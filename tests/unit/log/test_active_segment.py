@@ -10,7 +10,7 @@ import pytest
 from spark_kafkalite.log.files.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.segments import active_segment
+from spark_kafkalite.log.segments import active_segment, index_walk
 from spark_kafkalite.log.segments.segment import IndexesDamaged
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
@@ -69,15 +69,15 @@ def damaged(stopped: MemoryFs, request: pytest.FixtureRequest) -> Iterator[Parti
 def walked(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     """How many bytes each thread has walked for a rebuild."""
     by_thread: dict[int, int] = {}
-    go_on = active_segment._IndexWalk.go_on
+    go_on = index_walk.IndexWalk.go_on
 
-    def counted(self: active_segment._IndexWalk) -> None:
+    def counted(self: index_walk.IndexWalk) -> None:
         before = self.position
         go_on(self)
         thread = threading.get_ident()
         by_thread[thread] = by_thread.get(thread, 0) + self.position - before
 
-    monkeypatch.setattr(active_segment._IndexWalk, "go_on", counted)
+    monkeypatch.setattr(index_walk.IndexWalk, "go_on", counted)
     return by_thread
 
 
