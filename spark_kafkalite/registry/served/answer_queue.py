@@ -2,8 +2,8 @@
 
 The registry's writer thread puts them in, in the order of the transactions; the server's loop hands them to their
 connections in that order, in slices, what came out of one commit together. They are counted on the way: answers that
-have not left, so that no more requests are run than there is room for (:attr:`AnswerQueue.has_room`), and events that have
-not been handed to a socket, of which a connection gets no more than is kept for it.
+have not left, so that no more requests are run than there is room for (:attr:`AnswerQueue.has_room`), and events that
+have not been handed to a socket, of which a connection gets no more than is kept for it.
 """
 
 from __future__ import annotations
