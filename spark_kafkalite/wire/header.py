@@ -24,6 +24,8 @@ _FIXED: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
 _API_VERSIONS: Final = 18
 _MAX_SHORT: Final = 32767
+_FLEXIBLE_FROM: Final = {key: api.flexible_from for key, api in API.items()}
+_NEVER: Final = _MAX_SHORT + 1
 
 
 # API key, version, the number that the response must carry (correlation id), client id. One is made for every request
@@ -33,8 +35,7 @@ RequestHeader = tuple[int, int, int, str | None]
 
 def is_flexible(api_key: int, version: int) -> bool:
     """Say whether this version uses compact lengths and tagged fields; False for an API that is not known."""
-    api = API.get(api_key)
-    return api is not None and version >= api.flexible_from
+    return version >= _FLEXIBLE_FROM.get(api_key, _NEVER)
 
 
 def read_request_header(view: Buffer) -> tuple[RequestHeader, int]:
