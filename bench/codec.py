@@ -18,7 +18,8 @@ from kio.schema.produce.v9.request import ProduceRequest as KioProduceRequest
 from kio.serial import entity_reader, entity_writer
 
 from bench.measurement import Row
-from spark_kafkalite.wire import codec, hot
+from spark_kafkalite.wire import codec, packed
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages.metadata import (
     MetadataResponse,
@@ -33,36 +34,40 @@ RECORDS = bytes(1024)
 def rows(quick: bool) -> Iterator[Row]:
     """Measure each call in turn with kio's."""
     calls = 2_000 if quick else 20_000
-    produce = b"".join(hot.pack_produce_request(1, "bench", 9, -1, 30_000, [("topic", [(0, RECORDS)])])[0])
+    produce = b"".join(packed.pack_produce_request(1, "bench", 9, -1, 30_000, [("topic", [(0, RECORDS)])])[0])
     produce_view = memoryview(bytearray(produce))
     body = read_request_header(produce)[1]
     yield _row(
         "parse a Produce v9 request",
         calls,
-        lambda: hot.parse_produce(produce_view, read_request_header(produce_view)[1], 9),
+        lambda: packed.parse_produce(produce_view, read_request_header(produce_view)[1], 9),
         lambda: _kio_read(KioProduceRequest, produce, body),
         at_most=6,
     )
-    produced = [("topic", [hot.ProducedPartition(0, 0, 5, -1, 0)])]
-    yield _row("pack a Produce v9 response", calls, lambda: hot.pack_produce_response(1, 9, produced), None, at_most=5)
-    fetch = hot.FetchRequest([("topic", [hot.FetchPartition(0, 5, 1 << 20)])])
-    fetch_view = memoryview(hot.pack_fetch_request(1, "bench", 12, fetch))
+    produced = [("topic", [packed.ProducedPartition(0, 0, 5, -1, 0)])]
+    yield _row(
+        "pack a Produce v9 response", calls, lambda: packed.pack_produce_response(1, 9, produced), None, at_most=5
+    )
+    fetch = packed.FetchRequest([("topic", [packed.FetchPartition(0, 5, 1 << 20)])])
+    fetch_view = memoryview(packed.pack_fetch_request(1, "bench", 12, fetch))
     fetch_body = read_request_header(fetch_view)[1]
-    yield _row("parse a Fetch v12 request", calls, lambda: hot.parse_fetch(fetch_view, fetch_body, 12), None, at_most=5)
-    fetched = [("topic", [hot.FetchedPartition(0, 0, 5, 5, 0, RECORDS)])]
-    response = b"".join(hot.pack_fetch_response(1, 12, fetched)[0])
+    yield _row(
+        "parse a Fetch v12 request", calls, lambda: packed.parse_fetch(fetch_view, fetch_body, 12), None, at_most=5
+    )
+    fetched = [("topic", [packed.FetchedPartition(0, 0, 5, 5, 0, RECORDS)])]
+    response = b"".join(packed.pack_fetch_response(1, 12, fetched)[0])
     entity = entity_reader(KioFetchResponse)(response, 5)[0]
     yield _row(
         "pack a Fetch v12 response",
         calls,
-        lambda: hot.pack_fetch_response(1, 12, fetched),
+        lambda: packed.pack_fetch_response(1, 12, fetched),
         lambda: _kio_write(entity),
         at_most=5,
     )
     yield _row(
         "parse a Fetch v12 response",
         calls,
-        lambda: hot.parse_fetch_response(response, 12),
+        lambda: packed.parse_fetch_response(response, 12),
         lambda: _kio_read(KioFetchResponse, response, 5),
         at_most=6,
     )
@@ -78,7 +83,7 @@ def rows(quick: bool) -> Iterator[Row]:
     yield _row(
         "decode Metadata v12 of 100 partitions",
         calls // 20,
-        lambda: codec.decode_response(3, 12, frame),
+        lambda: codec.decode_response(ApiKey.METADATA, 12, frame),
         lambda: _kio_read(KioMetadataResponse, frame, 5),
     )
 

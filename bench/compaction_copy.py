@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.measurement import Row, warm_page_cache
-from spark_kafkalite.log.clean_job import CleanJob
-from spark_kafkalite.log.cleaner import clean
-from spark_kafkalite.log.compaction import SourceSegment
-from spark_kafkalite.log.fs import OsFs
-from spark_kafkalite.log.segment import CLEANED_SUFFIX
+from spark_kafkalite.log.compaction.clean_job import CleanJob
+from spark_kafkalite.log.compaction.cleaner import clean
+from spark_kafkalite.log.compaction.plan import SourceSegment
+from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.segments.segment import CLEANED_SUFFIX
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.compression import CODECS
 

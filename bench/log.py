@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable
 
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.log.files.fs import OsFs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 

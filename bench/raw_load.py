@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.wire import codec, hot
+from spark_kafkalite.wire import codec, packed
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 _SIZE = struct.Struct(">i")
@@ -35,7 +36,7 @@ def batch_of(records: int, value: bytes = b"x" * 100, timestamp_ms: int | None =
 
 def produce_request(topic: str, partitions: Sequence[int], batch: bytes, acks: int = -1) -> bytes:
     parts = [(number, batch) for number in partitions]
-    pieces, _ = hot.pack_produce_request(1, "bench", _PRODUCE_VERSION, acks, 30_000, [(topic, parts)])
+    pieces, _ = packed.pack_produce_request(1, "bench", _PRODUCE_VERSION, acks, 30_000, [(topic, parts)])
     return framed(b"".join(bytes(piece) for piece in pieces))  # type: ignore[arg-type]
 
 
@@ -43,9 +44,9 @@ def fetch_request(
     topic: str, offsets: Sequence[tuple[int, int]], max_bytes: int, max_wait_ms: int = 0, min_bytes: int = 1
 ) -> bytes:
     """``offsets``: (partition, offset) of each partition to fetch from, in one request."""
-    asked = [hot.FetchPartition(partition, offset, max_bytes) for partition, offset in offsets]
-    fetch = hot.FetchRequest([(topic, asked)], max_wait_ms=max_wait_ms, min_bytes=min_bytes)
-    return framed(hot.pack_fetch_request(1, "bench", _FETCH_VERSION, fetch))
+    asked = [packed.FetchPartition(partition, offset, max_bytes) for partition, offset in offsets]
+    fetch = packed.FetchRequest([(topic, asked)], max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+    return framed(packed.pack_fetch_request(1, "bench", _FETCH_VERSION, fetch))
 
 
 def offset_request(topic: str, timestamp: int) -> bytes:
@@ -55,15 +56,17 @@ def offset_request(topic: str, timestamp: int) -> bytes:
 
 
 def offset_in(response: bytes) -> int:
-    return int(codec.decode_response(2, _LIST_OFFSETS_VERSION, response)[1].topics[0].partitions[0].offset)
+    return int(
+        codec.decode_response(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, response)[1].topics[0].partitions[0].offset
+    )
 
 
-def fetched_in(response: bytes) -> hot.FetchedPartition:
-    return hot.parse_fetch_response(response, _FETCH_VERSION).topics[0][1][0]
+def fetched_in(response: bytes) -> packed.FetchedPartition:
+    return packed.parse_fetch_response(response, _FETCH_VERSION).topics[0][1][0]
 
 
 def check_produced(response: bytes) -> None:
-    for topic, partitions in hot.parse_produce_response(response, _PRODUCE_VERSION).topics:
+    for topic, partitions in packed.parse_produce_response(response, _PRODUCE_VERSION).topics:
         for outcome in partitions:
             if outcome.error_code:
                 raise RuntimeError(f"{topic}-{outcome.partition}: error {outcome.error_code} {outcome.error_message}")

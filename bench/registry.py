@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from bench.measurement import Row, Usage, percentile, resident_bytes
 from bench.raw_load import Link, closed_loop, framed
-from spark_kafkalite.registry.jute import write_buffer, write_int, write_long, write_string
+from spark_kafkalite.registry.served.jute import write_buffer, write_int, write_long, write_string
 from spark_kafkalite.testing.cluster import RegistryProcess
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 

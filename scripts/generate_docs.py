@@ -1,30 +1,34 @@
-"""Write the generated pages: docs/protocol.md from the dispatch table, docs/configuration.md from the settings.
+"""Write the generated pages: docs/protocol.md from the dispatch table, docs/configuration.md from the settings,
+docs/files.md from the modules' first lines.
 
     python scripts/generate_docs.py            # rewrites the files
     python scripts/generate_docs.py --check    # exit status 1 when they differ from what would be written
 
 What a page says is said once in the code: versions beside each handler, defaults, bounds and texts in the
-SettingGroups. A test runs the check.
+SettingGroups, what a module owns at its top. A test runs the check.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import sys
 from importlib import import_module
 from pathlib import Path
 
-from spark_kafkalite.broker import handlers
-from spark_kafkalite.broker.config import BROKER_SETTINGS
-from spark_kafkalite.broker.dispatch import API_TABLE
+from spark_kafkalite.broker.requests import handlers
+from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
+from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
-from spark_kafkalite.client.streams_config import CONNECTOR_SETTINGS
-from spark_kafkalite.log.config import TOPIC_SETTINGS
+from spark_kafkalite.client.registry_consumer.streams_config import CONNECTOR_SETTINGS
+from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "spark_kafkalite"
 GENERATED = "<!-- Written by scripts/generate_docs.py: change the code that it reads, then run it. -->\n"
 
 _PROTOCOL_HEAD = """# The protocol that the broker serves
@@ -116,7 +120,7 @@ def protocol_page() -> str:
     """Return docs/protocol.md."""
     handlers.load()
     rows = []
-    for api in sorted(API_TABLE.values(), key=lambda api: api.key):
+    for api in sorted(SERVED_APIS.values(), key=lambda api: api.key):
         summary = (inspect.getdoc(import_module(api.handler.__module__)) or "").partition("\n\n")[0]
         _, _, text = " ".join(summary.split()).partition(": ")
         versions = f"{api.min_version}-{api.max_version}"
@@ -157,9 +161,44 @@ def _allowed(setting: Setting) -> str:
     return f"up to {setting.maximum}" if setting.maximum is not None else ""
 
 
+_FILES_HEAD = """# Where things are
+
+Every module of the package and the first lines of its docstring. How the parts work together:
+[architecture.md](architecture.md).
+"""
+# One generated module an API; their names say everything.
+_LISTED_AS_ONE = "wire/messages"
+
+
+def files_page() -> str:
+    """Return docs/files.md."""
+    parts = [GENERATED, _FILES_HEAD]
+    for folder in sorted({path.parent for path in PACKAGE.rglob("*.py")}):
+        name = folder.relative_to(PACKAGE).as_posix()
+        docstring = _first_lines(folder / "__init__.py")
+        parts.append(f"\n## `{'spark_kafkalite' if name == '.' else name}/`\n\n{docstring}\n")
+        if name == _LISTED_AS_ONE:
+            continue
+        modules = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
+        if modules:
+            parts.append("\n| file | what it owns |\n|---|---|\n")
+            parts += [f"| `{path.name}` | {_first_lines(path)} |\n" for path in modules]
+    return "".join(parts)
+
+
+def _first_lines(path: Path) -> str:
+    """Return the first paragraph of a module's docstring as one line."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.partition("\n\n")[0].split()).replace("|", "\\|")
+
+
 def pages() -> dict[Path, str]:
     """Return every generated page by its path."""
-    return {DOCS / "protocol.md": protocol_page(), DOCS / "configuration.md": configuration_page()}
+    return {
+        DOCS / "protocol.md": protocol_page(),
+        DOCS / "configuration.md": configuration_page(),
+        DOCS / "files.md": files_page(),
+    }
 
 
 def stale_pages() -> list[Path]:

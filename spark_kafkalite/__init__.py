@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_kafkalite.client.admin import Admin as Admin
-    from spark_kafkalite.client.consumer import Consumer as Consumer
-    from spark_kafkalite.client.producer import Producer as Producer
-    from spark_kafkalite.client.streams import ConsumerConnector as ConsumerConnector
-    from spark_kafkalite.client.topic_filters import Blacklist as Blacklist
-    from spark_kafkalite.client.topic_filters import Whitelist as Whitelist
+    from spark_kafkalite.client.admin.admin import Admin as Admin
+    from spark_kafkalite.client.consume.consumer import Consumer as Consumer
+    from spark_kafkalite.client.produce.producer import Producer as Producer
+    from spark_kafkalite.client.registry_consumer.streams import ConsumerConnector as ConsumerConnector
+    from spark_kafkalite.client.registry_consumer.topic_filters import Blacklist as Blacklist
+    from spark_kafkalite.client.registry_consumer.topic_filters import Whitelist as Whitelist
     from spark_kafkalite.model import Record as Record
     from spark_kafkalite.model import TopicPartition as TopicPartition
 
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Admin": "spark_kafkalite.client.admin",
-    "Blacklist": "spark_kafkalite.client.topic_filters",
-    "ConsumerConnector": "spark_kafkalite.client.streams",
-    "Whitelist": "spark_kafkalite.client.topic_filters",
-    "Consumer": "spark_kafkalite.client.consumer",
-    "Producer": "spark_kafkalite.client.producer",
+    "Admin": "spark_kafkalite.client.admin.admin",
+    "Blacklist": "spark_kafkalite.client.registry_consumer.topic_filters",
+    "ConsumerConnector": "spark_kafkalite.client.registry_consumer.streams",
+    "Whitelist": "spark_kafkalite.client.registry_consumer.topic_filters",
+    "Consumer": "spark_kafkalite.client.consume.consumer",
+    "Producer": "spark_kafkalite.client.produce.producer",
     "Record": "spark_kafkalite.model",
     "TopicPartition": "spark_kafkalite.model",
 }

@@ -11,28 +11,28 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spark_kafkalite.broker.config import BrokerConfig
-from spark_kafkalite.broker.config_changes import ConfigChanges
-from spark_kafkalite.broker.dynamic_config import DynamicConfig
-from spark_kafkalite.broker.exchange import Exchange
-from spark_kafkalite.broker.gate import Gate
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
-from spark_kafkalite.broker.listeners import Listener
-from spark_kafkalite.broker.replicas import Replicas
-from spark_kafkalite.broker.request_memory import RequestMemory
-from spark_kafkalite.broker.retention import Retention
-from spark_kafkalite.broker.session import Session
-from spark_kafkalite.broker.topic_settings import TopicSettings
-from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.gate import Gate
+from spark_kafkalite.broker.requests.topics import Topics
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.settings.config_changes import ConfigChanges
+from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
+from spark_kafkalite.broker.settings.topic_settings import TopicSettings
+from spark_kafkalite.broker.upkeep.retention import Retention
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards
 from spark_kafkalite.log.manager import LogManager
-from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState
-from spark_kafkalite.registry.cluster_view import ClusterView
-from spark_kafkalite.registry.membership import ClusterMembership
-from spark_kafkalite.registry.producer_ids import ProducerIds
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.membership import ClusterMembership
+from spark_kafkalite.registry.cluster.producer_ids import ProducerIds
 from spark_kafkalite.slices import Slices, Work
 
 T = TypeVar("T")

@@ -23,28 +23,28 @@ from typing import Any, Final
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
-from spark_kafkalite.broker.page_cache import look_up
-from spark_kafkalite.broker.partition import Partition
-from spark_kafkalite.broker.purgatory import DelayedOperation
-from spark_kafkalite.broker.replicas import Replicas
-from spark_kafkalite.broker.topics import Topics
+from spark_kafkalite.broker.replication.bounds import ACKS_ALL
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.requests.page_cache import look_up
+from spark_kafkalite.broker.requests.topics import Topics
+from spark_kafkalite.broker.requests.waiting import DelayedOperation
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import CoordinatorNotAvailable, CorruptMessage, KafkaError, TopicAlreadyExists
-from spark_kafkalite.log.damage import DamageLines, without_place
+from spark_kafkalite.log.loading.damage import DamageLines, without_place
 from spark_kafkalite.log.partition_log import AppendResult
-from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.records.layout import BatchHeader
-from spark_kafkalite.registry.cluster_view import ClusterView
-from spark_kafkalite.registry.controller import NewTopic
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.controller.controller import NewTopic
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
-_ACKS_ALL: Final = -1
 # Of a log that is being read; a few thousand batches at most, whose headers are looked at in one go.
 _PIECE_BYTES: Final = 256 * 1024
 # How long a request for a coordinator waits for the topic; afterwards its client asks again.
@@ -118,7 +118,7 @@ class InternalTopicHost:
         except KafkaError as error:
             done.set_exception(error)
             return done
-        if appended.last_offset < hosted.acknowledged_end_offset(_ACKS_ALL):
+        if appended.last_offset < hosted.acknowledged_end_offset(ACKS_ALL):
             done.set_result(appended.base_offset)
         else:
             _Appended(hosted, leader_epoch, appended, done)
@@ -284,7 +284,7 @@ class _Appended(_Waiting):
         self._done = done
 
     def is_committed(self) -> bool:
-        return self._appended.last_offset < self._partition.acknowledged_end_offset(_ACKS_ALL)
+        return self._appended.last_offset < self._partition.acknowledged_end_offset(ACKS_ALL)
 
     def tell(self, error: KafkaError | None) -> None:
         if not self._done.done():

@@ -25,14 +25,14 @@ import sys
 import threading
 from collections.abc import Callable
 
-from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.event_log import configure_logging
+from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import KafkaliteError, KafkaStorageError, RegistryError
-from spark_kafkalite.log.fs import Fs, OsFs
-from spark_kafkalite.log.loading import LoadInterrupted
-from spark_kafkalite.registry.membership import OpenStore
+from spark_kafkalite.log.files.fs import Fs, OsFs
+from spark_kafkalite.log.loading.loader import LoadInterrupted
+from spark_kafkalite.registry.cluster.membership import OpenStore
 from spark_kafkalite.registry.znodes import MalformedNode
 
 logger = logging.getLogger(__name__)

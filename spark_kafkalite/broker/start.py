@@ -19,30 +19,30 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from spark_kafkalite.broker import handlers
-from spark_kafkalite.broker.acceptor import Acceptor
-from spark_kafkalite.broker.cleaner import Cleaner
-from spark_kafkalite.broker.config import BrokerConfig
-from spark_kafkalite.broker.config_changes import ConfigChanges
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
-from spark_kafkalite.broker.disk_watch import DiskWatch
-from spark_kafkalite.broker.dispatch import Dispatcher
-from spark_kafkalite.broker.dynamic_config import DynamicConfig
-from spark_kafkalite.broker.group_settings import offsets_topic
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
-from spark_kafkalite.broker.listeners import Listener, address_text
-from spark_kafkalite.broker.own_registry import OwnRegistry
-from spark_kafkalite.broker.partition import PartitionServices
-from spark_kafkalite.broker.purgatory import Purgatory
-from spark_kafkalite.broker.registry_evidence import RegistryEvidence
-from spark_kafkalite.broker.replicas import Replicas
-from spark_kafkalite.broker.request_memory import RequestMemory
-from spark_kafkalite.broker.retention import Retention
-from spark_kafkalite.broker.topic_settings import TopicSettings
-from spark_kafkalite.broker.topics import Topics
-from spark_kafkalite.broker.upkeep import Upkeep
+from spark_kafkalite.broker.network.acceptor import Acceptor
+from spark_kafkalite.broker.network.listeners import Listener, address_text
+from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.replication.partition import PartitionServices
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.requests import handlers
+from spark_kafkalite.broker.requests.dispatch import Dispatcher
+from spark_kafkalite.broker.requests.topics import Topics
+from spark_kafkalite.broker.requests.waiting import Purgatory
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.settings.config_changes import ConfigChanges
+from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
+from spark_kafkalite.broker.settings.group_settings import offsets_topic
+from spark_kafkalite.broker.settings.topic_settings import TopicSettings
+from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
+from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
+from spark_kafkalite.broker.upkeep.cleaner import Cleaner
+from spark_kafkalite.broker.upkeep.disk_watch import DiskWatch
+from spark_kafkalite.broker.upkeep.retention import Retention
+from spark_kafkalite.broker.upkeep.ticks import Upkeep
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.collector import Collector
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
@@ -51,16 +51,16 @@ from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsS
 from spark_kafkalite.coordinator.groups.members import GroupLimits
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import ConfigError, KafkaStorageError
-from spark_kafkalite.log.checkpoint import META_FILE, CheckpointError, read_meta
-from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.directories.unopened import LogLimit
+from spark_kafkalite.log.files.checkpoint import META_FILE, CheckpointError, read_meta
+from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
-from spark_kafkalite.log.unopened import LogLimit
 from spark_kafkalite.model import BrokerId
-from spark_kafkalite.registry.cluster_state import ClusterState
-from spark_kafkalite.registry.cluster_view import ClusterView
-from spark_kafkalite.registry.membership import ClusterMembership, OpenStore
-from spark_kafkalite.registry.session import RegistrySession
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
+from spark_kafkalite.registry.cluster.session import RegistrySession
 from spark_kafkalite.registry.znodes import BrokerRegistration
 from spark_kafkalite.slices import Slices
 

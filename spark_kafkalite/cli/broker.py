@@ -33,7 +33,7 @@ def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
     # time to start is saved so.
     gc.disable()
     given = parse_overrides(overrides)
-    from spark_kafkalite.broker.config import BrokerConfig
+    from spark_kafkalite.broker.settings.config import BrokerConfig
 
     config = BrokerConfig.load(Path(config_path) if config_path else None, given)
     # Only now: bad settings are told of without loading the rest.

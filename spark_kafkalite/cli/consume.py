@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spark_kafkalite.cli.offset_texts import parse_partitions, parse_time
+from spark_kafkalite.cli.offsets.offset_texts import parse_partitions, parse_time
 from spark_kafkalite.cli.options import (
     bootstrap_option,
     client_settings,
@@ -28,7 +28,7 @@ from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.model import Record, TopicPartition
 
 if TYPE_CHECKING:
-    from spark_kafkalite.client.consumer import Consumer
+    from spark_kafkalite.client.consume.consumer import Consumer
 
 # Kafka's formatter properties and their defaults.
 _FORMATTER: Final = {
@@ -150,7 +150,7 @@ def command(
     with reachable_admin(settings, shared=True) as admin:
         assigned = existing_partitions(admin, {topic: numbers})
 
-    from spark_kafkalite.client.consumer import Consumer
+    from spark_kafkalite.client.consume.consumer import Consumer
 
     count = 0
     with Consumer(settings) as consumer:
@@ -190,7 +190,7 @@ def _consume_in_group(
     timeout_ms: int | None,
     until_end: bool,
 ) -> int:
-    from spark_kafkalite.cli.consume_group import GroupReader
+    from spark_kafkalite.cli.groups.consume_group import GroupReader
 
     if (topic is None) == (pattern is None):
         raise click.UsageError("name what to read: --topic NAME, or --include REGEX")

@@ -26,11 +26,11 @@ from spark_kafkalite.cli.log_check import (
 )
 from spark_kafkalite.cli.output import print_json, progress
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, LOCK_FILE
-from spark_kafkalite.log.fs import Fs, OsFs
-from spark_kafkalite.log.loading import topic_partition_of
-from spark_kafkalite.log.repair import Cut, plan_repair
-from spark_kafkalite.log.repair import repair as repair_log
+from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, LOCK_FILE
+from spark_kafkalite.log.files.fs import Fs, OsFs
+from spark_kafkalite.log.loading.loader import topic_partition_of
+from spark_kafkalite.log.loading.repair import Cut, plan_repair
+from spark_kafkalite.log.loading.repair import repair as repair_log
 from spark_kafkalite.records.kernel import read_header
 from spark_kafkalite.records.layout import HEADER_BYTES, BatchHeader
 

@@ -21,7 +21,7 @@ from spark_kafkalite.cli.output import print_json
 from spark_kafkalite.cli.record_text import record_to_json
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log import producer_snapshot
-from spark_kafkalite.log.checkpoint import (
+from spark_kafkalite.log.files.checkpoint import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LEADER_EPOCH_FILE,
@@ -35,10 +35,10 @@ from spark_kafkalite.log.checkpoint import (
     read_topic_id,
     topic_id_text,
 )
-from spark_kafkalite.log.fs import OsFs
-from spark_kafkalite.log.offset_index import OffsetIndex
+from spark_kafkalite.log.files.fs import OsFs
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
-from spark_kafkalite.log.time_index import TimeIndex
+from spark_kafkalite.log.segments.offset_index import OffsetIndex
+from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.model import Record, TimestampType, TopicPartition
 from spark_kafkalite.records.columns import batch_payload
 from spark_kafkalite.records.compression import CODEC_NAMES

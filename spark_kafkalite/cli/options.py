@@ -13,7 +13,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.settings import read_properties
 
 if TYPE_CHECKING:
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -77,7 +77,7 @@ def reachable_admin(settings: Mapping[str, object], *, shared: bool = False) -> 
     Clients are patient: a program should outlive the restart of a broker. A person at a terminal who has mistyped the
     address should not wait for that.
     """
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
     from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
 
     # One file of settings serves all commands: what is a producer's or consumer's is nothing to warn about here.

@@ -27,9 +27,9 @@ from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.cli.retention import RetentionWatch
-    from spark_kafkalite.client.admin import Admin
-    from spark_kafkalite.client.delivery import RecordMetadata
-    from spark_kafkalite.client.producer import Producer
+    from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.produce.delivery import RecordMetadata
+    from spark_kafkalite.client.produce.producer import Producer
     from spark_kafkalite.model import Headers
 
 # Kafka's reader properties and their defaults.
@@ -127,7 +127,7 @@ def command(
         lines, size = _opened(stack, file_name)
         admin = stack.enter_context(reachable_admin(settings, shared=True))
         from spark_kafkalite.cli.retention import RetentionWatch
-        from spark_kafkalite.client.producer import Producer
+        from spark_kafkalite.client.produce.producer import Producer
 
         watch = RetentionWatch(admin)
         producer = stack.enter_context(Producer(settings))

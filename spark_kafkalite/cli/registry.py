@@ -50,10 +50,10 @@ def command(
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.collector import Collector
-    from spark_kafkalite.registry.embedded import open_embedded
-    from spark_kafkalite.registry.listener import RegistryListener
+    from spark_kafkalite.registry.served.listener import RegistryListener
+    from spark_kafkalite.registry.served.server import TreeServer
     from spark_kafkalite.registry.store import SessionState
-    from spark_kafkalite.registry.tree_server import TreeServer
+    from spark_kafkalite.registry.tree.embedded import open_embedded
 
     listener = RegistryListener.parse(
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}", digest=_read_digest(digest_file), insecure=insecure

@@ -12,7 +12,7 @@ from spark_kafkalite.cli.output import print_json, print_table, said, warn
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from spark_kafkalite.broker.registry_rebuild import Plan
+    from spark_kafkalite.broker.standalone.registry_rebuild import Plan
 
 
 @click.command(
@@ -47,10 +47,10 @@ def rebuild(
     """
     if (config_path is None) == (log_dirs is None):
         raise click.UsageError("name the log directories: either --config FILE or --log-dirs DIR[,DIR]")
-    from spark_kafkalite.broker.config import BrokerConfig
-    from spark_kafkalite.broker.registry_rebuild import as_json as plan_as_json
-    from spark_kafkalite.broker.registry_rebuild import locked, plan_rebuild, write
-    from spark_kafkalite.log.fs import OsFs
+    from spark_kafkalite.broker.settings.config import BrokerConfig
+    from spark_kafkalite.broker.standalone.registry_rebuild import as_json as plan_as_json
+    from spark_kafkalite.broker.standalone.registry_rebuild import locked, plan_rebuild, write
+    from spark_kafkalite.log.files.fs import OsFs
 
     broker_id = None
     if config_path is not None:

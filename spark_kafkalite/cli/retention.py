@@ -13,7 +13,7 @@ from spark_kafkalite.cli.output import warn
 from spark_kafkalite.errors import KafkaliteError
 
 if TYPE_CHECKING:
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
 
 _DAY_MS = 86_400_000
 

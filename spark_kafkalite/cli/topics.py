@@ -22,8 +22,8 @@ from spark_kafkalite.cli.output import print_json
 from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from spark_kafkalite.client.admin import Admin
-    from spark_kafkalite.client.metadata import PartitionInfo, TopicInfo
+    from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.network.metadata import PartitionInfo, TopicInfo
 
 _EPILOG = """\b
 Examples:
@@ -77,7 +77,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Create a topic and wait until it has leaders."""
-    from spark_kafkalite.client.admin import NewTopic
+    from spark_kafkalite.client.admin.admin import NewTopic
 
     if replica_assignment and (partitions != -1 or replication_factor != -1):
         raise click.UsageError("--replica-assignment stands instead of --partitions and --replication-factor")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, BROKER_SYNONYMS, TOPIC_SETTINGS, Synonym
+from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS, BROKER_SYNONYMS, TOPIC_SETTINGS, Synonym
 from spark_kafkalite.settings import Setting, SettingGroup
 
 # As DescribeConfigs numbers them.

@@ -17,9 +17,9 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final
 
-from spark_kafkalite.log.checkpoint import CheckpointError, read_epochs, write_epochs
-from spark_kafkalite.log.disk import FailureKind, kind_of
-from spark_kafkalite.log.fs import Fs
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of
+from spark_kafkalite.log.files.checkpoint import CheckpointError, read_epochs, write_epochs
+from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.model import NO_LEADER_EPOCH
 from spark_kafkalite.records.layout import MAX_INT64
 

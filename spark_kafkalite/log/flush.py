@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import errno
 
-from spark_kafkalite.log.disk import FailureKind, kind_of
-from spark_kafkalite.log.fs import File, Fs
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of
+from spark_kafkalite.log.files.fs import File, Fs
 
 
 class Unsynced:

@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING, Any
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.damage import DamageLines
-from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
+from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of
+from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.flush import FlushJob, Unsynced
-from spark_kafkalite.log.holes import Hole
-from spark_kafkalite.log.holes import report as report_holes
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.loading.damage import DamageLines
+from spark_kafkalite.log.loading.holes import Hole
+from spark_kafkalite.log.loading.holes import report as report_holes
 from spark_kafkalite.log.reader import Reader
-from spark_kafkalite.log.segment import LogSlice, Segment
-from spark_kafkalite.log.segments import Segments
-from spark_kafkalite.log.write_ahead import WriteAhead
+from spark_kafkalite.log.segments.segment import LogSlice, Segment
+from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.log.segments.write_ahead import WriteAhead
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records.layout import MAX_INT32
 
 if TYPE_CHECKING:
-    from spark_kafkalite.log.clean_job import CleanedGroup
-    from spark_kafkalite.log.swap import Swap
+    from spark_kafkalite.log.compaction.clean_job import CleanedGroup
+    from spark_kafkalite.log.segments.swap import Swap
 
 
 # Of this much at the end of a log it is taken for granted that it is in the page cache.

@@ -33,21 +33,24 @@ from functools import partial
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartition
-from spark_kafkalite.log.checkpoint import (
+from spark_kafkalite.log.directories.checkpoints import CheckpointJob, Checkpoints
+from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of, text_of
+from spark_kafkalite.log.directories.log_dirs import LogDirectories
+from spark_kafkalite.log.directories.siblings import how_to_go_on
+from spark_kafkalite.log.directories.unopened import LogLimit, Unopened
+from spark_kafkalite.log.files.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     PARTITION_METADATA_FILE,
     CheckpointError,
     read_topic_id,
 )
-from spark_kafkalite.log.checkpoints import CheckpointJob, Checkpoints
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.deletions import DeletionJob, Deletions, Retired, RetireJob
-from spark_kafkalite.log.directories import LogDirectories
-from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of, text_of
-from spark_kafkalite.log.file_kind import Kind
-from spark_kafkalite.log.fs import Fs, remove_tree, replace_file
-from spark_kafkalite.log.holes import marker_text
-from spark_kafkalite.log.loading import (
+from spark_kafkalite.log.files.deletions import DeletionJob, Deletions, Retired, RetireJob
+from spark_kafkalite.log.files.file_kind import Kind
+from spark_kafkalite.log.files.fs import Fs, remove_tree, replace_file
+from spark_kafkalite.log.files.log_files import LogRefused
+from spark_kafkalite.log.files.open_files import DEFAULT_CAPACITY, OpenFiles
+from spark_kafkalite.log.loading.holes import marker_text
+from spark_kafkalite.log.loading.loader import (
     FoundLog,
     Identities,
     Loading,
@@ -56,14 +59,11 @@ from spark_kafkalite.log.loading import (
     survey,
     without_doubles,
 )
-from spark_kafkalite.log.log_files import LogRefused
 from spark_kafkalite.log.log_starts import LogStarts
-from spark_kafkalite.log.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
-from spark_kafkalite.log.siblings import how_to_go_on
-from spark_kafkalite.log.swap import Swap, forget_swap
-from spark_kafkalite.log.unopened import LogLimit, Unopened
+from spark_kafkalite.log.segments.swap import Swap, forget_swap
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)

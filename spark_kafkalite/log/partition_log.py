@@ -29,22 +29,22 @@ from spark_kafkalite.errors import (
     RecordListTooLarge,
     UnknownProducerId,
 )
-from spark_kafkalite.log.active_segment import EndLost
-from spark_kafkalite.log.checkpoint import (
+from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of
+from spark_kafkalite.log.files.checkpoint import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
     CheckpointError,
     read_topic_id,
     topic_id_text,
 )
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.disk import FailureKind, LogDirectory, kind_of
+from spark_kafkalite.log.files.fs import NotInMemory, replace_file, without_waiting
+from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.flush import FlushJob
-from spark_kafkalite.log.fs import NotInMemory, replace_file, without_waiting
-from spark_kafkalite.log.holes import SegmentSizes
-from spark_kafkalite.log.holes import report as report_holes
+from spark_kafkalite.log.loading.holes import SegmentSizes
+from spark_kafkalite.log.loading.holes import report as report_holes
+from spark_kafkalite.log.loading.recovery import LoadedLog, forget_producers, load_log, rebuild_producers
+from spark_kafkalite.log.loading.scan import OnBytes
 from spark_kafkalite.log.local_log import LocalLog
-from spark_kafkalite.log.open_files import OpenFiles
 from spark_kafkalite.log.producer_snapshot import (
     LARGE_SNAPSHOT_BYTES,
     LARGE_SNAPSHOTS_KEPT,
@@ -53,10 +53,10 @@ from spark_kafkalite.log.producer_snapshot import (
 )
 from spark_kafkalite.log.producer_state import ENTRY, ProducerBatch, ProducerIdLimits, ProducerState
 from spark_kafkalite.log.reader import TimestampOffset
-from spark_kafkalite.log.recovery import LoadedLog, forget_producers, load_log, rebuild_producers
-from spark_kafkalite.log.scan import OnBytes
-from spark_kafkalite.log.segment import DELETED_SUFFIX, LogSlice, Segment
-from spark_kafkalite.log.write_ahead import WriteAhead
+from spark_kafkalite.log.segments.active_segment import EndLost
+from spark_kafkalite.log.segments.segment import DELETED_SUFFIX, LogSlice, Segment
+from spark_kafkalite.log.segments.write_ahead import WriteAhead
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader

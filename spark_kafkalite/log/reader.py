@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.log.damage import DamageLines
-from spark_kafkalite.log.fs import File, NotInMemory, may_wait
-from spark_kafkalite.log.segment import Found, LogSlice, Segment
-from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.log.files.fs import File, NotInMemory, may_wait
+from spark_kafkalite.log.loading.damage import DamageLines
+from spark_kafkalite.log.segments.segment import Found, LogSlice, Segment
+from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.records.columns import add_batch
 from spark_kafkalite.records.compression import NONE
 from spark_kafkalite.records.kernel import ColumnBuilder

@@ -35,11 +35,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import Fs
-from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.segment import Segment
-from spark_kafkalite.log.segments import Segments
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.segments.segment import Segment
+from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.log.topic_config import TopicConfig
 
 
 class Reason(Enum):

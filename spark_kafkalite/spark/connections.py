@@ -12,7 +12,6 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import (
     PRODUCER_SETTINGS,
     ClientConfig,
@@ -21,11 +20,12 @@ from spark_kafkalite.client.config import (
     consumer_config,
     producer_config,
 )
+from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
 
 if TYPE_CHECKING:
-    from spark_kafkalite.client.producer import Producer
+    from spark_kafkalite.client.produce.producer import Producer
 
 _LOCK: Final = threading.Lock()
 _OWNER = os.getpid()
@@ -68,7 +68,7 @@ def cluster_for(config: ClientConfig, settings: Mapping[str, str]) -> ClusterCli
 
 def producer_for(settings: Mapping[str, str]) -> Producer:
     """Return this process's producer for these settings. Raises SparkConditionError for a bad value."""
-    from spark_kafkalite.client.producer import Producer
+    from spark_kafkalite.client.produce.producer import Producer
 
     key = frozenset(settings.items())
     with _LOCK:

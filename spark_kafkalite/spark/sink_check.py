@@ -10,8 +10,8 @@ import logging
 import time
 from typing import Final
 
-from spark_kafkalite.client.cluster import ClusterClient
-from spark_kafkalite.client.retry import Deadline, is_retriable
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.retry import Deadline, is_retriable
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.spark.conditions import CONNECTION_FAILED, TOPIC_NOT_FOUND, SparkConditionError, option_error
 from spark_kafkalite.spark.connections import cluster_for, writing_config

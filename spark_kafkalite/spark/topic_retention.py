@@ -34,7 +34,7 @@ def retention_ms(client: Mapping[str, str], topic: str) -> int:
 
 def _asked(client: Mapping[str, str], topic: str) -> int:
     # Imported by every Python worker of Spark, which seldom asks.
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
 
     settings = {name: value for name, value in client.items() if name in ADMIN_SETTINGS}
     try:

@@ -38,8 +38,8 @@ from spark_kafkalite.spark.worker_memory import keep_freed_memory
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_kafkalite.client.delivery import BatchDelivery
-    from spark_kafkalite.client.producer import Producer
+    from spark_kafkalite.client.produce.delivery import BatchDelivery
+    from spark_kafkalite.client.produce.producer import Producer
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 

@@ -10,8 +10,8 @@ import errno
 
 import pytest
 
-from spark_kafkalite.log.file_kind import Kind
-from spark_kafkalite.log.fs import Fs, read_whole, remove_tree, replace_file, write_whole
+from spark_kafkalite.log.files.file_kind import Kind
+from spark_kafkalite.log.files.fs import Fs, read_whole, remove_tree, replace_file, write_whole
 
 
 class FsContract:

@@ -13,8 +13,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
-from spark_kafkalite.registry.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.store import (
     ANY_VERSION,
     ConnectionLoss,
@@ -29,6 +27,8 @@ from spark_kafkalite.registry.store import (
     Store,
     Watcher,
 )
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 
 # What becomes of one operation: called with the store and the operation itself; gives the answer that the caller gets.
 Fault = Callable[["FakeStore", Callable[[], "Future[Any]"]], "Future[Any]"]

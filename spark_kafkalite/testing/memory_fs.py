@@ -30,8 +30,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_kafkalite.log.file_kind import Kind, misplaced
-from spark_kafkalite.log.fs import Entry, Space
+from spark_kafkalite.log.files.file_kind import Kind, misplaced
+from spark_kafkalite.log.files.fs import Entry, Space
 
 # What a file system without capacity_bytes says that it has.
 _ENDLESS_BYTES = 1 << 50

@@ -16,15 +16,16 @@ from typing import Final
 
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.wire import primitives
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages import SCHEMAS
 
 Buffer = bytes | bytearray | memoryview
 
 _FIXED: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
-_API_VERSIONS: Final = 18
+_API_VERSIONS: Final = ApiKey.API_VERSIONS
 _MAX_SHORT: Final = 32767
-_FLEXIBLE_FROM: Final = {key: api.flexible_from for key, api in API.items()}
+_FLEXIBLE_FROM: Final = {key: api.flexible_from for key, api in SCHEMAS.items()}
 _NEVER: Final = _MAX_SHORT + 1
 
 

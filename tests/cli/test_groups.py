@@ -19,16 +19,16 @@ import pytest
 from confluent_kafka import Consumer as OtherConsumer
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.cli import group_options
+from spark_kafkalite.cli.groups import group_options
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry import consumer_nodes, zookeeper
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.store import Store
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.znodes import BrokerRegistration, broker_path
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.interop.assigned_member import assigned_member
+from tests.interop.support.assigned_member import assigned_member
 
 RECORDS = 10
 _numbers = count()

@@ -14,7 +14,7 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.cli.main import run
-from spark_kafkalite.client.streams import ConsumerConnector
+from spark_kafkalite.client.registry_consumer.streams import ConsumerConnector
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 TIMEOUT_S = 30

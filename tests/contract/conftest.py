@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
-from spark_kafkalite.registry.tree_server import TreeServer
+from spark_kafkalite.registry.served.server import TreeServer
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, available, four_letters
 
 

@@ -7,7 +7,7 @@ import struct
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from spark_kafkalite.registry.jute import write_buffer, write_int, write_long
+from spark_kafkalite.registry.served.jute import write_buffer, write_int, write_long
 
 EVENT_XID = -1
 

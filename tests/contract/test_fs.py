@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.log.fs import Fs, OsFs
+from spark_kafkalite.log.files.fs import Fs, OsFs
 from spark_kafkalite.testing.contracts import FsContract
 from spark_kafkalite.testing.memory_fs import MemoryFs
 

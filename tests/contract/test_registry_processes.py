@@ -14,10 +14,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
-from spark_kafkalite.registry.jute import write_string
+from spark_kafkalite.registry.served.jute import write_string
+from spark_kafkalite.registry.served.server import TreeServer
 from spark_kafkalite.registry.store import SessionState
-from spark_kafkalite.registry.tree_server import TreeServer
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
 from spark_kafkalite.registry.zookeeper_client import Client
 from spark_kafkalite.testing.child_process import ChildProcess

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.store import (
     BadArguments,
     BadVersion,
@@ -38,6 +37,7 @@ from spark_kafkalite.registry.store import (
     Store,
     WatchEvent,
 )
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.fake_registry import FakeRegistry
 
@@ -404,7 +404,7 @@ def test_random_operations_match_the_model(connect: Connect, seed: int, request:
 # Prints what each answer showed, after the answer came; the parent kills it in the middle.
 WRITER = """
 import sys
-from spark_kafkalite.registry.embedded import open_embedded
+from spark_kafkalite.registry.tree.embedded import open_embedded
 store = open_embedded(sys.argv[1])
 store.create("/n").exception()
 print("session", store.session_id, flush=True)

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.registry.jute import Reader, write_buffer, write_int, write_long, write_string, write_strings
+from spark_kafkalite.registry.served.jute import (
+    Reader,
+    write_buffer,
+    write_int,
+    write_long,
+    write_string,
+    write_strings,
+)
 from tests.contract.protocol_client import ProtocolClient
 
 CREATE, DELETE, EXISTS, GET, SET, GET_ACL, SET_ACL, CHILDREN, SYNC = 1, 2, 3, 4, 5, 6, 7, 8, 9

@@ -20,10 +20,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from spark_kafkalite.log.checkpoint import RECOVERY_POINT_FILE, read_offsets
-from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.files.checkpoint import RECOVERY_POINT_FILE, read_offsets
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, values_of

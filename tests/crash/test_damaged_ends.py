@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_kafkalite.client.admin import Admin
-from spark_kafkalite.client.consumer import Consumer
-from spark_kafkalite.client.producer import Producer
+from spark_kafkalite.client.admin.admin import Admin
+from spark_kafkalite.client.consume.consumer import Consumer
+from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
 

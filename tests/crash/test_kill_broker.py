@@ -23,8 +23,8 @@ import confluent_kafka
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin import NewTopic
-from spark_kafkalite.client.delivery import RecordMetadata
+from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.client.produce.delivery import RecordMetadata
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 ROUNDS = 500 if os.environ.get("KAFKALITE_SOAK") else 50

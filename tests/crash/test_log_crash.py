@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from spark_kafkalite.log import write_ahead
+from spark_kafkalite.log.segments import write_ahead
 from spark_kafkalite.testing.memory_fs import CrashMode
 from tests.crash.log_model import crash_and_check
 

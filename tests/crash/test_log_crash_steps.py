@@ -12,16 +12,19 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log import checkpoint, log_starts, scan, write_ahead
-from spark_kafkalite.log.active_segment import ActiveSegment
-from spark_kafkalite.log.checkpoints import Checkpoints
+from spark_kafkalite.log import log_starts
+from spark_kafkalite.log.directories.checkpoints import Checkpoints
+from spark_kafkalite.log.files import checkpoint
+from spark_kafkalite.log.files.fs import Fs, write_whole
+from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.flush import FlushJob
-from spark_kafkalite.log.fs import Fs, write_whole
+from spark_kafkalite.log.loading import scan
 from spark_kafkalite.log.log_starts import LogStartCheckpoint
-from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.segments import Segments
-from spark_kafkalite.log.write_ahead import WriteAhead
+from spark_kafkalite.log.segments import write_ahead
+from spark_kafkalite.log.segments.active_segment import ActiveSegment
+from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.memory_fs import CrashMode
 from tests.crash.log_model import crash_and_check

@@ -29,8 +29,8 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash import examine, faulty_broker, loop_disk
 from tests.crash.loop_disk import Disk, Disks
-from tests.crash.workload import Promise, Workload, delete_records, log_start
-from tests.interop.raw_client import RawClient
+from tests.crash.workload import Holes, Promise, Workload, delete_records, log_start
+from tests.interop.support.raw_client import RawClient
 
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 SEED = int(os.environ.get("KAFKALITE_CUT_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
@@ -123,7 +123,14 @@ class Session:
             image.unmount()
 
     def _examine(
-        self, image: Disk, workload: Workload, promise: Promise, chance: random.Random, *, again: bool
+        self,
+        image: Disk,
+        workload: Workload,
+        promise: Promise,
+        chance: random.Random,
+        *,
+        again: bool,
+        holes: Holes | None = None,
     ) -> None:
         self.mixed += image.was_mixed
         self.promised += sum(map(len, promise.kept.values()))
@@ -139,11 +146,12 @@ class Session:
             try:
                 after, problems = examine.open_registry_problem(second.path / "data")
                 self.problems += problems + examine.registry_problems(before, after)
-                self._examine(second, workload, promise, chance, again=False)
+                holes = examine.holes_of(broker.stderr_path.read_text(encoding="utf-8"), workload.holes)
+                self._examine(second, workload, promise, chance, again=False, holes=holes)
             finally:
                 second.unmount()
             return
-        examination = examine.Examination(broker, data_dir, workload, promise)
+        examination = examine.Examination(broker, data_dir, workload, promise, holes)
         examination.run()
         self.problems += examination.problems
         after, problems = examine.open_registry_problem(data_dir)
@@ -187,6 +195,7 @@ class Session:
         successor = self._broker(image, broker.port)
         disk.unmount()
         self._start(successor)
+        workload.holes = examine.holes_of(successor.stderr_path.read_text(encoding="utf-8"), workload.holes)
         return successor, image
 
 

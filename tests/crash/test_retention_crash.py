@@ -1,8 +1,8 @@
 """A retention pass is stopped in every operation of the disk: no log start goes back, no record above one is lost.
 
-The real pass (``broker/retention.py``) over real partitions and a LogManager on a file system in memory: four logs, one
-for each reason to let segments go. Its loop and its threads are stood in for by a queue that runs in order, so that a
-crash has an exact place. Then a new manager loads what is left, and is run through a pass of its own.
+The real pass (``broker/upkeep/retention.py``) over real partitions and a LogManager on a file system in memory: four
+logs, one for each reason to let segments go. Its loop and its threads are stood in for by a queue that runs in order,
+so that a crash has an exact place. Then a new manager loads what is left, and is run through a pass of its own.
 
 Each harness bug is an order that must not be: with it the same test has to fail.
 """
@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.broker.io_threads import Lane
-from spark_kafkalite.broker.partition import Partition, PartitionServices
-from spark_kafkalite.broker.purgatory import Purgatory
-from spark_kafkalite.broker.retention import Retention
+from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.requests.waiting import Purgatory
+from spark_kafkalite.broker.upkeep.retention import Retention
 from spark_kafkalite.errors import OutOfOrderSequenceNumber
-from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.log_starts import LogStartJob
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock

@@ -9,12 +9,12 @@ import threading
 import time
 from pathlib import Path
 
-from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.server import Broker
-from spark_kafkalite.client.admin import Admin
-from spark_kafkalite.client.consumer import Consumer
-from spark_kafkalite.client.producer import Producer
-from spark_kafkalite.log.fs import OsFile, OsFs
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.client.admin.admin import Admin
+from spark_kafkalite.client.consume.consumer import Consumer
+from spark_kafkalite.client.produce.producer import Producer
+from spark_kafkalite.log.files.fs import OsFile, OsFs
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 LOGS = 40

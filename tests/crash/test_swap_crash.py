@@ -17,17 +17,17 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafkalite.log import swap as swap_module
-from spark_kafkalite.log.clean_job import CleanResult
-from spark_kafkalite.log.cleanable import clean_job, compaction_state
-from spark_kafkalite.log.cleaner import clean
-from spark_kafkalite.log.compaction import plan_compaction
-from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.compaction.clean_job import CleanResult
+from spark_kafkalite.log.compaction.cleanable import clean_job, compaction_state
+from spark_kafkalite.log.compaction.cleaner import clean
+from spark_kafkalite.log.compaction.plan import plan_compaction
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_snapshot import encode
-from spark_kafkalite.log.segment import DELETED_SUFFIX
-from spark_kafkalite.log.swap import Swap
+from spark_kafkalite.log.segments import swap as swap_module
+from spark_kafkalite.log.segments.segment import DELETED_SUFFIX
+from spark_kafkalite.log.segments.swap import Swap
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import add_batch

@@ -18,11 +18,11 @@ import pytest
 
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.log import scan
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import write_whole
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.files.fs import write_whole
+from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.loading import scan
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin import NewTopic
-from spark_kafkalite.client.delivery import RecordMetadata
-from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.client.produce.delivery import RecordMetadata
+from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange
+from spark_kafkalite.log.files.fs import OsFs
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.interop.raw_client import RawClient
+from tests.interop.support.raw_client import RawClient
 
 # Records a second of each topic, and how many of them may wait for their acknowledgement.
 _RATE = 90
@@ -41,6 +41,10 @@ _VALUE = re.compile(rb"([a-z0-9-]+) (\d{8}) (.*)", re.DOTALL)
 
 # One request at a time, so that a retry does not overtake: order is kept without idempotence too.
 _PLAIN: Mapping[str, object] = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1, "acks": "1"}
+
+
+# Offsets that no record has, of each topic.
+Holes = dict[str, list[range]]
 
 
 @dataclass(frozen=True)
@@ -237,6 +241,8 @@ class Workload:
         self.failures: list[str] = []
         self._bootstrap = bootstrap
         self._chance = random.Random(seed)
+        # What the power has taken of each topic between records that are there.
+        self.holes: Holes = {}
         self._stopping = threading.Event()
         with Admin(bootstrap_servers=bootstrap) as admin:
             admin.create_topics([NewTopic(plan.topic, 1, 1, dict(plan.configs)) for plan in plans])
@@ -304,7 +310,18 @@ class Workload:
             for topic in self.seen:
                 consumer.seek((topic, 0), 0)
             while not self._stopping.is_set():
-                for record in consumer.poll(50, 500):
+                try:
+                    records = consumer.poll(50, 500)
+                except OffsetOutOfRange:
+                    # The log begins behind a hole that the power has made of what was never shown.
+                    starts = consumer.beginning_offsets([(topic, 0) for topic in self.seen])
+                    behind = {at: start for at, start in starts.items() if consumer.position(at) < start}
+                    if not behind:
+                        raise
+                    for at, start in behind.items():
+                        consumer.seek(at, start)
+                    continue
+                for record in records:
                     number = plans[record.topic].number_at(record.offset, record.key, record.value)
                     if number is None:
                         self.failures.append(f"{record.topic}: offset {record.offset} shown as {record.value!r:.80}")

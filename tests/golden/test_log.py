@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.log import producer_snapshot
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.log.files.fs import OsFs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerState
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import add_batch

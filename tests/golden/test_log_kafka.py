@@ -13,10 +13,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import OsFs
+from spark_kafkalite.log.files.fs import OsFs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import add_batch

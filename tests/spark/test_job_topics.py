@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.client.admin import Admin
+from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import hadoop_load, replay, staging

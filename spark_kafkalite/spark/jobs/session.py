@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
-from spark_kafkalite.client.list_offsets import EARLIEST, LATEST
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from spark_kafkalite.settings import SettingGroup
 from spark_kafkalite.spark.jobs.files import Files, files_for
 from spark_kafkalite.spark.jobs.manifest import HOME
@@ -23,7 +22,7 @@ from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError, TopicLogs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
 
 
 _MAX_CAUSES: Final = 10
@@ -132,7 +131,7 @@ def _connection(group: SettingGroup, bootstrap_server: str, options: Mapping[str
 
 def open_admin(bootstrap_server: str, options: Mapping[str, str]) -> Admin:
     """Return an admin client of the cluster, with those of the client settings that it reads."""
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
 
     own = {name: value for name, value in options.items() if name in ADMIN_SETTINGS}
     return Admin({"bootstrap.servers": bootstrap_server, **own})
@@ -170,8 +169,8 @@ def topic_logs(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -
     except UnknownTopicOrPartition as error:
         raise PlanError(f"{error}; `kafkalite topics list` shows what there is") from error
     partitions = [TopicPartition(name, each.partition) for name, info in described.items() for each in info.partitions]
-    starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation=isolation)
+    starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
+    ends = admin.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation=isolation)
     bounds: dict[TopicPartition, LogBounds] = {}
     for item in partitions:
         start, end = starts[item], ends[item]

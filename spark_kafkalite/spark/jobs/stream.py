@@ -38,7 +38,7 @@ from spark_kafkalite.spark.jobs.session import (
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_kafkalite.client.admin import Admin
+    from spark_kafkalite.client.admin.admin import Admin
 
 _LOOK_FOR_INTERRUPTION_S: Final = 1
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.wire import codec, hot
+from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.header import read_request_header
 
 CAPTURED = json.loads((Path(__file__).parent / "requests.json").read_text())
@@ -25,11 +25,11 @@ def test_a_clients_request_is_read_and_rewritten_to_the_same_bytes(entry):
 def test_a_clients_produce_is_parsed_by_hand(entry):
     frame = bytes.fromhex(entry["frame"])
     (_, version, correlation_id, client_id), position = read_request_header(frame)
-    request = hot.parse_produce(frame, position, version)
+    request = packed.parse_produce(frame, position, version)
     ((topic, ((partition, records),)),) = request.topics
     assert (topic, partition) == ("golden", 0)
     assert b"value" in bytes(records)
-    pieces, _ = hot.pack_produce_request(correlation_id, client_id, version, *request[1:], request.transactional_id)
+    pieces, _ = packed.pack_produce_request(correlation_id, client_id, version, *request[1:], request.transactional_id)
     assert b"".join(pieces) == frame
 
 
@@ -37,7 +37,7 @@ def test_a_clients_produce_is_parsed_by_hand(entry):
 def test_a_clients_fetch_is_parsed_by_hand(entry):
     frame = bytes.fromhex(entry["frame"])
     (_, version, correlation_id, client_id), position = read_request_header(frame)
-    request = hot.parse_fetch(frame, position, version)
+    request = packed.parse_fetch(frame, position, version)
     ((topic, (partition,)),) = request.topics
     assert (topic, partition.partition, partition.fetch_offset) == ("golden", 0, 0)
-    assert hot.pack_fetch_request(correlation_id, client_id, version, request) == frame
+    assert packed.pack_fetch_request(correlation_id, client_id, version, request) == frame

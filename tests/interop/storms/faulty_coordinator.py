@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spark_kafkalite.broker.config import BrokerConfig
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
+from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.cli.broker import parse_overrides
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.group import Group

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 
-from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import ClientConfig
-from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import NodeExists, Store

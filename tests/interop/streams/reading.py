@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from spark_kafkalite import TopicPartition
-from spark_kafkalite.client.message_stream import MessageStream
+from spark_kafkalite.client.registry_consumer.message_stream import MessageStream
 from spark_kafkalite.errors import ConsumerTimeout
 
 TIMEOUT_S = 20

@@ -23,7 +23,7 @@ import threading
 import time
 
 from spark_kafkalite import ConsumerConnector, TopicPartition
-from spark_kafkalite.client.message_stream import MessageStream, OwnedPartition
+from spark_kafkalite.client.registry_consumer.message_stream import MessageStream, OwnedPartition
 
 
 class Journal:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from spark_kafkalite.broker.bounds import ACKS_ALL, Bounds, committed_end_offset, required_isr
-from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, committed_end_offset, required_isr
+from spark_kafkalite.log.topic_config import TopicConfig
 
 SCHEDULES = 3000
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.broker.config import BROKER_SETTINGS, BrokerConfig
+from spark_kafkalite.broker.settings.config import BROKER_SETTINGS, BrokerConfig
 from spark_kafkalite.errors import ConfigError
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.connection import Connection, Limits
-from spark_kafkalite.broker.exchange import Exchange
-from spark_kafkalite.broker.listeners import Listener
-from spark_kafkalite.broker.outbox import FileRange, Response
-from spark_kafkalite.broker.request_memory import RequestMemory
-from spark_kafkalite.broker.session import Session
+from spark_kafkalite.broker.network.connection import Connection, Limits
+from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.broker.network.outbox import FileRange, Response
+from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
-from spark_kafkalite.log.sending import Sending
+from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.slices import Slices
 from tests.unit.broker.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from spark_kafkalite.broker.config import BROKER_SETTINGS, BrokerConfig
-from spark_kafkalite.broker.dynamic_config import DynamicConfig
+from spark_kafkalite.broker.settings.config import BROKER_SETTINGS, BrokerConfig
+from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.registry.cluster_state import ClusterState
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
 
 EMPTY = ClusterState()

@@ -12,8 +12,8 @@ import pytest
 
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import Lane
-from spark_kafkalite.broker.partition import Partition, PartitionServices
-from spark_kafkalite.broker.purgatory import Purgatory
+from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.requests.waiting import Purgatory
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
@@ -30,13 +30,13 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
     UnknownLeaderEpoch,
 )
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import NotInMemory, may_wait
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.files.fs import NotInMemory, may_wait
+from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.segment import LogSlice
+from spark_kafkalite.log.segments.segment import LogSlice
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.controller import NewTopic
+from spark_kafkalite.registry.controller.controller import NewTopic
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock

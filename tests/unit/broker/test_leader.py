@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.handlers.fetch import DelayedFetch, _Reading
-from spark_kafkalite.broker.handlers.produce import DelayedProduce
-from spark_kafkalite.broker.partition import Partition
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch, _Reading
+from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.errors import NotLeaderOrFollower, OffsetOutOfRange
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import values_of
-from spark_kafkalite.wire.hot import FetchPartition, FetchRequest
+from spark_kafkalite.wire.packed import FetchPartition, FetchRequest
 from tests.unit.broker.test_partition import LARGE, TP, Harness, Waiter
 
 FOLLOWER = 2

@@ -1,6 +1,6 @@
 import pytest
 
-from spark_kafkalite.broker.listeners import parse_listeners
+from spark_kafkalite.broker.network.listeners import parse_listeners
 from spark_kafkalite.errors import ConfigError
 
 PLAIN = ("PLAINTEXT:PLAINTEXT",)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafkalite.broker import logger_levels
+from spark_kafkalite.broker.settings import logger_levels
 from spark_kafkalite.errors import InvalidConfig, InvalidRequest
 
 NAME = "spark_kafkalite.of_a_test.module"

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.append_queue import AppendOutcome, AppendQueue
 from spark_kafkalite.broker.io_threads import Lane
-from spark_kafkalite.broker.partition import Partition, PartitionServices
-from spark_kafkalite.broker.purgatory import DelayedOperation, Purgatory
+from spark_kafkalite.broker.replication.append_queue import AppendOutcome, AppendQueue
+from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.requests.waiting import DelayedOperation, Purgatory
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
@@ -24,9 +24,9 @@ from spark_kafkalite.errors import (
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.broker.registry_evidence import RegistryEvidence, RegistryLost
-from spark_kafkalite.broker.registry_rebuild import Plan, as_json, locked, plan_rebuild, write
+from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence, RegistryLost
+from spark_kafkalite.broker.standalone.registry_rebuild import Plan, as_json, locked, plan_rebuild, write
 from spark_kafkalite.errors import ConfigError, KafkaliteError
-from spark_kafkalite.log.checkpoint import (
+from spark_kafkalite.log.directories.log_dirs import LogDirectories
+from spark_kafkalite.log.directories.siblings import find_siblings
+from spark_kafkalite.log.files.checkpoint import (
     CLEANER_OFFSET_FILE,
     REGISTRY_ZXID_FILE,
     topic_id_text,
@@ -23,14 +25,12 @@ from spark_kafkalite.log.checkpoint import (
     write_registry_zxid,
     write_topic_id,
 )
-from spark_kafkalite.log.directories import LogDirectories
-from spark_kafkalite.log.fs import OsFs
-from spark_kafkalite.log.siblings import find_siblings
+from spark_kafkalite.log.files.fs import OsFs
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.database import DATABASE_NAME
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.database import DATABASE_NAME
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.znodes import LeaderAndIsr, ProducerIdBlock, TopicAssignment
 from spark_kafkalite.testing.batches import make_batch
 

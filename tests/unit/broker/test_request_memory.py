@@ -1,4 +1,4 @@
-from spark_kafkalite.broker.request_memory import FrameBuffers, RequestMemory
+from spark_kafkalite.broker.network.request_memory import FrameBuffers, RequestMemory
 
 
 class Reader:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from spark_kafkalite.broker.handlers.describe_topic_partitions import _first_names
+from spark_kafkalite.broker.requests.handlers.describe_topic_partitions import _first_names
 from spark_kafkalite.slices import run_whole
 
 

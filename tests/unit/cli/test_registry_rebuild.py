@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.broker.registry_rebuild import Plan, RebuiltTopic
+from spark_kafkalite.broker.standalone.registry_rebuild import Plan, RebuiltTopic
 from spark_kafkalite.cli.registry_rebuild import _show
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.client.auto_commit import AutoCommit
-from spark_kafkalite.client.commits import CommitLane, Offsets
 from spark_kafkalite.client.config import ClientConfig, consumer_config
-from spark_kafkalite.client.group_offsets import GroupMember
-from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.client.group.auto_commit import AutoCommit
+from spark_kafkalite.client.group.commits import CommitLane, Offsets
+from spark_kafkalite.client.group.group_offsets import GroupMember
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import CoordinatorNotAvailable
 from spark_kafkalite.model import CommittedOffset, TopicPartition

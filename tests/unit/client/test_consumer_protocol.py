@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafkalite.client.consumer_protocol import Assignment, Subscription
+from spark_kafkalite.client.group.consumer_protocol import Assignment, Subscription
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.model import TopicPartition
 

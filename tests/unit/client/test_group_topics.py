@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.client.config import ClientConfig
-from spark_kafkalite.client.group_topics import GroupTopics
-from spark_kafkalite.client.metadata import ClusterSnapshot, PartitionInfo, TopicInfo
-from spark_kafkalite.client.retry import Deadline
-from spark_kafkalite.client.subscription import TopicSelection, select_topics
+from spark_kafkalite.client.consume.subscription import TopicSelection, select_topics
+from spark_kafkalite.client.group.group_topics import GroupTopics
+from spark_kafkalite.client.network.metadata import ClusterSnapshot, PartitionInfo, TopicInfo
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 
 LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC = 5, 3

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from spark_kafkalite.client.isolation import AbortedTransactions, control_type
+from spark_kafkalite.client.consume.isolation import AbortedTransactions, control_type
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.records.kernel import OpenBatch, read_header
 from spark_kafkalite.records.layout import CONTROL_BIT

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.client.assignors import GroupMemberSubscription
 from spark_kafkalite.client.config import ClientConfig, consumer_config
-from spark_kafkalite.client.consumer_protocol import Assignment, Subscription
-from spark_kafkalite.client.group_offsets import GroupMember
-from spark_kafkalite.client.membership import Joined, Membership, Phase
-from spark_kafkalite.client.metadata import Node
-from spark_kafkalite.client.retry import Deadline
+from spark_kafkalite.client.group.assignors import GroupMemberSubscription
+from spark_kafkalite.client.group.consumer_protocol import Assignment, Subscription
+from spark_kafkalite.client.group.group_offsets import GroupMember
+from spark_kafkalite.client.group.membership import Joined, Membership, Phase
+from spark_kafkalite.client.network.metadata import Node
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import BrokerUnreachable, FencedInstanceId, GroupMaxSizeReached
 from spark_kafkalite.model import TopicPartition

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafkalite.client.cluster import ClusterClient
 from spark_kafkalite.client.config import consumer_config
-from spark_kafkalite.client.message_stream import Lease, MessageStream, OwnedPartition
-from spark_kafkalite.client.read_ahead import ReadAhead
+from spark_kafkalite.client.consume.read_ahead import ReadAhead
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.registry_consumer.message_stream import Lease, MessageStream, OwnedPartition
 from spark_kafkalite.errors import ConsumerTimeout
 from spark_kafkalite.model import Record, TopicPartition
 from spark_kafkalite.testing.manual_clock import ManualClock

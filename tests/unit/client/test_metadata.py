@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafkalite.client.metadata import ClusterSnapshot, Node, merge
+from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, merge
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.messages.metadata import (
     MetadataResponse,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafkalite.client.offset_resets import (
+from spark_kafkalite.client.group.offset_resets import (
     LogBounds,
     PlannedReset,
     Reset,

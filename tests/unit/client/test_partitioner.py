@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from spark_kafkalite.client.partitioner import TopicPartitioner, partition_of_key
+from spark_kafkalite.client.produce.partitioner import TopicPartitioner, partition_of_key
 from spark_kafkalite.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from spark_kafkalite.client.retry import JITTER, Backoff, Deadline, is_retriable, needs_refresh
+from spark_kafkalite.client.network.retry import JITTER, Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.errors import BrokerUnreachable, InvalidTopic, NotLeaderOrFollower, RequestTimedOut
 from spark_kafkalite.testing.manual_clock import ManualClock
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from spark_kafkalite.client.metadata import ClusterSnapshot, PartitionInfo, TopicInfo
-from spark_kafkalite.client.subscription import partition_counts, select_topics
+from spark_kafkalite.client.consume.subscription import partition_counts, select_topics
+from spark_kafkalite.client.network.metadata import ClusterSnapshot, PartitionInfo, TopicInfo
 from spark_kafkalite.errors import ConfigError
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from spark_kafkalite.client.topic_filters import Blacklist, Whitelist
+from spark_kafkalite.client.registry_consumer.topic_filters import Blacklist, Whitelist
 from spark_kafkalite.errors import ConfigError
 
 

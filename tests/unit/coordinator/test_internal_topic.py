@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.broker.config import BROKER_SETTINGS
-from spark_kafkalite.broker.group_settings import offsets_topic
+from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.group_settings import offsets_topic
 from spark_kafkalite.coordinator.internal_topic import partition_for
 
 

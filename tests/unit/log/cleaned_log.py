@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from spark_kafkalite.log.clean_job import CleanJob, CleanResult
-from spark_kafkalite.log.cleaner import clean
-from spark_kafkalite.log.compaction import SourceSegment
-from spark_kafkalite.log.fs import Fs, read_whole, write_whole
-from spark_kafkalite.log.segment import CLEANED_SUFFIX
+from spark_kafkalite.log.compaction.clean_job import CleanJob, CleanResult
+from spark_kafkalite.log.compaction.cleaner import clean
+from spark_kafkalite.log.compaction.plan import SourceSegment
+from spark_kafkalite.log.files.fs import Fs, read_whole, write_whole
+from spark_kafkalite.log.segments.segment import CLEANED_SUFFIX
 from spark_kafkalite.model import Headers
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import add_batch

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs

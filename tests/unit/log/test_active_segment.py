@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafkalite.log import active_segment
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import NotInMemory, without_waiting
+from spark_kafkalite.log.files.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.segment import IndexesDamaged
+from spark_kafkalite.log.segments import active_segment
+from spark_kafkalite.log.segments.segment import IndexesDamaged
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.log import checkpoint
-from spark_kafkalite.log.checkpoint import CheckpointError
-from spark_kafkalite.log.fs import OsFs, read_whole, replace_file
+from spark_kafkalite.log.files import checkpoint
+from spark_kafkalite.log.files.checkpoint import CheckpointError
+from spark_kafkalite.log.files.fs import OsFs, read_whole, replace_file
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.memory_fs import MemoryFs
 

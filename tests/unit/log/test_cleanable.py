@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.log.cleanable import clean_job, compaction_state, roll_is_due
-from spark_kafkalite.log.compaction import plan_compaction
-from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.compaction.cleanable import clean_job, compaction_state, roll_is_due
+from spark_kafkalite.log.compaction.plan import plan_compaction
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.segment import Segment
+from spark_kafkalite.log.segments.segment import Segment
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock

@@ -4,11 +4,11 @@ import errno
 
 import pytest
 
-from spark_kafkalite.log.active_segment import ActiveSegment
-from spark_kafkalite.log.clean_job import CleaningAborted, UncleanableLog
-from spark_kafkalite.log.cleaner import clean
-from spark_kafkalite.log.fs import read_whole, write_whole
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.compaction.clean_job import CleaningAborted, UncleanableLog
+from spark_kafkalite.log.compaction.cleaner import clean
+from spark_kafkalite.log.files.fs import read_whole, write_whole
+from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.records.compression import CODECS
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs

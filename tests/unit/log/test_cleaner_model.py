@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spark_kafkalite.log import cleaner_files
-from spark_kafkalite.log.clean_job import CleanResult
-from spark_kafkalite.log.fs import read_whole
+from spark_kafkalite.log.compaction import cleaner_files
+from spark_kafkalite.log.compaction.clean_job import CleanResult
+from spark_kafkalite.log.files.fs import read_whole
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import (
     CONTROL_BIT,

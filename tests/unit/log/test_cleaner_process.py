@@ -9,9 +9,16 @@ import time
 
 import pytest
 
-from spark_kafkalite.log.clean_job import CleanedGroup, CleanJob, CleanResult
-from spark_kafkalite.log.cleaner_process import Throttle, decode_job, decode_result, encode_job, encode_result, serve
-from spark_kafkalite.log.compaction import SourceSegment
+from spark_kafkalite.log.compaction.clean_job import CleanedGroup, CleanJob, CleanResult
+from spark_kafkalite.log.compaction.cleaner_process import (
+    Throttle,
+    decode_job,
+    decode_result,
+    encode_job,
+    encode_result,
+    serve,
+)
+from spark_kafkalite.log.compaction.plan import SourceSegment
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
 JOB = CleanJob(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.log.compaction import (
+from spark_kafkalite.log.compaction.plan import (
     CompactionPlan,
     CompactionState,
     SourceSegment,
@@ -12,7 +12,7 @@ from spark_kafkalite.log.compaction import (
     most_urgent,
     plan_compaction,
 )
-from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.topic_config import TopicConfig
 
 NOW_MS = 1_700_000_000_000
 SEGMENTS = tuple(SourceSegment(base, 100, NOW_MS - 1000 + base) for base in (0, 10, 20, 30))

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.log.config import BROKER_LOG_SETTINGS, TOPIC_SETTINGS, TopicConfig
 from spark_kafkalite.log.config_sources import SOURCE_STATIC_BROKER, ConfigLayer
 from spark_kafkalite.log.config_sources import broker_defaults as defaults_of_layers
+from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS, TOPIC_SETTINGS, TopicConfig
 from spark_kafkalite.model import TimestampType
 from spark_kafkalite.settings import SettingGroup
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafkalite.broker.config import BROKER_SETTINGS, BrokerConfig
-from spark_kafkalite.log.config import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicConfig
+from spark_kafkalite.broker.settings.config import BROKER_SETTINGS, BrokerConfig
 from spark_kafkalite.log.config_sources import (
     SOURCE_DEFAULT,
     SOURCE_DYNAMIC_BROKER,
@@ -18,6 +17,7 @@ from spark_kafkalite.log.config_sources import (
     describe_broker,
     describe_topic,
 )
+from spark_kafkalite.log.topic_config import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicConfig
 
 TOPIC_NAMES = ("retention.ms", "segment.bytes", "flush.ms", "cleanup.policy")
 VALUES = {

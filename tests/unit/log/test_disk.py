@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.errors import KafkaStorageError
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.disk import AUTOMATIC, RESERVE_FILE, FailureKind, LogDirectory, kind_of
+from spark_kafkalite.log.directories.disk import AUTOMATIC, RESERVE_FILE, FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock

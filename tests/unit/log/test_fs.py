@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.log.disk import FailureKind, kind_of
-from spark_kafkalite.log.file_kind import Kind
-from spark_kafkalite.log.fs import NotInMemory, OsFs, read_whole, replace_file, without_waiting, write_whole
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of
+from spark_kafkalite.log.files.file_kind import Kind
+from spark_kafkalite.log.files.fs import NotInMemory, OsFs, read_whole, replace_file, without_waiting, write_whole
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
 

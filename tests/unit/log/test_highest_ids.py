@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.log.checkpoint import LEADER_EPOCH_FILE, write_epochs
-from spark_kafkalite.log.fs import replace_file
-from spark_kafkalite.log.highest_ids import MAX_LEADER_EPOCH, MAX_PRODUCER_ID, highest_ids
+from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, write_epochs
+from spark_kafkalite.log.files.fs import replace_file
+from spark_kafkalite.log.loading.highest_ids import MAX_LEADER_EPOCH, MAX_PRODUCER_ID, highest_ids
 from spark_kafkalite.log.producer_snapshot import encode, snapshot_path
 from spark_kafkalite.log.producer_state import ProducerEntry, ProducerState
 from spark_kafkalite.records import kernel

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_kafkalite.errors import KafkaStorageError
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import replace_file, write_whole
-from spark_kafkalite.log.holes import marker_text, read_marker
+from spark_kafkalite.log.files.fs import replace_file, write_whole
+from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
+from spark_kafkalite.log.loading.holes import marker_text, read_marker
 from spark_kafkalite.log.manager import LogManager
-from spark_kafkalite.log.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.errors import ConfigError, KafkaStorageError
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import replace_file
-from spark_kafkalite.log.loading import LoadInterrupted, survey, topic_partition_of
+from spark_kafkalite.log.files.fs import replace_file
+from spark_kafkalite.log.loading.loader import LoadInterrupted, survey, topic_partition_of
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock

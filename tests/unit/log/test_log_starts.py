@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafkalite.log.checkpoint import read_offsets
-from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.files.checkpoint import read_offsets
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError, UnknownTopicOrPartition
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import read_whole, replace_file
+from spark_kafkalite.log.files.fs import read_whole, replace_file
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.retention import TimestampSource
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock

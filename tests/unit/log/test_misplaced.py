@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import ConfigError, KafkaStorageError
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import OsFile, OsFs, remove_tree, replace_file
-from spark_kafkalite.log.log_files import LogRefused
+from spark_kafkalite.log.files.fs import OsFile, OsFs, remove_tree, replace_file
+from spark_kafkalite.log.files.log_files import LogRefused
+from spark_kafkalite.log.loading.repair import plan_repair
 from spark_kafkalite.log.manager import LogManager
-from spark_kafkalite.log.repair import plan_repair
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock

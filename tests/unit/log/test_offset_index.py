@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from spark_kafkalite.log import sparse_index
-from spark_kafkalite.log.fs import read_whole
-from spark_kafkalite.log.offset_index import OffsetIndex
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.files.fs import read_whole
+from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.segments import sparse_index
+from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
 PATH = "/data/00000000000000000100.index"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
 

@@ -17,7 +17,7 @@ from spark_kafkalite.errors import (
     UnknownProducerId,
 )
 from spark_kafkalite.log import reader
-from spark_kafkalite.log.fs import without_waiting
+from spark_kafkalite.log.files.fs import without_waiting
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.records import kernel

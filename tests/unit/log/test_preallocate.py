@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import OsFile, OsFs
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.files.fs import OsFile, OsFs
+from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 

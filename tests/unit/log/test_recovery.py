@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.errors import OutOfOrderSequenceNumber
-from spark_kafkalite.log import scan
-from spark_kafkalite.log.fs import read_whole, replace_file, write_whole
+from spark_kafkalite.log.files.fs import read_whole, replace_file, write_whole
+from spark_kafkalite.log.loading import scan
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of

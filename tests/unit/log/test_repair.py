@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import read_whole
+from spark_kafkalite.log.files.fs import read_whole
+from spark_kafkalite.log.loading.repair import Cut, plan_repair, repair
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.repair import Cut, plan_repair, repair
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock

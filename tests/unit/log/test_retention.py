@@ -6,7 +6,6 @@ import errno
 
 import pytest
 
-from spark_kafkalite.log.config import TopicConfig
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.retention import (
     Reason,
@@ -18,6 +17,7 @@ from spark_kafkalite.log.retention import (
     read_largest_timestamps,
     segment_facts,
 )
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs

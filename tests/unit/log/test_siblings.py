@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_kafkalite.errors import KafkaStorageError
-from spark_kafkalite.log.checkpoint import read_meta
-from spark_kafkalite.log.config import TopicConfig
-from spark_kafkalite.log.fs import remove_tree, replace_file
+from spark_kafkalite.log.directories.siblings import find_siblings
+from spark_kafkalite.log.files.checkpoint import read_meta
+from spark_kafkalite.log.files.fs import remove_tree, replace_file
 from spark_kafkalite.log.manager import LogManager
-from spark_kafkalite.log.siblings import find_siblings
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.log.fs import read_whole
-from spark_kafkalite.log.open_files import OpenFiles
-from spark_kafkalite.log.time_index import TimeIndex
+from spark_kafkalite.log.files.fs import read_whole
+from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
 PATH = "/data/00000000000000000100.timeindex"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.errors import KafkaStorageError
-from spark_kafkalite.log.config import TopicConfig
+from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.unopened import LogLimit
+from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import KafkaStorageError, OutOfOrderSequenceNumber, RecordListTooLarge
-from spark_kafkalite.log import write_ahead
-from spark_kafkalite.log.fs import OsFs
-from spark_kafkalite.log.open_files import OpenFiles
+from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
-from spark_kafkalite.log.write_ahead import WriteAhead
+from spark_kafkalite.log.segments import write_ahead
+from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock

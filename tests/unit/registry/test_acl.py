@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.registry.acl import (
+from spark_kafkalite.registry.store import BadVersion, Create, Delete, NodeError, SetData
+from spark_kafkalite.registry.tree.acl import (
     OPEN_ACL,
     AclEntry,
     CreateWithAcl,
@@ -17,8 +18,7 @@ from spark_kafkalite.registry.acl import (
     masked,
     to_text,
 )
-from spark_kafkalite.registry.store import BadVersion, Create, Delete, NodeError, SetData
-from spark_kafkalite.registry.tree import Tree
+from spark_kafkalite.registry.tree.tree import Tree
 
 USER = digest_identity("user:secret")
 OTHER = digest_identity("other:secret")

@@ -1,5 +1,5 @@
 from spark_kafkalite.model import BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
-from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState, diff
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState, diff
 
 
 def broker(number: int, epoch: int) -> BrokerInfo:

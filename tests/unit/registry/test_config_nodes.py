@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.registry import registration, znodes
-from spark_kafkalite.registry.cluster_view import ClusterView
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster import registration
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.store import BadArguments, NoNode, Store, answer
-from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 
 PATH = znodes.broker_config_path("1")
 TIMEOUT_S = 10

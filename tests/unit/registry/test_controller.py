@@ -17,15 +17,16 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import BrokerId
-from spark_kafkalite.registry import registration, znodes
-from spark_kafkalite.registry.cluster_state import ClusterState, PartitionState
-from spark_kafkalite.registry.cluster_view import ClusterView
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster import registration
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
-from spark_kafkalite.registry.controller import Controller, Extension, NewTopic
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
-from spark_kafkalite.registry.embedded_store import EmbeddedStore
+from spark_kafkalite.registry.controller.controller import Controller, Extension, NewTopic
 from spark_kafkalite.registry.store import answer
-from spark_kafkalite.registry.watcher import ClusterWatcher
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr
 
 TIMEOUT_S = 10

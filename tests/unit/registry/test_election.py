@@ -1,8 +1,8 @@
 import pytest
 
 from spark_kafkalite.model import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch
-from spark_kafkalite.registry.cluster_state import BrokerInfo, PartitionState
-from spark_kafkalite.registry.election import Elected, elect, needs_election
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.controller.election import Elected, elect, needs_election
 
 
 def live(**epochs: int) -> dict[int, BrokerInfo]:

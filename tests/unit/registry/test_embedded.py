@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.registry.database import DATABASE_NAME, DatabaseFailed, DatabaseFull
-from spark_kafkalite.registry.embedded import EmbeddedRegistry, open_embedded
 from spark_kafkalite.registry.store import (
     ConnectionLoss,
     Create,
@@ -22,7 +20,9 @@ from spark_kafkalite.registry.store import (
     SetData,
     WatchEvent,
 )
-from spark_kafkalite.registry.zxid_note import ZxidNote
+from spark_kafkalite.registry.tree.database import DATABASE_NAME, DatabaseFailed, DatabaseFull
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry, open_embedded
+from spark_kafkalite.registry.tree.zxid_note import ZxidNote
 
 ROOT = str(Path(__file__).resolve().parents[3])
 
@@ -44,7 +44,8 @@ def test_persistent_nodes_stats_and_counters_survive_a_restart(tmp_path: Path) -
 
 def test_ephemerals_end_with_the_process_but_their_numbers_do_not_come_back(tmp_path: Path) -> None:
     script = (
-        "import os, sys; from spark_kafkalite.registry.embedded import open_embedded; s = open_embedded(sys.argv[1]);"
+        "import os, sys; from spark_kafkalite.registry.tree.embedded import open_embedded;"
+        "s = open_embedded(sys.argv[1]);"
         "s.create('/m/n-', ephemeral=True, sequential=True, make_parents=True).result(); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env={"PYTHONPATH": ROOT})
@@ -69,7 +70,7 @@ LAST_WRITES = {
 @pytest.mark.parametrize("write", LAST_WRITES.values(), ids=LAST_WRITES.keys())
 def test_the_last_zxid_outlives_a_crash_whatever_was_written_last(tmp_path: Path, write: str) -> None:
     script = f"""import os, sys
-from spark_kafkalite.registry.embedded import open_embedded
+from spark_kafkalite.registry.tree.embedded import open_embedded
 from spark_kafkalite.registry.store import Create, Delete, SetData
 s = open_embedded(sys.argv[1])
 s.create('/a/b', make_parents=True).result()
@@ -102,7 +103,9 @@ def test_a_file_of_an_older_format_is_upgraded(tmp_path: Path) -> None:
 
 def test_a_second_process_is_kept_out_with_the_holders_pid(tmp_path: Path) -> None:
     with EmbeddedRegistry(tmp_path):
-        script = "import sys; from spark_kafkalite.registry.embedded import open_embedded; open_embedded(sys.argv[1])"
+        script = (
+            "import sys; from spark_kafkalite.registry.tree.embedded import open_embedded; open_embedded(sys.argv[1])"
+        )
         second = subprocess.run(
             [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, env={"PYTHONPATH": ROOT}
         )

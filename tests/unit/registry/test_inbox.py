@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from spark_kafkalite.registry.inbox import Inbox
+from spark_kafkalite.registry.cluster.inbox import Inbox
 from spark_kafkalite.slices import Slices, Work
 
 

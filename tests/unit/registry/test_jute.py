@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafkalite.errors import FrameError
-from spark_kafkalite.registry.acl import AclEntry
-from spark_kafkalite.registry.jute import (
+from spark_kafkalite.registry.served.jute import (
     Reader,
     write_acl,
     write_buffer,
@@ -17,6 +16,7 @@ from spark_kafkalite.registry.jute import (
     write_string,
     write_strings,
 )
+from spark_kafkalite.registry.tree.acl import AclEntry
 
 
 def test_values_are_read_as_they_were_written() -> None:

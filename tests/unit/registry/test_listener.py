@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.registry.listener import RegistryListener
+from spark_kafkalite.registry.served.listener import RegistryListener
 
 
 def test_an_address_is_parsed_and_shown_with_the_bound_port() -> None:

@@ -13,14 +13,16 @@ import pytest
 from spark_kafkalite import slices
 from spark_kafkalite.errors import InvalidPartitions, InvalidTopic
 from spark_kafkalite.model import BrokerId
-from spark_kafkalite.registry import registration, topic_writes, watcher, znodes
-from spark_kafkalite.registry.cluster_state import ClusterChange, ClusterState
-from spark_kafkalite.registry.cluster_view import ClusterView
-from spark_kafkalite.registry.controller import Controller, Extension, NewTopic
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
-from spark_kafkalite.registry.placement import MAX_PARTITIONS
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster import registration, watcher
+from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.watcher import PUBLISH_AT_MOST, ClusterWatcher
+from spark_kafkalite.registry.controller import topic_writes
+from spark_kafkalite.registry.controller.controller import Controller, Extension, NewTopic
+from spark_kafkalite.registry.controller.placement import MAX_PARTITIONS
 from spark_kafkalite.registry.store import MAX_DATA_BYTES, MAX_MULTI_OPERATIONS, Create, Delete
-from spark_kafkalite.registry.watcher import PUBLISH_AT_MOST, ClusterWatcher
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from tests.unit.turns import Turns
 

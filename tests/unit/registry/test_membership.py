@@ -13,12 +13,13 @@ import pytest
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import InconsistentClusterId, KafkaError, NotController, RegistryError, RequestTimedOut
 from spark_kafkalite.model import BrokerId
-from spark_kafkalite.registry import registration, znodes
-from spark_kafkalite.registry.cluster_state import BrokerInfo, ClusterChange, ClusterState
-from spark_kafkalite.registry.cluster_view import ClusterView
-from spark_kafkalite.registry.controller import NewTopic
-from spark_kafkalite.registry.membership import ClusterMembership
-from spark_kafkalite.registry.session import RegistrySession
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster import registration
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.membership import ClusterMembership
+from spark_kafkalite.registry.cluster.session import RegistrySession
+from spark_kafkalite.registry.controller.controller import NewTopic
 from spark_kafkalite.registry.store import Delete, SessionExpired, SessionState, answer
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from spark_kafkalite.slices import Slices

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from spark_kafkalite.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
-from spark_kafkalite.registry.placement import check_assignment, place, start_after
+from spark_kafkalite.registry.controller.placement import check_assignment, place, start_after
 
 
 def test_leaders_go_round_and_replicas_differ() -> None:

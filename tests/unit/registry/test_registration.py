@@ -6,9 +6,10 @@ import pytest
 
 from spark_kafkalite.errors import InconsistentClusterId
 from spark_kafkalite.model import BrokerId
-from spark_kafkalite.registry import registration, znodes
-from spark_kafkalite.registry.embedded import EmbeddedRegistry
-from spark_kafkalite.registry.producer_ids import ProducerIds
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster import registration
+from spark_kafkalite.registry.cluster.producer_ids import ProducerIds
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.znodes import BrokerRegistration
 
 

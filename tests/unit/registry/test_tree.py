@@ -1,7 +1,7 @@
 import pytest
 
 from spark_kafkalite.registry.store import Create, Delete, EventType, NoNode, SetData, WatchEvent
-from spark_kafkalite.registry.tree import Node, Tree
+from spark_kafkalite.registry.tree.tree import Node, Tree
 
 
 def events(tree: Tree) -> list[WatchEvent]:

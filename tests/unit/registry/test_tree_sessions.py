@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from spark_kafkalite.registry.tree_sessions import MAX_TIMEOUT_MS, MIN_TIMEOUT_MS, Sessions, negotiated_ms
+from spark_kafkalite.registry.served.sessions import MAX_TIMEOUT_MS, MIN_TIMEOUT_MS, Sessions, negotiated_ms
 
 
 def test_a_session_is_overdue_when_nothing_was_heard_for_its_timeout() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.registry.store import EventType, WatchEvent
-from spark_kafkalite.registry.watches import Watches, WatchKind
+from spark_kafkalite.registry.tree.watches import Watches, WatchKind
 
 
 def watcher(_: WatchEvent) -> None: ...

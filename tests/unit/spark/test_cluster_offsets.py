@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_kafkalite.client.metadata import PartitionInfo, TopicInfo
+from spark_kafkalite.client.network.metadata import PartitionInfo, TopicInfo
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.options import reader_options

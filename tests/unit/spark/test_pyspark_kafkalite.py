@@ -56,8 +56,8 @@ def test_what_only_plans_does_not_import_what_reads_and_writes():
     ).split()
     heavy = {
         "pyarrow.compute",
-        "spark_kafkalite.client.fetcher",
-        "spark_kafkalite.client.producer",
+        "spark_kafkalite.client.consume.fetcher",
+        "spark_kafkalite.client.produce.producer",
         "spark_kafkalite.records.kernel",
         "spark_kafkalite.spark.offset_registry",
         "spark_kafkalite.spark.partition_reader",

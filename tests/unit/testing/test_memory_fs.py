@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from spark_kafkalite.log.fs import write_whole
+from spark_kafkalite.log.files.fs import write_whole
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
 
 

@@ -14,7 +14,7 @@ from spark_kafkalite.errors import FrameError, UnsupportedVersion
 from spark_kafkalite.slices import run_whole
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.header import pack_response_header, read_request_header
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.messages import SCHEMAS
 from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest
 from spark_kafkalite.wire.messages.fetch import FetchRequest
@@ -38,7 +38,9 @@ def decoded(api_key, version, is_request, body):
     if is_request:
         whole = outcome(lambda: codec.decode_request(api_key, version, body, 0))
         in_slices = codec.decode_request_in_slices(api_key, version, memoryview(body), 0)
-        assert outcome(lambda: run_whole(in_slices)) == whole
+        again = outcome(lambda: run_whole(in_slices))
+        # Errors are compared by their text, and so is what damage has made NaN, which equals nothing.
+        assert again == whole or repr(again) == repr(whole)
         if isinstance(whole, Exception):
             raise whole
         return whole
@@ -46,29 +48,22 @@ def decoded(api_key, version, is_request, body):
 
 
 def outcome(work):
-    """Return what ``work`` returns, or the FrameError it raises, in a form that compares by text."""
+    """Return what ``work`` returns, or the FrameError it raises."""
     try:
         return work()
     except FrameError as error:
-        return EqualError(str(error))
-
-
-class EqualError(FrameError):
-    def __eq__(self, other):
-        return isinstance(other, EqualError) and str(self) == str(other)
-
-    __hash__ = None
+        return error
 
 
 def bodies_of(samples, rng, api_key):
-    api = API[api_key]
+    api = SCHEMAS[api_key]
     for version in range(api.first_version, api.last_version + 1):
         for is_request in (True, False):
             message = samples.random_message(rng, samples.body_class(api_key, is_request), version)
             yield version, is_request, message, codec.encode_body(message, version)
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
 def test_bytes_equal_kios_and_round_trip_in_both_directions(samples, api_key, seed):
@@ -82,7 +77,7 @@ def test_bytes_equal_kios_and_round_trip_in_both_directions(samples, api_key, se
         assert samples.kio_rewritten(type(kio_entity), body) == body
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 def test_a_body_cut_anywhere_is_a_frame_error(samples, api_key):
     for version, is_request, _, body in bodies_of(samples, random.Random(api_key), api_key):
         for length in range(min(len(body), 400)):
@@ -90,13 +85,13 @@ def test_a_body_cut_anywhere_is_a_frame_error(samples, api_key):
                 decoded(api_key, version, is_request, body[:length])
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 def test_bytes_after_the_body_are_ignored(samples, api_key):
     for version, is_request, message, body in bodies_of(samples, random.Random(api_key), api_key):
         assert decoded(api_key, version, is_request, body + b"\xff\x00more") == message
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 @settings(max_examples=10, deadline=None)
 @given(seed=seeds)
 def test_damaged_bytes_give_a_value_or_a_frame_error(samples, api_key, seed):
@@ -113,7 +108,7 @@ def test_damaged_bytes_give_a_value_or_a_frame_error(samples, api_key, seed):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(sorted(API)), st.integers(0, 20), st.booleans(), st.binary(max_size=60))
+@given(st.sampled_from(sorted(SCHEMAS)), st.integers(0, 20), st.booleans(), st.binary(max_size=60))
 def test_garbage_gives_a_value_or_a_frame_error(api_key, version, is_request, garbage):
     try:
         decoded(api_key, version, is_request, garbage)
@@ -130,7 +125,7 @@ HUGE_COUNTS = [
 ]
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 def test_a_huge_count_in_a_small_frame_takes_no_memory(samples, api_key):
     frames = []
     for version, is_request, _, body in bodies_of(samples, random.Random(api_key), api_key):
@@ -300,7 +295,7 @@ def test_requests_carry_their_header():
 
 def test_importing_the_codec_imports_no_messages():
     script = (
-        "import sys, spark_kafkalite.wire.codec, spark_kafkalite.wire.hot, spark_kafkalite.wire.error_codes\n"
+        "import sys, spark_kafkalite.wire.codec, spark_kafkalite.wire.packed, spark_kafkalite.wire.error_codes\n"
         "print([name for name in sys.modules if name.startswith('spark_kafkalite.wire.messages.')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,0 +1,1 @@
+"""Sockets, connections, and what a client is known by."""

@@ -1,0 +1,275 @@
+"""Listening sockets, the connections that they accept, and the limits on those.
+
+Owns what all connections share: the scratch buffer, the count of request memory, the once-a-second look for connections
+that are idle, too slow, or gone while they were not read.
+
+Connections beyond what ``descriptors`` leaves beside the partitions are closed at once. Running out of file descriptors
+all the same must not spin the loop: the listening socket stays readable while nothing can be
+accepted. One descriptor is therefore kept in reserve; when ``accept`` fails with EMFILE it is given up for a moment,
+to accept the waiting connection and close it, which tells the client instead of leaving it to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import select
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+from spark_kafkalite.broker.descriptors import Descriptors
+from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.network.channel import PlainChannel
+from spark_kafkalite.broker.network.connection import Connection, Limits
+from spark_kafkalite.broker.network.listeners import Listener, address_text
+from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.slices import Slices
+
+logger = logging.getLogger(__name__)
+
+# Large enough for several batches of 64 KiB in one call, small enough to stay in the processor's cache.
+_SCRATCH_BYTES = 512 * 1024
+_SWEEP_INTERVAL_S = 1.0
+# Connections accepted in one pass of the loop.
+_ACCEPTS_PER_PASS = 64
+# accept(2) passes on errors of the new connection; and the system may be out of memory for a moment.
+_TRANSIENT = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH)
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """Accepts connections and is their owner (``connection.Owner``)."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        slices: Slices,
+        settings: DynamicConfig,
+        memory: RequestMemory,
+        descriptors: Descriptors,
+        partitions: Callable[[], int],
+    ) -> None:
+        """``partitions`` counts the hosted ones, which need a descriptor each as connections do."""
+        self.loop = loop
+        self.slices = slices
+        self.memory = memory
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES + 4))
+        # What a request is handed to; known when connections are accepted.
+        self.serve: Callable[[Connection, memoryview], None]
+        self._descriptors = descriptors
+        self._partitions = partitions
+        config = settings.current
+        idle_ms = config["connections.max.idle.ms"]
+        self.limits = Limits(
+            max_frame_bytes=config["socket.request.max.bytes"],
+            max_requests=config["queued.max.requests.per.connection"],
+            max_response_bytes=config["queued.max.response.bytes.per.connection"],
+            read_timeout_s=config["request.read.timeout.ms"] / 1000,
+            idle_s=idle_ms / 1000 if idle_ms >= 0 else -1,
+        )
+        self._config = config
+        self._settings = settings
+        self._sockets: list[tuple[socket.socket, Listener]] = []
+        self._connections: dict[Connection, str] = {}
+        self._by_address: Counter[str] = Counter()
+        self._spare: int | None = _open_spare()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._quiet = QuietLog(logger)
+
+    # Listening ------------------------------------------------------------------------------------------------------
+
+    def bind(self) -> list[Listener]:
+        """Bind every listener and return them with their ports; nothing is accepted yet. Raises ConfigError."""
+        for listener in self._config.listeners:
+            bound = _bind(listener, self._config)
+            port = bound.getsockname()[1]
+            self._sockets.append((bound, listener.bound(port)))
+        return [listener for _, listener in self._sockets]
+
+    def start(self, serve: Callable[[Connection, memoryview], None]) -> None:
+        """Accept connections from now on, and hand their requests to ``serve``."""
+        self.serve = serve
+        for bound, listener in self._sockets:
+            bound.listen(self._config["socket.listen.backlog.size"])
+            self.loop.add_reader(bound.fileno(), self._on_acceptable, bound, listener)
+        self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets; connections stay."""
+        for bound, _ in self._sockets:
+            self.loop.remove_reader(bound.fileno())
+            bound.close()
+        self._sockets.clear()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.stop_accepting()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in list(self._connections):
+            connection.close("the broker stops")
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any connection is owed an answer."""
+        return any(connection.has_work for connection in self._connections)
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    # Accepting ------------------------------------------------------------------------------------------------------
+
+    def _on_acceptable(self, bound: socket.socket, listener: Listener) -> None:
+        for _ in range(_ACCEPTS_PER_PASS):
+            try:
+                connected, address = bound.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _TRANSIENT:
+                    continue
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    self._quiet.log(logging.WARNING, "accept", "cannot accept a connection: %s", error.strerror)
+                    if not self._turn_away(bound):
+                        self._pause_accepting(bound, listener)
+                    return
+                self._quiet.log(logging.ERROR, "accept", "cannot accept a connection: %s", error.strerror)
+                self._pause_accepting(bound, listener)
+                return
+            self._accepted(connected, address, listener)
+
+    def _turn_away(self, bound: socket.socket) -> bool:
+        """Use the reserved descriptor to accept one connection and close it; return whether that was possible."""
+        if self._spare is None:
+            self._spare = _open_spare()
+            return False
+        os.close(self._spare)
+        self._spare = None
+        try:
+            connected, _ = bound.accept()
+            connected.close()
+        except OSError:
+            return False
+        finally:
+            self._spare = _open_spare()
+        return True
+
+    def _pause_accepting(self, bound: socket.socket, listener: Listener) -> None:
+        """Try again in a second; the loop would spin otherwise, because the socket stays readable."""
+        self.loop.remove_reader(bound.fileno())
+
+        def resume() -> None:
+            if any(bound is one for one, _ in self._sockets):
+                self.loop.add_reader(bound.fileno(), self._on_acceptable, bound, listener)
+
+        self.loop.call_later(1.0, resume)
+
+    def _accepted(self, connected: socket.socket, address: tuple[str, int], listener: Listener) -> None:
+        host = address[0]
+        problem = None
+        config = self._settings.current
+        if len(self._connections) >= config["max.connections"]:
+            problem = f"max.connections={config['max.connections']}"
+        elif self._by_address[host] >= config["max.connections.per.ip"]:
+            problem = f"max.connections.per.ip={config['max.connections.per.ip']}"
+        if problem is not None:
+            connected.close()
+            self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s is reached", host, problem)
+            return
+        partitions = self._partitions()
+        if len(self._connections) >= self._descriptors.most_connections(partitions):
+            connected.close()
+            why = self._descriptors.why_turned_away(partitions)
+            self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s", host, why)
+            return
+        try:
+            for option, setting in (
+                (socket.SO_SNDBUF, "socket.send.buffer.bytes"),
+                (socket.SO_RCVBUF, "socket.receive.buffer.bytes"),
+            ):
+                if self._config[setting] > 0:
+                    connected.setsockopt(socket.SOL_SOCKET, option, self._config[setting])
+            channel = PlainChannel(connected)
+        except OSError as error:
+            # The peer may be gone already.
+            connected.close()
+            logger.debug("connection from %s lost at once: %s", host, error.strerror)
+            return
+        self._by_address[host] += 1
+        connection = Connection(self, channel, Session(address_text(host, address[1]), listener))
+        self._connections[connection] = host
+        logger.debug("connection from %s", connection.session.peer)
+
+    def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
+        """Forget a closed connection (``connection.Owner``)."""
+        peer = connection.session.peer
+        host = self._connections.pop(connection, None)
+        if host is not None:
+            self._by_address[host] -= 1
+            if not self._by_address[host]:
+                del self._by_address[host]
+        if hostile:
+            self._quiet.log(logging.WARNING, "hostile", "closed the connection from %s: it %s", peer, reason)
+        else:
+            logger.debug("connection from %s closed: %s", peer, reason)
+
+    # Sweeping -------------------------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Close connections that are too slow or idle, and notice those that went while they were not read."""
+        self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
+        now_s = self.loop.time()
+        for connection in list(self._connections):
+            reason = connection.overdue(now_s)
+            if reason is not None:
+                connection.close(reason, hostile=not reason.startswith("idle"))
+            elif connection.is_paused and _has_gone(connection.fileno()):
+                connection.close("closed by the peer")
+
+
+def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    where = f"{listener.name}://{address_text(listener.host, listener.port)}"
+    bound: socket.socket | None = None
+    try:
+        found = socket.getaddrinfo(
+            listener.host or None, listener.port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        bound = socket.socket(found[0][0], socket.SOCK_STREAM)
+        # A broker that was killed can come back on its port at once.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setblocking(False)
+        bound.bind(found[0][4])
+    except OSError as error:
+        if bound is not None:
+            bound.close()
+        hint = (
+            "; is another broker running? Stop it, or name another port in listeners"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
+        raise ConfigError(f"cannot listen on {where}: {error.strerror}{hint}") from error
+    return bound
+
+
+def _open_spare() -> int | None:
+    try:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _has_gone(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0))
+    return bool(poll.poll(0))

@@ -1,0 +1,553 @@
+"""One client connection: complete requests out of the byte stream, responses back in request order.
+
+Reading. All connections read into one scratch buffer that the owner lends; complete requests are served where they lie.
+Only the cut-off last request of a read is copied, into a buffer of its own that takes memory as bytes arrive, and the
+next read fills that buffer and some of the scratch in one call. An idle connection therefore owns no buffer. A
+request's memory is valid only until its handler returns; whoever keeps it longer copies it.
+
+Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
+(``exchange``). What the responses of one read add up to is sent in one call where possible.
+
+Turns. All connections share the slice of time that a pass of the loop has for what is begun in it (``slices``): when it
+is used up they are read, and what was read before is served, in the next pass.
+
+Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
+or all requests of the broker together take too much memory. Requests that were received but may not be served yet wait
+in ``_backlog``.
+
+One request that takes more than a slice of the loop's time holds its connection (:meth:`Connection.hold`): the next
+ones wait until it is done, as every request does in Apache Kafka. Its memory is kept meanwhile, and counted. A client
+that is over its quota is muted for a time (:meth:`Connection.mute`), which it learns from the answer (KIP-219).
+
+A file range holds its segment's file open until it is sent or the connection closes, so a deletion does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Protocol
+
+from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.network.channel import Channel
+from spark_kafkalite.broker.network.outbox import FileEndedError, Outbox, Response
+from spark_kafkalite.broker.network.readiness import Readiness
+from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.errors import FrameError
+from spark_kafkalite.slices import Slices
+
+_quiet = QuietLog(logging.getLogger(__name__))
+
+_SIZE = struct.Struct(">i")
+# Room in front of the scratch for the first bytes of a size field that was cut off.
+_HEAD_BYTES = 4
+# Of a request that is this large the next one is expected to be as large, and what is read of that beyond the end of
+# the present one would have to be copied: little is.
+_LARGE_FRAME_BYTES = 256 * 1024
+_BESIDE_A_LARGE_FRAME = 64 * 1024
+_READ_RATE_BYTES_PER_S = 64 * 1024
+
+
+class Limits:
+    """The settings that every connection obeys, read once."""
+
+    __slots__ = ("idle_s", "max_frame_bytes", "max_requests", "max_response_bytes", "read_timeout_s")
+
+    def __init__(
+        self, max_frame_bytes: int, max_requests: int, max_response_bytes: int, read_timeout_s: float, idle_s: float
+    ) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self.max_requests = max_requests
+        self.max_response_bytes = max_response_bytes
+        self.read_timeout_s = read_timeout_s
+        self.idle_s = idle_s
+
+
+class Owner(Protocol):
+    """What a connection needs of the server around it."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    memory: RequestMemory
+    scratch: memoryview
+    slices: Slices
+
+    def serve(self, connection: Connection, frame: memoryview) -> None:
+        """Serve one request: answer it, defer the answer, or raise FrameError."""
+        ...
+
+    def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
+        """Forget the connection. ``hostile``: the peer broke the protocol or a limit."""
+        ...
+
+
+class Connection:
+    """See the module's text."""
+
+    __slots__ = (
+        "_backlog",
+        "_channel",
+        "_filled",
+        "_flush_scheduled",
+        "_frame",
+        "_frame_begun_s",
+        "_head",
+        "_held",
+        "_muted_until_s",
+        "_outbox",
+        "_own_frame",
+        "_owner",
+        "_pending",
+        "_readiness",
+        "_serving",
+        "_turn_s",
+        "closed",
+        "last_activity_s",
+        "received_s",
+        "session",
+    )
+
+    def __init__(self, owner: Owner, channel: Channel, session: Session) -> None:
+        """Start to serve a connected channel; ``session`` is new, and says who connected where."""
+        self._owner = owner
+        self._channel = channel
+        self.session = session
+        self._head = b""
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._frame_begun_s = 0.0
+        # The lent buffer in which the request lies that is being served, until somebody keeps it.
+        self._own_frame: memoryview | None = None
+        # By how much work that is not done.
+        self._held = 0
+        self._muted_until_s = 0.0
+        self._backlog: memoryview | None = None
+        self._pending: deque[Exchange] = deque()
+        self._outbox = Outbox(channel)
+        self._serving = False
+        self._flush_scheduled = False
+        # When the connection's present turn began.
+        self._turn_s = 0.0
+        self.closed = False
+        # When bytes last came, and when they last came or went.
+        self.received_s = self.last_activity_s = owner.loop.time()
+        self._readiness = Readiness(owner.loop, channel, self._go_on_reading, self._go_on_writing)
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def _go_on_reading(self) -> None:
+        slices = self._owner.slices
+        if slices.is_spent:
+            # The system says again what is there; nobody says what is buffered.
+            if self._channel.has_buffered:
+                self._readiness.read_soon()
+            return
+        self._turn_s = perf_counter()
+        try:
+            if self._channel.needs_handshake and not self._shake_hands():
+                return
+            self._read()
+            if self._channel.has_buffered and self._readiness.reading:
+                self._readiness.read_soon()
+        except MemoryError:
+            self._out_of_memory("a request")
+        except Exception:
+            self._report_bug()
+        finally:
+            slices.note(self._turn_s)
+
+    def _shake_hands(self) -> bool:
+        """Go on with the channel's handshake; return whether it is done."""
+        try:
+            done = self._channel.handshake()
+        except OSError as error:
+            self.close(f"did not complete its handshake: {error.strerror or error}", hostile=True)
+            return False
+        if not done:
+            self._readiness.update()
+        return done
+
+    def _report_bug(self) -> None:
+        """Close after an error that is ours: a callback that raises would be called again and again."""
+        try:
+            _quiet.log(logging.ERROR, "bug", "the connection to %s failed", self.session.peer, exc_info=True)
+        finally:
+            self.close("an error in the broker")
+
+    def _out_of_memory(self, what: str) -> None:
+        """Close, because there is no memory for what the peer sends; others may still be served."""
+        _quiet.log(
+            logging.WARNING, "memory", "closed the connection from %s: no memory for %s", self.session.peer, what
+        )
+        self.close(f"no memory for {what}")
+
+    def _read(self) -> None:
+        owner = self._owner
+        if not owner.memory.may_read(self):
+            self._readiness.set_reading(False)
+            return
+        scratch = owner.scratch
+        frame = self._frame
+        try:
+            if frame is None:
+                received = self._channel.recv_into(scratch[_HEAD_BYTES:])
+            else:
+                beside = len(scratch) if len(frame) < _LARGE_FRAME_BYTES else _BESIDE_A_LARGE_FRAME
+                received = self._channel.recv_into(frame[self._filled :], scratch[_HEAD_BYTES:beside])
+        except OSError as error:
+            self.close(f"connection lost: {error.strerror}")
+            return
+        if received is None:
+            self._readiness.update()
+            return
+        if received == 0:
+            cut = self._frame is not None or self._head
+            self.close("closed by the peer" + (" in the middle of a request" if cut else ""))
+            return
+        self.received_s = self.last_activity_s = owner.loop.time()
+        start = _HEAD_BYTES
+        end = _HEAD_BYTES + received
+        if frame is not None:
+            rest = len(frame) - self._filled
+            if received < rest:
+                self._filled += received
+                owner.memory.take(received)
+                return
+            end -= rest
+            self._filled, self._frame, self._own_frame = 0, None, frame
+            owner.memory.take(rest)
+            try:
+                if not self._serve(frame):
+                    return
+            finally:
+                if self._own_frame is not None:
+                    self._own_frame = None
+                    self._give_back(frame)
+        elif self._head:
+            start -= len(self._head)
+            scratch[start:_HEAD_BYTES] = self._head
+            self._head = b""
+        self._consume(scratch, start, end)
+        if self._frame is None:
+            owner.memory.request_complete(self)
+
+    def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
+        """Return memory with the request being served that stays as it is until the function beside it is called.
+
+        That is the request's own buffer where it has one, else a copy.
+        """
+        if frame is self._own_frame:
+            self._own_frame = None
+            kept = frame
+        else:
+            kept = memoryview(bytearray(frame))
+            self._owner.memory.take(len(kept))
+        return kept, lambda: self._give_back(kept)
+
+    def _give_back(self, frame: memoryview) -> None:
+        memory = self._owner.memory
+        memory.give_back(len(frame))
+        memory.buffers.take_back(frame)
+
+    def _consume(self, data: memoryview, position: int, end: int) -> None:
+        """Serve the complete requests in ``data[position:end]`` and keep what is left."""
+        limits = self._owner.limits
+        slices = self._owner.slices
+        served = False
+        while end - position >= 4:
+            size_bytes: int = _SIZE.unpack_from(data, position)[0]
+            if not 0 < size_bytes <= limits.max_frame_bytes:
+                self.close(
+                    f"announced a request of {size_bytes} bytes, allowed are 1 to {limits.max_frame_bytes} "
+                    "(socket.request.max.bytes); is this a client of another protocol?",
+                    hostile=True,
+                )
+                return
+            if end - position - 4 < size_bytes:
+                break
+            if self._is_congested():
+                self._flush()
+                if self.closed:
+                    return
+                if self._is_congested():
+                    self._keep_backlog(data[position:end])
+                    return
+            if served:
+                slices.note(self._turn_s)
+                if slices.is_spent:
+                    self._keep_backlog(data[position:end])
+                    self._schedule_flush()
+                    return
+            position += 4
+            if not self._serve(data[position : position + size_bytes]):
+                return
+            position += size_bytes
+            served = True
+        self._keep_rest(data, position, end)
+        if self._outbox.pieces and not self._readiness.writing:
+            self._flush()
+
+    def _serve(self, frame: memoryview) -> bool:
+        """Hand one request to the owner; return whether the connection is still open."""
+        self._serving = True
+        self._frame_begun_s = 0.0
+        try:
+            self._owner.serve(self, frame)
+        except FrameError as error:
+            self.close(f"sent a request that cannot be read: {error}", hostile=True)
+        finally:
+            self._serving = False
+        return not self.closed
+
+    def _keep_rest(self, data: memoryview, position: int, end: int) -> None:
+        """Keep the beginning of a request that has not fully arrived."""
+        left = end - position
+        if left == 0:
+            return
+        if self._frame_begun_s == 0.0:
+            self._frame_begun_s = self.received_s
+        if left < 4:
+            self._head = bytes(data[position:end])
+            return
+        size_bytes = _SIZE.unpack_from(data, position)[0]
+        try:
+            frame = self._owner.memory.buffers.lend(size_bytes)
+        except (MemoryError, OSError):
+            self._out_of_memory(f"a request of {size_bytes} bytes")
+            return
+        self._filled = left - 4
+        frame[: self._filled] = data[position + 4 : end]
+        self._frame = frame
+        self._owner.memory.take(self._filled)
+
+    def _keep_backlog(self, data: memoryview) -> None:
+        """Keep received requests that may not be served yet, and stop reading."""
+        self._backlog = memoryview(bytearray(data))
+        self._owner.memory.take(len(data))
+        self._readiness.set_reading(False)
+
+    def _is_congested(self) -> bool:
+        limits = self._owner.limits
+        return (
+            self._held > 0
+            or self._muted_until_s > 0.0
+            or len(self._pending) + len(self._outbox.pieces) >= limits.max_requests
+            or self._outbox.unsent_bytes >= limits.max_response_bytes
+        )
+
+    def _maybe_resume(self) -> None:
+        """Serve the backlog and read on when nothing speaks against it any more."""
+        while not self.closed and self._backlog is not None and not self._serving:
+            if self._is_congested():
+                return
+            if self._owner.slices.is_spent:
+                self._schedule_flush()
+                return
+            self._turn_s = perf_counter()
+            self.last_activity_s = self.now_s()
+            backlog, self._backlog = self._backlog, None
+            try:
+                self._consume(backlog, 0, len(backlog))
+            finally:
+                self._owner.memory.give_back(len(backlog))
+        if not self._readiness.reading and not self.closed and self._backlog is None and not self._is_congested():
+            self._readiness.set_reading(True)
+
+    def memory_available(self) -> None:
+        """Read on after a pause for want of request memory."""
+        if not self.closed:
+            self._maybe_resume()
+
+    # Answering ------------------------------------------------------------------------------------------------------
+
+    def answered(self, exchange: Exchange) -> None:
+        """Queue the answer of an exchange; it leaves when those before it have."""
+        if exchange.has_place:
+            if not exchange.abandoned:
+                self._place_filled()
+        elif self.closed or not exchange.response:
+            exchange.ended(sent=not self.closed)
+        elif self._pending:
+            self.take_place(exchange)
+        else:
+            self._put(exchange, exchange.response)
+
+    def take_place(self, exchange: Exchange) -> None:
+        """Have answers to later requests wait behind this one."""
+        exchange.has_place = True
+        if self.closed:
+            exchange.abandon()
+        else:
+            self._pending.append(exchange)
+
+    def _put(self, exchange: Exchange, response: Response) -> None:
+        self._outbox.put(response)
+        if exchange.oversight is not None:
+            self._outbox.watch(lambda sent: exchange.ended(sent=sent))
+
+    def now_s(self) -> float:
+        """The loop's time."""
+        return self._owner.loop.time()
+
+    def hold(self) -> None:
+        """Serve no further request, and read none, until :meth:`release` is called as often."""
+        self._held += 1
+        self._readiness.set_reading(False)
+
+    def release(self) -> None:
+        """Go on with the requests that came meanwhile."""
+        self._held -= 1
+        self._schedule_flush()
+
+    def mute(self, seconds: float) -> None:
+        """Serve no further request, and read none, for some time; answers leave meanwhile."""
+        until_s = self.now_s() + seconds
+        if until_s <= self._muted_until_s or self.closed:
+            return
+        if not self._muted_until_s:
+            self._owner.loop.call_later(seconds, self._unmute)
+        self._muted_until_s = until_s
+        self._readiness.set_reading(False)
+
+    def _unmute(self) -> None:
+        left_s = self._muted_until_s - self.now_s()
+        if self.closed:
+            return
+        if left_s > 0:
+            # Another answer has muted it for longer meanwhile.
+            self._owner.loop.call_later(left_s, self._unmute)
+            return
+        self._muted_until_s = 0.0
+        # The client was to be silent; neither that nor a request cut in two by it is held against it.
+        self.last_activity_s = self.now_s()
+        if self._frame_begun_s:
+            self._frame_begun_s = self.last_activity_s
+        self._schedule_flush()
+
+    def _place_filled(self) -> None:
+        pending = self._pending
+        while pending and (response := pending[0].response) is not None:
+            self._put(pending.popleft(), response)
+        # While requests are being served the flush comes at the end; else soon, so that several completions share it.
+        to_send = self._outbox.pieces and not self._serving and not self._readiness.writing
+        if to_send or (self._backlog is not None and not self._outbox.pieces):
+            self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._owner.loop.call_soon(self._scheduled_flush)
+
+    def _scheduled_flush(self) -> None:
+        self._flush_scheduled = False
+        if self.closed:
+            return
+        try:
+            if not self._readiness.writing:
+                self._flush_apart()
+            if not self.closed:
+                self._maybe_resume()
+        except Exception:
+            self._report_bug()
+
+    def _flush(self) -> None:
+        """Send what the socket takes; the rest follows when it is writable."""
+        try:
+            self._readiness.set_writing(not self._outbox.flush())
+        except OSError as error:
+            self.close(f"connection lost: {error.strerror}")
+        except FileEndedError as error:
+            self.close(str(error))
+
+    def _flush_apart(self) -> None:
+        """Send, when nothing has been received just now, which is the other activity that there is."""
+        sent_bytes = self._outbox.sent_bytes
+        self._flush()
+        if self._outbox.sent_bytes != sent_bytes:
+            self.last_activity_s = self.now_s()
+
+    def _go_on_writing(self) -> None:
+        try:
+            self._flush_apart()
+            if not self.closed:
+                self._maybe_resume()
+        except Exception:
+            self._report_bug()
+
+    # Ending ---------------------------------------------------------------------------------------------------------
+
+    def overdue(self, now_s: float) -> str | None:
+        """Return why the connection must be closed now for being slow or idle, or None. Called every second or so."""
+        limits = self._owner.limits
+        if self._channel.needs_handshake:
+            waited_s = now_s - self.last_activity_s
+            if waited_s > limits.read_timeout_s:
+                return f"did not complete its handshake in {waited_s:.0f} s (request.read.timeout.ms)"
+        elif self._frame is not None or self._head:
+            allowed_s = limits.read_timeout_s + self._filled / _READ_RATE_BYTES_PER_S
+            # Not the peer's fault while we do not read.
+            if self._readiness.reading and now_s - self._frame_begun_s > allowed_s:
+                expected = len(self._frame) if self._frame is not None else 4
+                return (
+                    f"sent {self._filled} of {expected} bytes of a request in {now_s - self._frame_begun_s:.0f} s "
+                    "(request.read.timeout.ms)"
+                )
+        elif (
+            limits.idle_s >= 0
+            and not self._pending
+            and not self._muted_until_s
+            and now_s - self.last_activity_s > limits.idle_s
+        ):
+            return f"idle for {now_s - self.last_activity_s:.0f} s (connections.max.idle.ms)"
+        return None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the connection is not read, so that the end of the stream would go unnoticed."""
+        return not self._readiness.reading
+
+    @property
+    def has_work(self) -> bool:
+        """Whether responses are owed or unsent."""
+        return bool(self._pending or self._outbox.pieces)
+
+    def fileno(self) -> int:
+        """File descriptor of the channel."""
+        return self._channel.fileno()
+
+    def close(self, reason: str, *, hostile: bool = False) -> None:
+        """Close at once; what is queued is dropped and whoever works on a deferred response is told."""
+        if self.closed:
+            return
+        self._readiness.close()
+        self.closed = True
+        self._channel.close()
+        memory = self._owner.memory
+        memory.forget(self)
+        if self._frame is not None:
+            frame, self._frame = self._frame, None
+            memory.give_back(self._filled)
+            memory.buffers.take_back(frame)
+        if self._backlog is not None:
+            backlog, self._backlog = self._backlog, None
+            memory.give_back(len(backlog))
+        self._outbox.clear()
+        pending, self._pending = self._pending, deque()
+        for exchange in pending:
+            if exchange.response is None:
+                exchange.abandon()
+            else:
+                exchange.ended(sent=False)
+        self._owner.connection_closed(self, reason, hostile=hostile)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Connection {self.session.peer} pending={len(self._pending)} unsent={self._outbox.unsent_bytes} "
+            f"reading={self._readiness.reading} writing={self._readiness.writing} closed={self.closed}>"
+        )

@@ -1,0 +1,200 @@
+"""What one connection has to send: responses in their order, as bytes and ranges of files.
+
+Ranges leave with ``sendfile``, what lies between them with as few calls as possible. A range holds its segment's file
+open until it is sent or dropped. Sending stops when the socket takes no more, and after a turn's worth of bytes, so
+that one fast reader does not keep the others waiting.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from spark_kafkalite.broker.network.channel import Channel
+from spark_kafkalite.log.segments.sending import Sending
+
+_SIZE = struct.Struct(">i")
+# Bytes that one connection may send before others get their turn.
+_TURN_BYTES = 4 * 1024 * 1024
+# Small pieces are joined up to this size before they are sent.
+_JOIN_BYTES = 256 * 1024
+
+
+class FileLike(Protocol):
+    """What a range needs of its file."""
+
+    def fileno(self) -> int: ...
+
+
+class FileRange:
+    """Bytes of a file to be sent; holds the file open. Position and length move while it is sent.
+
+    From when it is queued until it is sent or dropped it is counted with its segment (``log.sending``).
+    """
+
+    __slots__ = ("_cuts", "_sending", "file", "is_cut", "length", "position")
+
+    def __init__(self, file: FileLike, position: int, length: int, sending: Sending) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+        # Whether the file has been truncated to before the range's end, and may hold something else there.
+        self.is_cut = False
+        self._sending = sending
+        self._cuts = sending.cuts
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file has not been cut since the range was found."""
+        return self._cuts == self._sending.cuts
+
+    def begin(self) -> None:
+        """Have it counted."""
+        sending = self._sending
+        self.is_cut = self._cuts != sending.cuts
+        sending.begin(self)
+
+    def end(self) -> None:
+        """Have it counted no longer."""
+        self._sending.end(self)
+
+
+Piece = bytes | bytearray | memoryview | FileRange
+# An answer from this size on is sent where it lies.
+_LARGE_BYTES = 64 * 1024
+# Gets whether the bytes were sent; if not, they were dropped.
+OnSent = Callable[[bool], None]
+# Without the length in front. Pieces come with the sum of their lengths; the first one is bytes, the response's header.
+Response = bytes | tuple[list[Piece], int]
+
+
+def as_response(body: bytearray) -> Response:
+    """Return an encoded answer in the form in which it is sent, without a copy when it is large."""
+    return bytes(body) if len(body) < _LARGE_BYTES else ([b"", body], len(body))
+
+
+class FileEndedError(Exception):
+    """A file is shorter than the range to be sent, or has been: its response cannot be completed."""
+
+
+class Outbox:
+    """The unsent pieces of one channel. ``unsent_bytes`` counts memory without ranges of files, ``sent_bytes`` all."""
+
+    __slots__ = ("_channel", "_put_bytes", "_watched", "pieces", "sent_bytes", "unsent_bytes")
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        # For others to look at; asked for with every request, when a method would cost as much as the rest.
+        self.pieces: deque[Piece] = deque()
+        self.unsent_bytes = 0
+        self.sent_bytes = 0
+        # All that was ever put in, and who wants to know when that much is sent; in this order.
+        self._put_bytes = 0
+        self._watched: deque[tuple[int, OnSent]] = deque()
+
+    def put(self, response: Response) -> None:
+        """Queue a response, with its length in front; an empty one is none."""
+        pieces = self.pieces
+        if isinstance(response, bytes):
+            if response:
+                pieces.append(_SIZE.pack(len(response)) + response)
+                self.unsent_bytes += 4 + len(response)
+                self._put_bytes += 4 + len(response)
+            return
+        parts, length = response
+        self._put_bytes += 4 + length
+        head = _SIZE.pack(length) + parts[0]  # type: ignore[operator]
+        pieces.append(head)
+        self.unsent_bytes += len(head)
+        for part in parts[1:]:
+            pieces.append(part)
+            if isinstance(part, FileRange):
+                part.begin()
+            else:
+                self.unsent_bytes += len(part)
+
+    def watch(self, on_sent: OnSent) -> None:
+        """Call back when all that has been put in until now is sent, or dropped."""
+        self._watched.append((self._put_bytes, on_sent))
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        while self._watched and self._watched[0][0] <= self.sent_bytes:
+            self._watched.popleft()[1](True)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        for piece in self.pieces:
+            if isinstance(piece, FileRange):
+                piece.end()
+        self.pieces.clear()
+        self.unsent_bytes = 0
+        watched, self._watched = self._watched, deque()
+        for _, on_sent in watched:
+            on_sent(False)
+
+    def flush(self) -> bool:
+        """Send what the socket takes now; return whether that was all.
+
+        Raises OSError when the peer is gone, FileEndedError when a file is too short.
+        """
+        pieces = self.pieces
+        turn_bytes = 0
+        while pieces:
+            sent = self._send_range(pieces[0]) if isinstance(pieces[0], FileRange) else self._send_bytes()
+            if sent is None:
+                return False
+            turn_bytes += sent
+            self.sent_bytes += sent
+            if self._watched:
+                self._tell_watchers()
+            if turn_bytes >= _TURN_BYTES and pieces:
+                return False
+        return True
+
+    def _send_range(self, piece: FileRange) -> int | None:
+        if piece.is_cut:
+            raise FileEndedError("a log was truncated to before the range that was to be sent")
+        sent = self._channel.send_file(piece.file.fileno(), piece.position, piece.length)
+        if sent is None:
+            return None
+        if sent == 0:
+            raise FileEndedError("a log file ended before the range that was to be sent")
+        piece.position += sent
+        piece.length -= sent
+        if piece.length == 0:
+            self.pieces.popleft()
+            piece.end()
+        return sent
+
+    def _send_bytes(self) -> int | None:
+        pieces = self.pieces
+        if len(pieces) > 1 and not isinstance(pieces[1], FileRange):
+            self._join()
+        piece = pieces[0]
+        assert not isinstance(piece, FileRange)
+        sent = self._channel.send(piece, len(pieces) > 1)
+        if sent is None:
+            return None
+        self.unsent_bytes -= sent
+        if sent == len(piece):
+            pieces.popleft()
+        else:
+            pieces[0] = memoryview(piece)[sent:]
+        return sent
+
+    def _join(self) -> None:
+        """Make one piece of the bytes at the head of the queue, up to a range or a size."""
+        pieces = self.pieces
+        parts: list[bytes | bytearray | memoryview] = []
+        size_bytes = 0
+        while pieces and size_bytes < _JOIN_BYTES:
+            part = pieces[0]
+            if isinstance(part, FileRange) or (parts and size_bytes + len(part) > _JOIN_BYTES):
+                break
+            parts.append(part)
+            size_bytes += len(part)
+            pieces.popleft()
+        pieces.appendleft(b"".join(parts) if len(parts) > 1 else parts[0])

@@ -1,0 +1,333 @@
+"""What a leader does under one leader epoch: appends, the high watermark, and everybody who waits for either.
+
+A :class:`Leader` lives for one leader epoch of one partition. Its queue of appends and its waiting lists end with it
+(:meth:`Leader.end`): whoever waits is told so, and is answered with the reason, whatever the partition does next (rule
+R15: first the epoch, then the offset). What is asked of a leader that has ended says nothing about the partition.
+
+Three things are waited for, each with a list of its own: that consumers can see more, that followers can (for them the
+log end is the bound), and that more is acknowledged.
+
+Appends happen in the order in which they were handed in; what needs a thread first goes through ``append_queue``.
+
+There is no await in this file: between reading and changing state nothing else runs, and that is the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.replication.append_queue import (
+    Appender,
+    AppendOutcome,
+    AppendQueue,
+    Checked,
+    Recompression,
+    recompression_of,
+)
+from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, committed_end_offset, required_isr
+from spark_kafkalite.broker.replication.flusher import Flusher
+from spark_kafkalite.broker.requests.waiting import Purgatory, WaitingList
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import (
+    KafkaError,
+    KafkaStorageError,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+)
+from spark_kafkalite.log.files.fs import NotInMemory
+from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
+from spark_kafkalite.log.segments.segment import LogSlice
+from spark_kafkalite.log.segments.write_ahead import WriteAhead
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit
+from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
+
+# The replica id of a fetch that is a consumer's.
+CONSUMER = -1
+
+
+class LeaderServices(Protocol):
+    """What a leader asks of what all partitions share; see ``partition.PartitionServices``."""
+
+    broker_id: int
+    clock: Clock
+    io: IoThreads
+    purgatory: Purgatory
+    max_decompressed_bytes: int
+
+
+class Leader(Appender):
+    """See the module's text. Made by the partition, which ends it, too."""
+
+    __slots__ = (
+        "_bounds",
+        "_flusher",
+        "_flushes_each",
+        "_follower_end_offsets",
+        "_isr_is_enough",
+        "_on_refused",
+        "_other_in_sync",
+        "_queue",
+        "_recompression",
+        "_rules",
+        "_services",
+        "ack_waiters",
+        "consumers",
+        "end_reason",
+        "epoch",
+        "followers",
+        "isr",
+        "log",
+        "replicas",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        epoch: int,
+        log: PartitionLog,
+        bounds: Bounds,
+        flusher: Flusher,
+        services: LeaderServices,
+        on_refused: Callable[[KafkaStorageError], None],
+    ) -> None:
+        """Lead with an epoch that the log knows. ``on_refused`` is told when the log takes nothing."""
+        self.topic_partition = topic_partition
+        self.epoch = epoch
+        # Why the epoch is over; None while it lasts.
+        self.end_reason: KafkaError | None = None
+        self.isr: tuple[int, ...] = ()
+        self.replicas: tuple[int, ...] = ()
+        self.consumers: WaitingList = services.purgatory.waiting_list()
+        self.followers: WaitingList = services.purgatory.waiting_list()
+        self.ack_waiters: WaitingList = services.purgatory.waiting_list()
+        self.log = log
+        self._bounds = bounds
+        self._flusher = flusher
+        self._services = services
+        self._on_refused = on_refused
+        self._queue = AppendQueue(self, services.io)
+        # Where the followers' logs end, as far as they have said so under this epoch.
+        self._follower_end_offsets: dict[int, int] = {}
+        self._other_in_sync: tuple[int, ...] = ()
+        self._isr_is_enough = False
+        self.obey()
+
+    # State ----------------------------------------------------------------------------------------------------------
+
+    def obey(self) -> None:
+        """Go by the settings that the log has now."""
+        config = self.log.config
+        never_flushes = config.flush_messages == MAX_INT64 and config.flush_ms == MAX_INT64
+        # ``flushed`` without a rule for when to flush would hide records until the segment rolls.
+        self._flushes_each = self._bounds.acknowledges_flushed or (self._bounds.shows_flushed and never_flushes)
+        self._rules = AdmissionRules(
+            max_message_bytes=config.max_message_bytes,
+            timestamp_type=config.timestamp_type,
+            timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+            keys_required=config.is_compacted,
+            max_decompressed_bytes=self._services.max_decompressed_bytes,
+        )
+        self._recompression = recompression_of(config)
+        self._count_in_sync()
+
+    def take_state(self, isr: tuple[int, ...], replicas: tuple[int, ...]) -> None:
+        """Go by the replicas that the registry names."""
+        self.isr = isr
+        self.replicas = replicas
+        self._count_in_sync()
+
+    def _count_in_sync(self) -> None:
+        """See what a commit takes, and commit what that allows: fewer min.insync.replicas may allow more."""
+        required = required_isr(self.log.config.min_insync_replicas, len(self.replicas))
+        self._isr_is_enough = len(self.isr) >= required
+        self._other_in_sync = tuple(each for each in self.isr if each != self._services.broker_id)
+        self._maybe_commit()
+        self.consumers.wake()
+        self.ack_waiters.wake()
+
+    def end(self, reason: KafkaError) -> None:
+        """Answer everybody who waits for this leader: the epoch is over, or nothing is served any more."""
+        if self.end_reason is None:
+            self.end_reason = reason
+        self._queue.close(reason)
+        for waiting in (self.consumers, self.followers, self.ack_waiters):
+            waiting.close()
+
+    # High watermark -------------------------------------------------------------------------------------------------
+
+    def _maybe_commit(self) -> bool:
+        """Raise the high watermark to the smallest log end of the in-sync replicas; return whether it moved.
+
+        With fewer than min.insync.replicas it stands still (KIP-966): such records would not survive the loss of this
+        broker.
+        """
+        if not self._isr_is_enough:
+            return False
+        end_offset: int = self.log.log_end_offset
+        if self._other_in_sync:
+            end_offset = committed_end_offset(end_offset, self._other_in_sync, self._follower_end_offsets)
+        return self._bounds.commit(end_offset)
+
+    def follower_has(self, replica_id: int, end_offset: int) -> None:
+        """Note that a follower has everything below ``end_offset``: under this epoch it has asked for what is next."""
+        self._follower_end_offsets[replica_id] = end_offset
+        if self._maybe_commit():
+            self.ack_waiters.wake()
+            if not self._bounds.shows_flushed:
+                self.consumers.wake()
+
+    def flushed(self) -> None:
+        """Wake whoever waits for what has been flushed."""
+        self.ack_waiters.wake()
+        if self._bounds.shows_flushed:
+            self.consumers.wake()
+
+    def acknowledged_end_offset(self, acks: int) -> int:
+        """Return the offset below which produces with these acks are acknowledged."""
+        log = self.log
+        return self._bounds.acknowledged_end_offset(acks, log.log_end_offset, log.recovery_point)
+
+    # Appending ------------------------------------------------------------------------------------------------------
+
+    def check_acks(self, acks: int) -> None:
+        """Raise NotEnoughReplicas (19) if ``acks=all`` cannot be promised at present."""
+        if acks == ACKS_ALL and not self._isr_is_enough:
+            raise NotEnoughReplicas(
+                f"{self.topic_partition} has {len(self.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.log.config.min_insync_replicas}"
+            )
+
+    @property
+    def must_queue(self) -> bool:
+        """Whether an append has to go through :meth:`append_later` because others wait already."""
+        return bool(self._queue.waiting)
+
+    def try_append(self, batch: memoryview, produce_version: int) -> AppendResult | BatchHeader:
+        """Check and append one batch at once; return its header instead when a thread must work on it first.
+
+        ``batch`` is the request's own memory: offset and leader epoch are stamped into it and it is written from there.
+        Raises the errors of admission and of the log's sequence check.
+        """
+        rules = self._rules
+        rules.now_ms = self._services.clock.wall_ms()
+        header, needs_thread = admit(batch, 0, len(batch), rules, produce_version=produce_version)
+        if needs_thread or (self._recompression is not None and self._recompression.codec != header.codec):
+            return header
+        if not self.log.is_ready and self.log.unread_tail() is not None:
+            return header
+        return self._append(batch, header)
+
+    def append_later(
+        self,
+        batch: memoryview,
+        produce_version: int,
+        header: BatchHeader | None,
+        on_done: Callable[[AppendOutcome], None],
+        release: Callable[[], None],
+    ) -> None:
+        """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error, also that
+        the epoch is over.
+
+        ``batch`` must stay valid until ``release`` is called. ``header`` is what :meth:`try_append` returned, None when
+        not asked.
+        """
+        self._queue.add(batch, produce_version, header, on_done, release)
+
+    def append_checked(self, checked: Checked, ahead: WriteAhead | None) -> AppendResult | WriteAhead:
+        """Append a batch that a thread has checked; of a large one return what a thread has to write first."""
+        batch, header = checked
+        if len(batch) > INLINE_BATCH_BYTES and not (ahead is not None and self.log.holds(ahead)):
+            try:
+                ahead = self.log.write_ahead(batch, header)
+            except KafkaStorageError as error:
+                self._on_refused(error)
+                raise
+            if ahead is not None:
+                return ahead
+        return self._append(batch, header, ahead)
+
+    def read_first(self) -> NotInMemory | None:
+        """Return what a thread loads before the log takes the next append, if anything."""
+        return self.log.unread_tail()
+
+    def thread_rules(self) -> tuple[AdmissionRules, Recompression | None]:
+        """Return the rules for a batch that a thread checks now."""
+        self._rules.now_ms = self._services.clock.wall_ms()
+        return self._rules, self._recompression
+
+    def append_own(self, batch: memoryview) -> AppendResult:
+        """Append a batch that this broker has made itself, as with ``acks=all``.
+
+        Admission looks for what producers get wrong, and is left out. Raises the errors of :meth:`check_acks`,
+        MessageTooLarge (10), RecordListTooLarge (18), KafkaStorageError (56).
+        """
+        self.check_acks(ACKS_ALL)
+        limit_bytes = self.log.config.max_message_bytes
+        if len(batch) > limit_bytes:
+            raise MessageTooLarge(
+                f"{self.topic_partition}: the record batch has {len(batch)} bytes, max.message.bytes of the topic is "
+                f"{limit_bytes}"
+            )
+        return self._append(batch, kernel.read_header(batch))
+
+    def _append(self, batch: memoryview, header: BatchHeader, ahead: WriteAhead | None = None) -> AppendResult:
+        try:
+            result = self.log.append_as_leader(batch, header, self.epoch, ahead)
+        except KafkaStorageError as error:
+            self._on_refused(error)
+            raise
+        if not result.duplicate:
+            self._flusher.appended(len(batch), self._flushes_each)
+            if self.followers.operations:
+                self.followers.wake()
+            if self._maybe_commit() and self.consumers.operations and not self._bounds.shows_flushed:
+                self.consumers.wake()
+        return result
+
+    # Fetching -------------------------------------------------------------------------------------------------------
+
+    def check_follower(self, replica_id: int) -> None:
+        """Raise NotLeaderOrFollower (6) for a follower that the partition does not have: so far, any."""
+        raise NotLeaderOrFollower(f"broker {replica_id} is no replica of {self.topic_partition}")
+
+    def end_offset_for(self, replica_id: int) -> int:
+        """Return the first offset that a fetch does not get: consumers see the visible end, followers the log end."""
+        if replica_id < 0:
+            return self._bounds.visible_end_offset(self.log.recovery_point)
+        return self.log.log_end_offset
+
+    def waiters_with(self, replica_id: int) -> WaitingList:
+        """Return the list that a fetch waits in for its bound to move."""
+        return self.consumers if replica_id < 0 else self.followers
+
+    def read(
+        self, start_offset: int, max_bytes: int, *, at_least_one: bool, replica_id: int = CONSUMER
+    ) -> LogSlice | None:
+        """Return whole batches from the one that holds ``start_offset``; None when there is nothing (yet).
+
+        The first batch is returned even if larger than ``max_bytes`` when ``at_least_one``.
+        Raises OffsetOutOfRange (1) before the log start or beyond the log end; between the reader's bound and the log
+        end there is nothing yet, which is no error.
+        """
+        until_offset = self.end_offset_for(replica_id)
+        log = self.log
+        if start_offset >= until_offset:
+            if start_offset > log.log_end_offset:
+                raise OffsetOutOfRange(
+                    f"{self.topic_partition}: offset {start_offset} is beyond the log end offset {log.log_end_offset}"
+                )
+            if start_offset >= log.log_start_offset:
+                return None
+        return log.read(start_offset, max_bytes, until_offset, at_least_one=at_least_one)
+
+    def __repr__(self) -> str:
+        ended = f", ended: {self.end_reason}" if self.end_reason is not None else ""
+        return f"<Leader {self.topic_partition} epoch={self.epoch} isr={self.isr}{ended}>"

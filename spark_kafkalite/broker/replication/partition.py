@@ -1,0 +1,315 @@
+"""One hosted partition: its log, its bounds, and the role that this broker has in it.
+
+The registry says who leads (:meth:`Partition.become_leader`, :meth:`Partition.resign`); states apply forward only
+(rule R2). Under each leader epoch the partition has another object for its role: a ``leader.Leader``, which takes
+appends and answers those who wait, or a ``follower.Follower``. What both have is here: the log, which outlives the
+roles, how far it is safe and shown (``bounds``), and when it is flushed (``flusher``).
+
+The topic's settings are the log's (``PartitionLog.config``), and everybody looks there. Changed ones come in through
+:meth:`Partition.apply_config`.
+
+A failed write or fsync takes the partition offline; a failed fsync is never tried again, because the kernel has
+forgotten by then which pages did not reach the disk. A full disk does not: appends are refused, the partition leads and
+is read (``log.disk``).
+
+There is no await in this file: between reading and changing state nothing else runs, and that is the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.replication.bounds import Bounds
+from spark_kafkalite.broker.replication.flusher import Flusher
+from spark_kafkalite.broker.replication.follower import Follower
+from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.requests.waiting import DelayedOperation, Purgatory
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
+from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionServices:
+    """What every partition shares; made once by the broker."""
+
+    __slots__ = (
+        "broker_id",
+        "clock",
+        "io",
+        "max_decompressed_bytes",
+        "on_role_change",
+        "on_storage_failure",
+        "purgatory",
+    )
+
+    def __init__(
+        self,
+        broker_id: int,
+        clock: Clock,
+        io: IoThreads,
+        purgatory: Purgatory,
+        max_decompressed_bytes: int,
+        on_storage_failure: Callable[[Partition, BaseException], None] = lambda partition, error: None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.clock = clock
+        self.io = io
+        self.purgatory = purgatory
+        self.max_decompressed_bytes = max_decompressed_bytes
+        self.on_storage_failure = on_storage_failure
+        # Told when a partition begins to lead under an epoch, and when it ceases to lead.
+        self.on_role_change: Callable[[Partition], None] = lambda partition: None
+
+
+class Partition:
+    """See the module's text."""
+
+    __slots__ = (
+        "_flusher",
+        "_services",
+        "bounds",
+        "leader_epoch",
+        "log",
+        "role",
+        "state_version",
+        "storage_error",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        log: PartitionLog,
+        services: PartitionServices,
+        checkpointed_high_watermark: int | None = None,
+    ) -> None:
+        """Take over a loaded log. The partition neither leads nor follows until it is told its state."""
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.log = log
+        self._services = services
+        self.role: Leader | Follower = Follower(topic_partition, -1)
+        self.leader_epoch = -1
+        self.state_version = -1
+        self.storage_error: KafkaStorageError | None = None
+        checkpointed = 0 if checkpointed_high_watermark is None else checkpointed_high_watermark
+        self.bounds = Bounds(max(log.log_start_offset, min(checkpointed, log.log_end_offset)), log.config)
+        self._flusher = Flusher(
+            log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
+        )
+        if log.failure is not None:
+            self.go_offline(KafkaStorageError(log.failure))
+
+    def apply_config(self, config: TopicConfig) -> None:
+        """Obey changed topic settings from now on.
+
+        What is unflushed and has to wait for a flush under the new settings gets one; who waits for what the new
+        settings do not ask for any more is answered.
+        """
+        self.log.update_config(config)
+        bounds = self.bounds
+        bounds.obey(config, self.log.recovery_point)
+        self._flusher.config_changed(bounds.acknowledges_flushed or bounds.shows_flushed)
+        if self.leader is not None:
+            self.leader.obey()
+
+    # Role -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> Leader | None:
+        """What this broker does as the leader; None while it does not lead."""
+        return self.role if isinstance(self.role, Leader) else None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the partition."""
+        return isinstance(self.role, Leader)
+
+    def become_leader(
+        self, leader_epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...], state_version: int
+    ) -> None:
+        """Lead with this epoch, which is on the disk when this returns. Older states are ignored (rule R2).
+
+        Raises KafkaStorageError when the epoch cannot be written; the partition does not lead then.
+        """
+        if state_version <= self.state_version:
+            return
+        leader = self.leader
+        if leader is not None and leader_epoch <= self.leader_epoch:
+            self.state_version = state_version
+            leader.take_state(isr, replicas)
+            return
+        self._assign_epoch(leader_epoch, sync=len(replicas) > 1)
+        self.state_version = state_version
+        leader = Leader(
+            self.topic_partition,
+            leader_epoch,
+            self.log,
+            self.bounds,
+            self._flusher,
+            self._services,
+            self._log_refused,
+        )
+        self._change_role(leader, leader_epoch)
+        leader.take_state(isr, replicas)
+        self._services.on_role_change(self)
+
+    def _assign_epoch(self, leader_epoch: int, *, sync: bool) -> None:
+        try:
+            # Followers truncate by this epoch (rule R1), so it must outlive a power loss; alone there are none.
+            self.log.assign_leader_epoch(leader_epoch, sync=sync)
+        except KafkaStorageError as error:
+            if self.log.failure is not None:
+                self.go_offline(error)
+            # Else the disk has no room for it; the next state that names this broker is obeyed, if it is the same too.
+            self.state_version = -1
+            raise
+
+    def resign(self, leader_id: int, leader_epoch: int, state_version: int) -> None:
+        """Stop leading: ``leader_id`` (-1: nobody) leads now. Waiting requests are answered with the field's errors."""
+        if state_version <= self.state_version:
+            return
+        self.state_version = state_version
+        self._stop_leading(Follower(self.topic_partition, leader_id), leader_epoch)
+
+    def fence(self, why: str) -> None:
+        """Stop leading, because this broker cannot prove any more that it leads (rule R6), until a newer state says so.
+
+        Requests that wait are answered as when another broker leads.
+        """
+        if self.is_leader:
+            gone = Follower(self.topic_partition, -1, f"{self.topic_partition} has no leader: {why}")
+            self._stop_leading(gone, self.leader_epoch)
+
+    def _stop_leading(self, follower: Follower, leader_epoch: int) -> None:
+        # What this broker has shown says nothing about the records that another leader puts there.
+        self.bounds.forget_shown()
+        self._change_role(follower, leader_epoch)
+        self._services.on_role_change(self)
+
+    def _change_role(self, role: Leader | Follower, leader_epoch: int, reason: KafkaError | None = None) -> None:
+        """Have another role; whoever waits for the leader that this broker has been so far is answered."""
+        before, self.role, self.leader_epoch = self.role, role, leader_epoch
+        if isinstance(before, Leader):
+            if reason is None:
+                after = role if isinstance(role, Follower) else Follower(self.topic_partition, self._services.broker_id)
+                reason = after.refusal()
+            before.end(reason)
+
+    def go_offline(self, error: BaseException) -> None:
+        """Serve nothing any more, because the disk failed."""
+        self._flusher.close()
+        if self.storage_error is None:
+            self.storage_error = KafkaStorageError(f"{self.topic_partition}: {error}")
+        self._change_role(Follower(self.topic_partition, -1), self.leader_epoch, self.storage_error)
+        self._services.on_role_change(self)
+
+    def _storage_failed(self, error: BaseException) -> None:
+        self._services.on_storage_failure(self, error)
+
+    def close(self) -> None:
+        """Answer everybody who waits, because the partition goes or the broker stops."""
+        self._flusher.close()
+        gone = Follower(self.topic_partition, -1, f"{self.topic_partition} is not hosted here any more")
+        self._change_role(gone, self.leader_epoch)
+        self._services.on_role_change(self)
+        self._flusher.forget_partition()
+
+    def check_leader(self, current_leader_epoch: int = -1) -> Leader:
+        """Return what leads here, in the epoch that the client believes in (-1: not said).
+
+        Raises KafkaStorageError (56), NotLeaderOrFollower (6), FencedLeaderEpoch (74), UnknownLeaderEpoch (75).
+        """
+        if self.storage_error is not None:
+            raise self.storage_error.with_traceback(None)
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            text = f"{self.topic_partition}: leader epoch {current_leader_epoch} asked, {self.leader_epoch} here"
+            raise (FencedLeaderEpoch if current_leader_epoch < self.leader_epoch else UnknownLeaderEpoch)(text)
+        role = self.role
+        if isinstance(role, Leader):
+            return role
+        raise role.refusal()
+
+    # Bounds ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is still there."""
+        return self.log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The first offset that is not in every in-sync replica."""
+        return self.bounds.high_watermark
+
+    @property
+    def visible_end_offset(self) -> int:
+        """The first offset that consumers may not see; also what they are told as high watermark."""
+        return self.bounds.visible_end_offset(self.log.recovery_point)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset that readers of committed transactions may not see: without transactions the visible end."""
+        return self.visible_end_offset
+
+    # The log --------------------------------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Begin a new segment, so that retention can take the active one. KafkaStorageError when the disk fails."""
+        try:
+            self.log.roll()
+        except KafkaStorageError as error:
+            self._log_refused(error)
+            raise
+
+    def _log_refused(self, error: KafkaStorageError) -> None:
+        """Go offline if the log takes nothing any more: alone where it is damaged, with the directory where the disk
+        has failed."""
+        if self.log.is_damaged:
+            logger.error("%s is offline: %s", self.topic_partition, error)
+            self.go_offline(error)
+        elif self.log.failure is not None:
+            self._storage_failed(error)
+
+    def request_flush(self) -> None:
+        """Flush in a thread what has been appended until the flush begins."""
+        self._flusher.request()
+
+    def _flushed(self) -> None:
+        if isinstance(self.role, Leader):
+            self.role.flushed()
+
+    # For the brokers' own topics ------------------------------------------------------------------------------------
+
+    def append_own(self, batch: memoryview, leader_epoch: int) -> AppendResult:
+        """Append a batch that this broker has made itself under an epoch; see ``Leader.append_own``.
+
+        Raises its errors and those of :meth:`check_leader`.
+        """
+        return self.check_leader(leader_epoch).append_own(batch)
+
+    def acknowledged_end_offset(self, acks: int) -> int:
+        """Return the offset below which produces with these acks are acknowledged."""
+        return self.bounds.acknowledged_end_offset(acks, self.log.log_end_offset, self.log.recovery_point)
+
+    def add_ack_waiter(self, operation: DelayedOperation) -> None:
+        """Wake this operation when the leader acknowledges more, or ends. Raises the errors of ``check_leader``."""
+        self.check_leader().ack_waiters.add(operation)
+
+    def remove_ack_waiter(self, operation: DelayedOperation) -> None:
+        if isinstance(self.role, Leader):
+            self.role.ack_waiters.remove(operation)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Partition {self.topic_partition} {self.role!r} epoch={self.leader_epoch} "
+            f"start={self.log_start_offset} high_watermark={self.high_watermark} end={self.log.log_end_offset}>"
+        )

@@ -1,0 +1,449 @@
+"""The partitions that this broker hosts, kept in step with the registry.
+
+Every change of the cluster arrives as a pair of snapshots (:meth:`Replicas.cluster_changed`). Removed topics stop being
+served at once; the work that touches the disk is done in slices (making and opening logs) or in threads (renaming those
+of removed topics), so that a topic with a thousand partitions does not keep other requests waiting. It is done one
+piece after the other, in order: a topic made again finds the logs of its predecessor gone. What is done is decided by
+the snapshot in force when the work is done, not by the one that asked for it.
+
+All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to.
+While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there. A
+partition is led only in a state that was written after this broker's own registration (R1): a state from before a crash
+names a former incarnation, and the controller will raise its epoch. While there is no registration nothing is led (R6);
+clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.errors import (
+    ConfigError,
+    KafkaliteError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.znodes import state_path
+from spark_kafkalite.slices import SLICE_S, Slices, Work
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Logs of removed topics that are renamed in one go, and share the sync of their directory.
+_DELETED_AT_ONCE = 500
+
+
+class Replicas:
+    """Hosted partitions by name and number."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        logs: LogManager,
+        services: PartitionServices,
+        view: ClusterView,
+        config_of: Callable[[str], TopicConfig],
+        slices: Slices,
+    ) -> None:
+        """``config_of`` gives a topic's settings, as the view has them."""
+        self._slices = slices
+        self._loop = loop
+        self._logs = logs
+        self._services = services
+        self._view = view
+        self._config_of = config_of
+        self._me: BrokerInfo | None = None
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._failed: dict[TopicPartition, KafkaStorageError] = {}
+        self._work: deque[Callable[[], Work[None] | None]] = deque()
+        self._working = False
+        self._waiters: set[asyncio.Future[None]] = set()
+        services.on_storage_failure = self.storage_failed
+
+    # Look-up --------------------------------------------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> Partition:
+        """Return a hosted partition.
+
+        Raises UnknownTopicOrPartition (3), NotLeaderOrFollower (6) when it exists elsewhere (or not here yet),
+        KafkaStorageError (56) when its log cannot be opened.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            return partition
+        if topic_partition in self._failed:
+            raise self._failed[topic_partition]
+        if self._view.state.partition(topic_partition) is None:
+            raise UnknownTopicOrPartition(f"{topic_partition} does not exist")
+        raise NotLeaderOrFollower(f"broker {self._services.broker_id} does not host {topic_partition}")
+
+    def find(self, topic_partition: TopicPartition) -> Partition | None:
+        """Return a hosted partition, None when there is none."""
+        return self._partitions.get(topic_partition)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return the high watermark of every hosted partition, for the checkpoint."""
+        return {key: partition.high_watermark for key, partition in self._partitions.items()}
+
+    def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether clients can be sent to the partition's leader; if this broker is it, whether it leads."""
+        cluster = self._view.state
+        topic = cluster.topics.get(topic_partition.topic)
+        state = topic.partitions.get(topic_partition.partition) if topic is not None else None
+        if topic is None or state is None or topic.topic_id != topic_id or state.leader < 0:
+            return False
+        if state.leader != self._services.broker_id:
+            return state.leader in cluster.brokers
+        partition = self._partitions.get(topic_partition)
+        return partition is not None and partition.is_leader and partition.topic_id == topic_id
+
+    def leads_or_failed(self, topic: str, partition_number: int) -> bool:
+        """Return whether this broker leads the partition by now, or never will because its disk failed."""
+        topic_partition = TopicPartition(topic, partition_number)
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return topic_partition in self._failed
+        return partition.is_leader or partition.storage_error is not None
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until ``condition``, checked after every change, holds; return whether it did in time."""
+        deadline_s = self._loop.time() + timeout_s
+        while not condition():
+            waiter = self._loop.create_future()
+            self._waiters.add(waiter)
+            timer = self._loop.call_at(deadline_s, _complete, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._waiters.discard(waiter)
+            if self._loop.time() >= deadline_s:
+                return condition()
+        return True
+
+    def _changed(self) -> None:
+        for waiter in self._waiters:
+            _complete(waiter)
+
+    # Changes --------------------------------------------------------------------------------------------------------
+
+    def set_registration(self, me: BrokerInfo | None) -> None:
+        """Act under this registration from now on: take up what the registry says about this broker's partitions.
+
+        None: the registration is lost, so nothing is led until there is another one (rule R6); logs stay open.
+        """
+        self._me = me
+        if me is None:
+            self._work.append(self._fence_all)
+            self._start_work()
+        else:
+            self._queue_all(self._view.state)
+
+    def _fence_all(self) -> Work[None]:
+        for partition in list(self._partitions.values()):
+            partition.fence("its broker has lost its registration")
+            yield None
+
+    def _queue_all(self, cluster: ClusterState) -> None:
+        for name, topic in cluster.topics.items():
+            for number in topic.partitions:
+                self._queue_partition(TopicPartition(name, number))
+        self._start_work()
+
+    def cluster_changed(self, old: ClusterState, _: ClusterState, change: ClusterChange) -> None:
+        """Follow a change of the cluster."""
+        dropped: list[Partition] = []
+        unopened: dict[TopicPartition, bytes] = {}
+        for name, topic_id in change.deleted_topics:
+            logger.info("topic %s has been deleted", name)
+            dropped += self._dropped(name, topic_id, old.topics[name].partitions, unopened)
+        for name in change.unreadable_topics:
+            # The watcher has said what to do. Nobody knows whose the logs are now, so they stay where they are.
+            kept = list(self._dropped(name, old.topics[name].topic_id, old.topics[name].partitions, {}))
+            self._work.append(partial(self._close, kept))
+        if dropped or unopened:
+            self._work.append(partial(self._close_and_delete, dropped, unopened))
+            if self._failed:
+                # What was deleted may have held the descriptors that others wait for.
+                self._work.append(self.retry_failed)
+        for name in change.changed_configs:
+            self._work.append(partial(self._apply_config, name))
+        for topic_partition in change.changed_partitions:
+            self._queue_partition(topic_partition)
+        self._start_work()
+        self._changed()
+
+    def _dropped(
+        self, name: str, topic_id: bytes, numbers: Iterable[int], unopened: dict[TopicPartition, bytes]
+    ) -> Iterator[Partition]:
+        """Stop serving a removed topic at once, and yield its partitions; those that could not be served go into
+        ``unopened``."""
+        for number in numbers:
+            topic_partition = TopicPartition(name, number)
+            if self._failed.pop(topic_partition, None) is not None:
+                unopened[topic_partition] = topic_id
+            partition = self._partitions.get(topic_partition)
+            if partition is not None and partition.topic_id == topic_id:
+                del self._partitions[topic_partition]
+                yield partition
+
+    def _close(self, dropped: Sequence[Partition]) -> Work[None]:
+        """Answer those who wait for partitions that are not served any more."""
+        for partition in dropped:
+            partition.close()
+            yield None
+
+    def _close_and_delete(self, dropped: Sequence[Partition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
+        """Answer those who wait for partitions of removed topics, and have their files deleted."""
+        for first in range(0, len(dropped), _DELETED_AT_ONCE):
+            keys = []
+            for partition in dropped[first : first + _DELETED_AT_ONCE]:
+                partition.close()
+                if self._logs.get(partition.topic_partition) is partition.log:
+                    keys.append(partition.topic_partition)
+                yield None
+            yield from self._delete_logs(keys, {})
+        left = iter(unopened.items())
+        while some := dict(islice(left, _DELETED_AT_ONCE)):
+            yield from self._delete_logs((), some)
+
+    def _delete_logs(self, keys: Sequence[TopicPartition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
+        job = self._logs.start_deletion(keys, unopened)
+        yield from self._in_thread(job.run)
+        for error in self._logs.finish_deletion(job):
+            logger.error("%s", error)
+
+    def _in_thread(self, work: Callable[[], T]) -> Work[T]:
+        outcome: asyncio.Future[T] = self._loop.create_future()
+        self._services.io.submit(work, outcome.set_result, outcome.set_exception)
+        yield outcome
+        return outcome.result()
+
+    def broker_config_changed(self) -> None:
+        """Have every topic's settings counted again, because the broker's defaults have changed."""
+        for name in self._view.state.topics:
+            self._work.append(partial(self._apply_config, name))
+        self._start_work()
+
+    def _apply_config(self, name: str) -> Work[None]:
+        """Have a topic's partitions obey its settings."""
+        topic = self._view.state.topics.get(name)
+        if topic is None:
+            return
+        config = self._config_of(name)
+        for number in topic.partitions:
+            partition = self._partitions.get(TopicPartition(name, number))
+            if partition is not None and partition.log.config != config:
+                partition.apply_config(config)
+            yield None
+
+    # Work in slices -------------------------------------------------------------------------------------------------
+
+    def _queue_partition(self, topic_partition: TopicPartition) -> None:
+        self._work.append(partial(self._apply_state, topic_partition))
+
+    def _start_work(self) -> None:
+        if self._work and not self._working:
+            self._working = True
+            self._slices.start(self._work_on(), self._worked)
+
+    def _work_on(self) -> Work[None]:
+        tell_at_s = self._loop.time() + SLICE_S
+        while self._work:
+            piece = self._work.popleft()
+            try:
+                work = piece()
+                if work is not None:
+                    yield from work
+            except KafkaliteError as error:
+                logger.error("%s", error)
+            yield None
+            if self._loop.time() >= tell_at_s:
+                # Those who wait for partitions that serve by now.
+                self._changed()
+                tell_at_s = self._loop.time() + SLICE_S
+
+    def _worked(self, _: None, error: BaseException | None) -> None:
+        self._working = False
+        if error is not None:
+            logger.critical("a change of the cluster could not be followed", exc_info=error)
+        self._start_work()
+        self._changed()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that the registry has said so far has been acted upon."""
+        return not self._work and not self._working
+
+    def _apply_state(self, topic_partition: TopicPartition) -> None:
+        """Bring one partition into the state that the registry has for it now."""
+        cluster = self._view.state
+        topic = cluster.topics.get(topic_partition.topic)
+        state = topic.partitions.get(topic_partition.partition) if topic is not None else None
+        if topic is None or state is None or not state.has_state or self._me is None:
+            return
+        if self._services.broker_id not in state.replicas:
+            return
+        partition = self._partitions.get(topic_partition)
+        if state.unreadable or (partition is None and state.epochs_are_used_up):
+            problem = "cannot be read" if state.unreadable else f"has the last leader epoch, {state.leader_epoch}"
+            problem = f"{topic_partition} is offline: registry node {state_path(*topic_partition)} {problem}"
+            # The watcher has said of what cannot be read what to do.
+            if not state.unreadable and topic_partition not in self._failed:
+                logger.error("%s; write a lower one that its log has not seen, or delete the topic", problem)
+            self._failed[topic_partition] = KafkaStorageError(problem)
+            return
+        if partition is None:
+            log = self._open_log(topic_partition, topic.topic_id)
+            if log is None or self._is_ahead(log, state):
+                return
+            self._failed.pop(topic_partition, None)
+            checkpointed = self._logs.high_watermark(topic_partition)
+            partition = Partition(topic_partition, topic.topic_id, log, self._services, checkpointed)
+            self._partitions[topic_partition] = partition
+        if state.is_led_by(self._me):
+            try:
+                partition.become_leader(state.leader_epoch, state.isr, state.replicas, state.version)
+            except KafkaStorageError as error:
+                if partition.log.failure is None:
+                    raise
+                self._services.on_storage_failure(partition, error)
+        elif state.leader != self._services.broker_id:
+            partition.resign(state.leader, state.leader_epoch, state.version)
+
+    def _open_log(self, topic_partition: TopicPartition, topic_id: bytes) -> PartitionLog | None:
+        log = self._logs.get(topic_partition)
+        try:
+            is_missed = log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition)
+            if is_missed:
+                self._logs.check_all_online(topic_partition)
+            if log is not None and log.topic_id is not None and log.topic_id != topic_id:
+                kept = self._logs.set_aside(topic_partition)
+                logger.warning(
+                    "the log of %s is that of an older topic of the same name; its files are kept in %s",
+                    topic_partition,
+                    kept,
+                )
+            log = self._logs.create(topic_partition, topic_id)
+            if is_missed and not log.log_end_offset:
+                # A broker that is killed while it makes or removes a log leaves the same.
+                logger.warning(
+                    "%s has no log in any log directory: unless it was being made or deleted when the broker was "
+                    "killed, whatever it held is lost; it begins at offset 0",
+                    topic_partition,
+                )
+        except (KafkaStorageError, ConfigError) as error:
+            failure = error if isinstance(error, KafkaStorageError) else KafkaStorageError(str(error))
+            if topic_partition not in self._failed:
+                logger.error("%s cannot be served: %s", topic_partition, error)
+            self._failed[topic_partition] = failure
+            return None
+        return log
+
+    def _is_ahead(self, log: PartitionLog, state: PartitionState) -> bool:
+        """Return whether the log has a leader epoch that the registry has not given yet; then nobody may lead.
+
+        Batches of a lower epoch behind those of a higher one would be cut off by the next recovery.
+        """
+        if log.epochs.latest <= state.leader_epoch:
+            return False
+        problem = (
+            f"{log.topic_partition} is offline: its log has leader epoch {log.epochs.latest}, the registry only "
+            f"{state.leader_epoch}, so the registry is older than the log: stop the broker, then restore the registry "
+            "or have it completed by kafkalite registry rebuild"
+        )
+        if log.topic_partition not in self._failed:
+            logger.error("%s", problem)
+        self._failed[log.topic_partition] = KafkaStorageError(problem)
+        return True
+
+    def _is_new(self, topic_partition: TopicPartition) -> bool:
+        """Return whether the partition has been created since this broker registered.
+
+        Every restart raises the leader epochs of what was there before, so only a new partition has its first one.
+        """
+        state = self._view.state.partition(topic_partition)
+        return state is not None and state.leader_epoch == 0 and self._me is not None and state.is_led_by(self._me)
+
+    def retry_failed(self) -> None:
+        """Try again to open or make the logs that could not be, for want of room or descriptors."""
+        for topic_partition in self._failed:
+            self._queue_partition(topic_partition)
+        self._start_work()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether some partition has no log, because it could not be opened or made."""
+        return bool(self._failed)
+
+    async def set_strays_aside(self) -> None:
+        """Set logs aside that belong to no topic of the registry; called once, when the logs have been loaded.
+
+        The registry is known to be these logs' by now, and to have lost nothing (``registry_evidence``). A topic whose
+        node cannot be read keeps its logs where they are.
+        """
+        cluster = self._view.state
+        turn = self._slices.turn()
+        for topic_partition in list(self._logs.logs):
+            await turn.pause()
+            if cluster.partition(topic_partition) is None and topic_partition.topic not in cluster.unreadable_topics:
+                kept = self._logs.set_aside(topic_partition)
+                logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)
+
+    def check_room(self) -> None:
+        """Raise KafkaStorageError (56) when no log directory takes records."""
+        self._logs.check_room()
+
+    # Failure and end ------------------------------------------------------------------------------------------------
+
+    def storage_failed(self, failed: Partition, error: BaseException) -> None:
+        """Take every partition in the log directory of ``failed`` offline, because its disk cannot be trusted."""
+        self._logs.fail_directory(failed.log.disk.path, str(error))
+        # What was offline before.
+        failed.go_offline(error)
+
+    def directory_failed(self, path: str) -> None:
+        """Stop serving the partitions of a log directory that is offline now; the manager has said why."""
+        for partition in self._partitions.values():
+            if partition.log.disk.path == path:
+                partition.go_offline(KafkaStorageError(partition.log.failure or f"log directory {path} is offline"))
+        self._changed()
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Return whether this broker's replica cannot be served because of its disk."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return topic_partition in self._failed
+        return partition.storage_error is not None
+
+    def close(self) -> None:
+        """Answer every waiting request; nothing is served afterwards."""
+        self._work.clear()
+        for partition in self._partitions.values():
+            partition.close()
+
+
+def _complete(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,325 @@
+"""From a complete request to its handler, and from what the handler gives to the response.
+
+Each file in ``handlers/`` registers its function with :func:`handles`, which says key and versions once; what
+ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Four kinds of handler:
+
+- ``handles(...)`` on a plain function: gets the decoded request, returns the response message. For requests whose cost
+  does not grow with their length.
+- a generator function: the same, as work in slices (``slices.py``): it yields between elements. Nearly always one slice
+  is enough, and the answer leaves at once.
+- a coroutine function: may wait; runs as a task. What may take long in it runs in slices, too (``context.work``). One
+  that waits for what other clients do says so (``waits_for_clients``): it is never inside the gate.
+- ``handles(..., raw=True)``: gets the request's bytes and returns packed bytes (none when no answer is owed), or None
+  when it has deferred its answer, or work in slices that returns these. Only what comes by the thousands a second,
+  Produce, Fetch and OffsetCommit: no message objects and no task on these paths.
+
+No request holds the loop for long, whatever it names. A large one is decoded in slices, its handler works in slices,
+and its answer is encoded in slices; meanwhile, and while a coroutine has not answered, its connection is not served, as
+in Apache Kafka. Large requests, and small ones whose work is long, go through the gate (``gate``): a few are worked on
+at a time, the others wait in the buffers in which they arrived. Only a Produce may be larger than
+``_MOST_DECODED_BYTES``.
+
+What cannot be answered closes the connection, as in Kafka: an unknown API or version (the layout of an answer is
+unknown then; ApiVersions alone has one), a request that cannot be decoded, and a bug in a handler, whose traceback is
+logged.
+
+What is decided about requests beside what they ask for (who may, how often, what is measured) comes in as an
+``exchange.Oversight``: it sees the header before anything else is read, and the body before the handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.network.connection import Connection
+from spark_kafkalite.broker.network.outbox import Response, as_response
+from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
+from spark_kafkalite.errors import FrameError
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.codec import (
+    decode_request,
+    decode_request_in_slices,
+    encode_response,
+    encode_response_in_slices,
+)
+from spark_kafkalite.wire.header import read_request_header
+from spark_kafkalite.wire.message import ApiMessage, dismantle
+
+if TYPE_CHECKING:
+    from spark_kafkalite.broker.context import BrokerContext
+
+logger = logging.getLogger(__name__)
+
+# What a request of this many bytes names is served in a few milliseconds, at once.
+SMALL_REQUEST_BYTES = 32 * 1024
+# Twice what a group's members may say of themselves (group.max.bytes); a thousand topics take a hundredth of it.
+_MOST_DECODED_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServedApi:
+    """One API and its handler; versions are inclusive. ``advertised_from`` is what clients hear for ``min_version``."""
+
+    key: ApiKey
+    min_version: int
+    max_version: int
+    advertised_from: int
+    handler: Callable[..., Any]
+    is_raw: bool
+    is_coroutine: bool
+    is_work: bool
+    waits_for_clients: bool = False
+
+    @property
+    def name(self) -> str:
+        """Kafka's name of it."""
+        return self.key.api_name
+
+
+SERVED_APIS: dict[int, ServedApi] = {}
+
+
+def handles(
+    key: ApiKey,
+    min_version: int,
+    max_version: int,
+    *,
+    advertised_from: int | None = None,
+    raw: bool = False,
+    waits_for_clients: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the handler of API ``key`` for these versions, both inclusive."""
+
+    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+        if key in SERVED_APIS:
+            raise RuntimeError(f"API {key} has two handlers: {SERVED_APIS[key].handler} and {handler}")
+        advertised = min_version if advertised_from is None else advertised_from
+        is_coroutine = inspect.iscoroutinefunction(handler)
+        is_work = inspect.isgeneratorfunction(handler)
+        SERVED_APIS[key] = ServedApi(
+            key, min_version, max_version, advertised, handler, raw, is_coroutine, is_work, waits_for_clients
+        )
+        return handler
+
+    return register
+
+
+class Dispatcher:
+    """Serves the requests of all connections."""
+
+    def __init__(
+        self, context: BrokerContext, apis: Mapping[int, ServedApi] = SERVED_APIS, oversight: Oversight | None = None
+    ) -> None:
+        """``apis`` are those served, by key."""
+        self._context = context
+        self._apis = apis
+        self._oversight = oversight
+        self._tasks: set[asyncio.Task[None]] = set()
+        # What ends the work that one slice did not finish.
+        self._late: dict[Exchange, Callable[[], None]] = {}
+        self._gate = context.gate
+        self._quiet = QuietLog(logger)
+
+    def serve(self, connection: Connection, frame: memoryview) -> None:
+        """Serve one request, valid in memory until this returns. Raises FrameError when it cannot be read."""
+        header, position = read_request_header(frame)
+        oversight = self._oversight
+        exchange = Exchange(connection, header, len(frame), oversight)
+        if oversight is not None:
+            oversight.admit(exchange)
+        key, version, _, _ = header
+        api = self._apis.get(key)
+        if api is None or not api.min_version <= version <= api.max_version:
+            self._answer_unserved(exchange)
+            return
+        if len(frame) > _MOST_DECODED_BYTES and key != ApiKey.PRODUCE:
+            raise FrameError(
+                f"{api.name} has {len(frame)} bytes, at most {_MOST_DECODED_BYTES} are possible; ask for less at a time"
+            )
+        try:
+            if api.is_raw:
+                self._serve_raw(api, exchange, frame, position)
+            elif len(frame) <= SMALL_REQUEST_BYTES:
+                self._serve_small(api, exchange, decode_request(key, version, frame, position))
+            else:
+                self._work(exchange, self._large(api, exchange, exchange.keep(frame), position))
+        except FrameError:
+            raise
+        except Exception:
+            self._report_bug(exchange)
+            exchange.close("a handler failed")
+
+    def _serve_raw(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> None:
+        if self._oversight is not None and self._is_refused(exchange, frame[position:]):
+            return
+        response = api.handler(self._context, exchange, frame, position)
+        if type(response) is GeneratorType:
+            self._work(exchange, self._gate.through(response))
+        elif response is not None:
+            exchange.answer(response)
+
+    def _serve_small(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> None:
+        if self._oversight is not None and self._is_refused(exchange, message):
+            return
+        if api.is_coroutine:
+            self._start(exchange, api.handler(self._context, exchange, message))
+        elif api.is_work:
+            work = self._answered(exchange, api.handler(self._context, exchange, message))
+            self._work(exchange, self._gate.when_long(work))
+        else:
+            answer = api.handler(self._context, exchange, message)
+            if exchange.oversight is not None:
+                self._throttle(exchange, answer)
+            exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
+
+    def _large(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
+        """Decode a large request, call its handler, and encode the answer, all of it inside the gate."""
+        yield from self._gate.enter()
+        is_inside = True
+        try:
+            message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
+            if self._oversight is not None and self._is_refused(exchange, message):
+                return None
+            answer = api.handler(self._context, exchange, message)
+            if api.is_coroutine:
+                # From here on it is the coroutine that is inside, if it may be.
+                exchange.is_inside = not api.waits_for_clients
+                is_inside = api.waits_for_clients
+                self._start(exchange, answer, message)
+                return None
+            if not api.is_work:
+                return (yield from self._encoded(exchange, answer))
+            response = yield from self._answered(exchange, answer)
+            yield from dismantle(message)
+            return response
+        finally:
+            if is_inside:
+                self._gate.leave()
+
+    def _is_refused(self, exchange: Exchange, body: ApiMessage | memoryview) -> bool:
+        """Ask the oversight whether a request is served, and answer it if not; the handler is next if it is."""
+        assert self._oversight is not None
+        exchange.started()
+        refusal = self._oversight.refusal(exchange, body)
+        if refusal is None:
+            return False
+        self._throttle(exchange, refusal)
+        exchange.answer(encode_response(refusal, exchange.api_version, exchange.correlation_id))
+        return True
+
+    def _throttle(self, exchange: Exchange, answer: ApiMessage) -> None:
+        """Write into an answer for how long its client is kept waiting after it."""
+        throttle_ms = exchange.throttle_time_ms()
+        if throttle_ms and hasattr(answer, "throttle_time_ms"):
+            answer.throttle_time_ms = throttle_ms
+
+    def _answered(self, exchange: Exchange, work: Generator[Any, None, Any]) -> Work[Response]:
+        answer = yield from work
+        return (yield from self._encoded(exchange, answer))
+
+    def _encoded(self, exchange: Exchange, answer: ApiMessage) -> Work[Response]:
+        if exchange.oversight is not None:
+            self._throttle(exchange, answer)
+        body = yield from encode_response_in_slices(answer, exchange.api_version, exchange.correlation_id)
+        yield from dismantle(answer)
+        return as_response(body)
+
+    def _work(self, exchange: Exchange, work: Work[Response | None]) -> None:
+        """Run work that gives the response, or None when it has deferred the answer.
+
+        If one slice is not enough the answer gets its place and the connection waits.
+        """
+        connection = exchange.connection
+        is_late = False
+
+        def done(response: Response | None, error: BaseException | None) -> None:
+            exchange.work_done()
+            if is_late:
+                del self._late[exchange]
+                connection.release()
+            elif error is not None:
+                raise error
+            if isinstance(error, FrameError):
+                exchange.close(f"sent a request that cannot be read: {error}", hostile=True)
+            elif error is not None:
+                self._report_bug(exchange, error)
+                exchange.close("a handler failed")
+            elif response is not None:
+                exchange.answer(response)
+
+        drop = self._context.slices.start(work, done)
+        if drop is None:
+            return
+
+        def abandoned() -> None:
+            if self._late.pop(exchange, None) is not None:
+                drop()
+                exchange.work_done()
+
+        is_late = True
+        self._late[exchange] = abandoned
+        connection.hold()
+        exchange.place()
+        exchange.call_if_abandoned(abandoned)
+
+    def _answer_unserved(self, exchange: Exchange) -> None:
+        """Answer a request of an API or version that is not served, or raise FrameError, which closes."""
+        if exchange.api_key == ApiKey.API_VERSIONS:
+            # A newer client learns from a version 0 answer which version to use. Source: KIP-511.
+            answer = self._apis[ApiKey.API_VERSIONS].handler(self._context, exchange, None)
+            exchange.answer(encode_response(answer, 0, exchange.correlation_id))
+            return
+        api = self._apis.get(exchange.api_key)
+        served = "this API is not served" if api is None else f"served are {api.min_version} to {api.max_version}"
+        raise FrameError(f"API {exchange.api_key} version {exchange.api_version}: {served}")
+
+    def _start(self, exchange: Exchange, work: Coroutine[Any, Any, Any], large: ApiMessage | None = None) -> None:
+        """Run a handler that waits; its answer goes into the place that its request has now."""
+        exchange.defer()
+        exchange.connection.hold()
+
+        async def run() -> None:
+            try:
+                answer = await work
+                exchange.answer(await self._context.slices.run(self._encoded(exchange, answer)))
+                if large is not None:
+                    await self._context.slices.run(dismantle(large))
+            except Exception as error:
+                self._report_bug(exchange, error)
+                exchange.close("a handler failed")
+            finally:
+                exchange.connection.release()
+                if exchange.is_inside:
+                    self._gate.leave()
+
+        task = self._context.loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _report_bug(self, exchange: Exchange, error: BaseException | None = None) -> None:
+        self._quiet.log(
+            logging.ERROR,
+            f"bug-{exchange.api_key}",
+            "the handler of API %d version %d failed; its connection to %s is closed",
+            exchange.api_key,
+            exchange.api_version,
+            exchange.session.peer,
+            exc_info=error or True,
+        )
+
+    async def stop(self) -> None:
+        """Cancel the handlers that still wait, and end unfinished work."""
+        for abandon in list(self._late.values()):
+            abandon()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,261 @@
+"""One request and its answer: an exchange begins when the request is read and ends when the answer's last byte is sent.
+
+A handler gets the exchange beside the request's body. :meth:`Exchange.answer` is the only exit: at once, or later after
+:meth:`Exchange.defer`, which keeps the answer's place in the connection's order. Who cannot answer closes the
+connection (:meth:`Exchange.close`).
+
+What is decided about requests beside what they ask for is an :class:`Oversight`: it may refuse, delay, and see what
+became of them. Authentication, authorisation, quotas and metrics are overseers; without one an exchange takes no times
+and costs nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from spark_kafkalite.broker.network.outbox import Response
+from spark_kafkalite.broker.network.request_memory import KeptMemory
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.wire.header import RequestHeader
+from spark_kafkalite.wire.message import ApiMessage
+
+
+class Carrier(Protocol):
+    """The connection that an exchange goes over, as far as the exchange knows it; see ``connection.Connection``."""
+
+    session: Session
+    # When the bytes of the request being served came.
+    received_s: float
+
+    def now_s(self) -> float:
+        """The loop's time."""
+        ...
+
+    def answered(self, exchange: Exchange) -> None:
+        """Send the exchange's answer when those before it have left."""
+        ...
+
+    def take_place(self, exchange: Exchange) -> None:
+        """Have answers to later requests wait behind this one."""
+        ...
+
+    def hold(self) -> None:
+        """Serve no further request until :meth:`release` is called as often."""
+        ...
+
+    def release(self) -> None:
+        """Go on with the requests that came meanwhile."""
+        ...
+
+    def mute(self, seconds: float) -> None:
+        """Serve no further request for some time."""
+        ...
+
+    def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
+        """Return memory with the request being served that stays as it is until the function beside it is called."""
+        ...
+
+    def close(self, reason: str, *, hostile: bool = False) -> None:
+        """Close at once. ``hostile``: the peer broke the protocol or a limit."""
+        ...
+
+
+class Oversight:
+    """Sees every exchange; by itself lets all of them pass.
+
+    The methods are called in this order, each at most once for an exchange, and must not block.
+    """
+
+    def admit(self, exchange: Exchange) -> None:
+        """Look at the header, before anything of the body is read. Raises FrameError to close the connection."""
+
+    def refusal(self, exchange: Exchange, body: ApiMessage | memoryview) -> ApiMessage | None:
+        """Return the answer to a request that is not to be served, None for one that is.
+
+        ``body`` is the decoded message, or the bytes of one that its handler reads itself; it must not be kept.
+        """
+        return None
+
+    def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
+        """Return how long the client is to be kept waiting after its answer, which says so (KIP-219).
+
+        ``response_bytes`` is what is known of the answer's size: the records of a Fetch, else 0.
+        """
+        return 0
+
+    def ended(self, exchange: Exchange, times: Times) -> None:
+        """Look at the times: the last byte of the answer was sent, or the connection closed before (``sent_s`` 0)."""
+
+
+class Times:
+    """How an exchange went on, in seconds of the loop's clock; 0 until it happens.
+
+    ``arrived_s`` the request's last byte was read; ``started_s`` its handler was called; ``deferred_s`` the handler
+    began to wait, if it did; ``answered_s``; ``sent_s`` the answer's last byte was given to the system.
+    """
+
+    __slots__ = ("answered_s", "arrived_s", "deferred_s", "sent_s", "started_s")
+
+    def __init__(self, arrived_s: float) -> None:
+        self.arrived_s = arrived_s
+        self.started_s = self.deferred_s = self.answered_s = self.sent_s = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """How long the answer waited for something else than this request's own work."""
+        return self.answered_s - self.deferred_s if self.deferred_s and self.answered_s else 0.0
+
+
+class Exchange:
+    """See the module's text. ``times`` is there under an oversight, until the exchange has ended."""
+
+    __slots__ = (
+        "_kept",
+        "abandoned",
+        "api_key",
+        "api_version",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "deferred",
+        "has_place",
+        "is_inside",
+        "on_abandon",
+        "oversight",
+        "request_bytes",
+        "response",
+        "throttle_ms",
+        "times",
+    )
+
+    def __init__(
+        self,
+        connection: Carrier,
+        header: RequestHeader,
+        request_bytes: int = 0,
+        oversight: Oversight | None = None,
+    ) -> None:
+        self.connection = connection
+        self.api_key, self.api_version, self.correlation_id, self.client_id = header
+        self.request_bytes = request_bytes
+        self.oversight = oversight
+        self.response: Response | None = None
+        # Whether it stands in its connection's order already.
+        self.has_place = False
+        # Whether somebody else than the dispatcher answers.
+        self.deferred = False
+        # Whether all that is done for it is inside the gate.
+        self.is_inside = False
+        self.abandoned = False
+        self.on_abandon: Callable[[], None] | None = None
+        self._kept: KeptMemory | None = None
+        self.times = None if oversight is None else Times(connection.received_s)
+        # -1: not asked for yet.
+        self.throttle_ms = -1
+
+    @property
+    def session(self) -> Session:
+        """The client that asks."""
+        return self.connection.session
+
+    def started(self) -> None:
+        """Note that the handler is called next."""
+        if self.times is not None:
+            self.times.started_s = self.connection.now_s()
+
+    # The answer -----------------------------------------------------------------------------------------------------
+
+    def answer(self, response: Response) -> None:
+        """Give the answer (an empty one sends nothing); it leaves when those to earlier requests have.
+
+        Does nothing when the connection has closed meanwhile. Raises RuntimeError for a second answer.
+        """
+        if self.response is not None:
+            raise RuntimeError(f"{self} is answered once")
+        self.on_abandon = None
+        self.response = response
+        if self.times is not None:
+            self.times.answered_s = self.connection.now_s()
+            if self.throttle_ms < 0:
+                self.throttle_time_ms()
+            if self.throttle_ms > 0:
+                self.connection.mute(self.throttle_ms / 1000)
+        self.connection.answered(self)
+
+    def throttle_time_ms(self, response_bytes: int = 0) -> int:
+        """Return what the answer says of how long the client is kept waiting after it. See ``Oversight``."""
+        if self.oversight is None:
+            return 0
+        self.throttle_ms = self.oversight.throttle_time_ms(self, response_bytes)
+        return self.throttle_ms
+
+    def place(self) -> None:
+        """Have a place for the answer now; answers to later requests wait behind it."""
+        if not self.has_place:
+            self.connection.take_place(self)
+
+    def defer(self) -> None:
+        """Say that :meth:`answer` is called later, and keep the answer's place."""
+        self.deferred = True
+        if self.times is not None and not self.times.deferred_s:
+            self.times.deferred_s = self.connection.now_s()
+        self.place()
+
+    def close(self, reason: str, *, hostile: bool = False) -> None:
+        """Close the connection, because no answer can be given."""
+        self.connection.close(reason, hostile=hostile)
+
+    def call_if_abandoned(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called if the connection closes before the answer, at once if it has already."""
+        if self.abandoned:
+            callback()
+        else:
+            self.on_abandon = callback
+
+    # For the connection ---------------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Note that the connection is gone, and tell whoever would have answered."""
+        self.abandoned = True
+        callback, self.on_abandon = self.on_abandon, None
+        if callback is not None:
+            callback()
+        self.ended(sent=False)
+
+    def ended(self, *, sent: bool) -> None:
+        """Tell the oversight that nothing more comes of this exchange."""
+        if self.oversight is None or self.times is None:
+            return
+        if sent:
+            self.times.sent_s = self.connection.now_s()
+        oversight, self.oversight = self.oversight, None
+        times, self.times = self.times, None
+        oversight.ended(self, times)
+
+    # The request's memory -------------------------------------------------------------------------------------------
+
+    def keep(self, frame: memoryview) -> memoryview:
+        """Return the request's bytes in memory that stays as it is until the work on the request is done."""
+        kept, give_back = self.connection.keep(frame)
+        self._kept = KeptMemory(give_back)
+        return kept
+
+    def keep_part(self, part: memoryview) -> tuple[memoryview, Callable[[], None]]:
+        """Return a part of the request's bytes in memory that stays as it is until the function beside it is called.
+
+        That is the part itself where the request's bytes are kept, else a copy.
+        """
+        if self._kept is None:
+            return self.connection.keep(part)
+        self._kept.hold()
+        return part, self._kept.release
+
+    def work_done(self) -> None:
+        """Let go of what was kept."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.release()
+
+    def __repr__(self) -> str:
+        return f"<Exchange api={self.api_key} v{self.api_version} #{self.correlation_id} with {self.session.peer}>"

@@ -1,0 +1,36 @@
+"""AlterConfigs (key 33), versions 0 to 2: replaces all settings of a resource; those that are not named revert.
+
+v0  plain
+v2  flexible
+
+Superseded by IncrementalAlterConfigs, but still in use: the settings of a topic (2), of this broker, or of all brokers
+by default (4, empty name). Each resource has its own outcome. ``validate_only`` checks without changing.
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.dispatch import handles
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.settings.config_changes import ConfigOperation, Operation, alter_each
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+@handles(ApiKey.ALTER_CONFIGS, 0, 2)
+async def handle(context: BrokerContext, exchange: Exchange, message: AlterConfigsRequest) -> AlterConfigsResponse:
+    """Alter the resources one after the other."""
+    responses = await alter_each(
+        context.config_changes,
+        context.slices.turn(),
+        message.resources,
+        lambda each: ConfigOperation(each.name, Operation.SET, each.value),
+        AlterConfigsResourceResponse,
+        replace=True,
+        validate_only=message.validate_only,
+    )
+    return AlterConfigsResponse(responses=responses)

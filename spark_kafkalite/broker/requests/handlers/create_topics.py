@@ -1,0 +1,179 @@
+"""CreateTopics (key 19), versions 2 to 7: new topics, answered when their leaders serve.
+
+v2  plain
+v5  flexible; the answer shows partitions, replicas and settings
+v6  may answer with a throttle error
+v7  topic ids in the answer
+
+-1 partitions and -1 replicas mean the broker's defaults (in every version, although clients before v4 do not know it).
+
+Each topic has its own outcome; only more partitions than ``max.partitions.per.request`` in all refuse every one of
+them. ``validate_only`` checks without creating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.dispatch import handles
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    KafkaError,
+)
+from spark_kafkalite.log.config_sources import describe_topic
+from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
+from spark_kafkalite.registry.controller.controller import NewTopic
+from spark_kafkalite.registry.controller.placement import NO_PARTITIONS, NO_REPLICAS
+from spark_kafkalite.registry.znodes import TopicAssignment
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+_Outcomes = dict[str, TopicAssignment | KafkaError]
+
+_DEFAULT = -1
+
+
+@handles(ApiKey.CREATE_TOPICS, 2, 7)
+async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create topics."""
+    names, wanted, outcomes = await context.work(exchange, _checked(context, message))
+    outcomes |= await context.topics.create(
+        list(wanted.values()), timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
+    )
+    return await context.work(exchange, _answer(context, names, wanted, outcomes))
+
+
+def _checked(
+    context: BrokerContext, message: CreateTopicsRequest
+) -> Work[tuple[Iterable[str], dict[str, NewTopic], _Outcomes]]:
+    """Return the names, each once; the topics to create; and what is wrong with the others."""
+    counts: dict[str, int] = {}
+    total = 0
+    for topic in message.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+        yield None
+    outcomes: _Outcomes = {}
+    asked: list[CreatableTopic] = []
+    for topic in message.topics:
+        yield None
+        if counts[topic.name] > 1:
+            outcomes[topic.name] = InvalidRequest("Duplicate topic name.")
+        else:
+            asked.append(topic)
+            total += _partitions_asked(context, topic)
+    wanted: dict[str, NewTopic] = {}
+    try:
+        context.topics.check_controller()
+        # First: an assignment may be of millions of partitions.
+        context.topics.check_size(total)
+    except KafkaError as error:
+        outcomes.update((topic.name, error) for topic in asked)
+        asked = []
+    for topic in asked:
+        yield None
+        try:
+            wanted[topic.name] = _new_topic(context, topic)
+        except KafkaError as error:
+            outcomes[topic.name] = error.with_traceback(None)
+    return counts, wanted, outcomes
+
+
+def _answer(
+    context: BrokerContext, names: Iterable[str], wanted: Mapping[str, NewTopic], outcomes: _Outcomes
+) -> Work[CreateTopicsResponse]:
+    described = _Described(context)
+    answer = CreateTopicsResponse()
+    for name in names:
+        answer.topics.append(_result(described, name, outcomes[name], wanted.get(name)))
+        yield None
+    return answer
+
+
+def _partitions_asked(context: BrokerContext, topic: CreatableTopic) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.num_partitions == _DEFAULT:
+        return int(context.config["num.partitions"])
+    return max(topic.num_partitions, 0)
+
+
+def _new_topic(context: BrokerContext, topic: CreatableTopic) -> NewTopic:
+    """Check what the request says about one topic. Raises the errors that Kafka gives for it, in its words."""
+    overrides: dict[str, str] = {}
+    without_value = [setting.name for setting in topic.configs if setting.value is None]
+    if without_value:
+        raise InvalidConfig(f"Null value not supported for topic configs: {','.join(without_value)}")
+    for setting in topic.configs:
+        if setting.name not in TOPIC_SETTINGS:
+            # Before the others are looked at: a request has room for millions.
+            raise InvalidConfig(f"Unknown topic config name: {setting.name}{TOPIC_SETTINGS.hint(setting.name)}")
+        if setting.name in overrides:
+            raise InvalidConfig(f"topic {topic.name}: the setting {setting.name} is given twice")
+        overrides[setting.name] = setting.value or ""
+    if topic.assignments:
+        for what, count in (("replication factor", topic.replication_factor), ("numPartitions", topic.num_partitions)):
+            if count != _DEFAULT:
+                raise InvalidRequest(f"A manual partition assignment was specified, but {what} was not set to -1.")
+        assignment: dict[int, list[int]] = {}
+        for part in topic.assignments:
+            if part.partition_index in assignment:
+                raise InvalidReplicaAssignment(
+                    f"Found multiple manual partition assignments for partition {part.partition_index}"
+                )
+            assignment[part.partition_index] = part.broker_ids
+        return NewTopic(topic.name, assignment=assignment, config=overrides)
+    partitions, replicas = topic.num_partitions, topic.replication_factor
+    if partitions == _DEFAULT:
+        partitions = context.config["num.partitions"]
+    if replicas == _DEFAULT:
+        replicas = context.config["default.replication.factor"]
+    if replicas <= 0:
+        raise InvalidReplicationFactor(f"{NO_REPLICAS} Topic {topic.name}: it is {replicas}.")
+    if partitions <= 0:
+        raise InvalidPartitions(f"{NO_PARTITIONS} Topic {topic.name}: it is {partitions}.")
+    return NewTopic(topic.name, partitions, replicas, config=overrides)
+
+
+class _Described:
+    """The settings of topics as the answer shows them, made once for all topics in a row that have the same."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._config = context.config
+        self._overrides: Mapping[str, str] | None = None
+        self._shown: list[CreatableTopicConfigs] = []
+
+    def of(self, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        if overrides != self._overrides:
+            self._overrides = overrides
+            self._shown = [
+                CreatableTopicConfigs(name=one.setting.name, value=one.value, config_source=one.source)
+                for one in describe_topic(overrides, self._config.layers, self._config.topic_defaults)
+            ]
+        return self._shown
+
+
+def _result(
+    described: _Described, name: str, outcome: TopicAssignment | KafkaError, topic: NewTopic | None
+) -> CreatableTopicResult:
+    if isinstance(outcome, KafkaError):
+        return CreatableTopicResult(name=name, error_code=outcome.code, error_message=str(outcome))
+    return CreatableTopicResult(
+        name=name,
+        topic_id=outcome.topic_id,
+        num_partitions=len(outcome.partitions),
+        replication_factor=len(next(iter(outcome.partitions.values()), ())),
+        configs=described.of({} if topic is None else topic.config),
+    )

@@ -1,0 +1,123 @@
+"""DeleteTopics (key 20), versions 1 to 6: topics go at once, their files after ``file.delete.delay.ms``.
+
+v1  by name
+v4  flexible
+v5  error texts in the answer
+v6  by name or id
+
+A topic that is named twice is not deleted, and answered once. Errors begin with Kafka's words.
+Source: org.apache.kafka.controller, and kafka.server.ControllerApis.deleteTopics, of Apache Kafka 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.dispatch import handles
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.errors import (
+    InvalidRequest,
+    KafkaError,
+    TopicDeletionDisabled,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.message import ZERO_UUID
+from spark_kafkalite.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+# What was asked for, by name or id, each once: the topic that it means, None when there is none, and what is wrong.
+_Resolved = dict[tuple[str | None, bytes], tuple[str | None, KafkaError | None]]
+
+_DUPLICATE_NAME = "Duplicate topic name."
+_FIRST_VERSION_BY_ID = 6
+_FIRST_VERSION_WITH_DISABLED = 3
+
+
+@handles(ApiKey.DELETE_TOPICS, 1, 6)
+async def handle(context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete topics; each has its own outcome."""
+    resolved, counts = await context.work(exchange, _resolve_all(context, exchange, message))
+    once = [name for name, count in counts.items() if count == 1]
+    outcomes = await context.topics.delete(once, timeout_s=max(message.timeout_ms, 0) / 1000)
+    return await context.work(exchange, _answer(resolved, counts, outcomes))
+
+
+def _resolve_all(
+    context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest
+) -> Work[tuple[_Resolved, dict[str, int]]]:
+    """Return what was asked for with the topics that it means, and how often each of these is named."""
+    if exchange.api_version >= _FIRST_VERSION_BY_ID:
+        asked = [(topic.name, topic.topic_id) for topic in message.topics]
+    else:
+        asked = [(name, ZERO_UUID) for name in message.topic_names]
+    times: dict[tuple[str | None, bytes], int] = {}
+    for key in asked:
+        times[key] = times.get(key, 0) + 1
+        yield None
+    resolved: _Resolved = {}
+    # A topic may be named both by name and by id.
+    counts: dict[str, int] = {}
+    for (name, topic_id), count in times.items():
+        found, problem = resolved[name, topic_id] = _resolve(context, exchange, name, topic_id, count=count)
+        if found is not None and problem is None:
+            counts[found] = counts.get(found, 0) + 1
+        yield None
+    return resolved, counts
+
+
+def _answer(
+    resolved: _Resolved, counts: Mapping[str, int], outcomes: Mapping[str, KafkaError | None]
+) -> Work[DeleteTopicsResponse]:
+    responses = []
+    for (name, topic_id), (found, problem) in resolved.items():
+        yield None
+        error = problem
+        if found is not None and problem is None:
+            error = InvalidRequest(_DUPLICATE_NAME) if counts[found] > 1 else outcomes[found]
+        responses.append(
+            DeletableTopicResult(
+                name=found if found is not None else name,
+                topic_id=topic_id,
+                error_code=0 if error is None else error.code,
+                error_message=None if error is None else str(error),
+            )
+        )
+    return DeleteTopicsResponse(responses=responses)
+
+
+def _resolve(
+    context: BrokerContext, exchange: Exchange, name: str | None, topic_id: bytes, *, count: int
+) -> tuple[str | None, KafkaError | None]:
+    """Return the name of the topic to delete, or what is wrong with asking for it ``count`` times."""
+    if not context.config["delete.topic.enable"]:
+        text = "Topic deletion is disabled. delete.topic.enable is false on this broker."
+        if exchange.api_version < _FIRST_VERSION_WITH_DISABLED:
+            return None, InvalidRequest(text)
+        return None, TopicDeletionDisabled(text)
+    try:
+        context.topics.check_controller()
+    except KafkaError as error:
+        return None, error
+    if name is not None and topic_id != ZERO_UUID:
+        return None, InvalidRequest("You may not specify both topic name and topic id.")
+    if name is None and topic_id == ZERO_UUID:
+        return None, InvalidRequest("Neither topic name nor id were specified.")
+    if count > 1:
+        return None, InvalidRequest("Duplicate topic id." if name is None else _DUPLICATE_NAME)
+    if name is None:
+        found = context.cluster.topic_name(topic_id)
+        if found is None:
+            return None, UnknownTopicId("This server does not host this topic ID.")
+        return found, None
+    # A topic whose registry node cannot be read can be deleted still: that is the way out.
+    if name not in context.cluster.topics and name not in context.cluster.unreadable_topics:
+        text = f"This server does not host this topic-partition. The topic '{name}' does not exist."
+        return None, UnknownTopicOrPartition(text)
+    return name, None

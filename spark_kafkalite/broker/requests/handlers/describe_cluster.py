@@ -1,0 +1,47 @@
+"""DescribeCluster (key 60), versions 0 and 1: cluster id, controller and live brokers.
+
+v0  plain
+v1  the client says whether it means brokers (1) or KRaft controllers (2); there are none of the latter here
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.dispatch import handles
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+_BROKERS = 1
+_CONTROLLERS = 2
+_MISMATCHED_ENDPOINT_TYPE = 114
+_UNSUPPORTED_ENDPOINT_TYPE = 115
+
+
+@handles(ApiKey.DESCRIBE_CLUSTER, 0, 1)
+def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterRequest) -> DescribeClusterResponse:
+    """Describe the cluster as the registry has it."""
+    cluster = context.cluster
+    if exchange.api_version >= 1 and message.endpoint_type != _BROKERS:
+        code = _UNSUPPORTED_ENDPOINT_TYPE
+        text = f"Unsupported endpoint type {message.endpoint_type}"
+        if message.endpoint_type == _CONTROLLERS:
+            code = _MISMATCHED_ENDPOINT_TYPE
+            text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        return DescribeClusterResponse(
+            error_code=code,
+            error_message=text,
+            endpoint_type=message.endpoint_type,
+            cluster_id=cluster.cluster_id,
+        )
+    brokers = []
+    for broker in cluster.brokers.values():
+        host, port = context.address_of(broker, exchange.session)
+        brokers.append(DescribeClusterBroker(broker_id=broker.broker_id, host=host, port=port, rack=broker.rack))
+    return DescribeClusterResponse(
+        endpoint_type=_BROKERS, cluster_id=cluster.cluster_id, controller_id=cluster.controller_id, brokers=brokers
+    )

@@ -1,0 +1,103 @@
+"""DescribeLogDirs (key 35), versions 1 to 4: the log directories of this broker, what is in them, what room is left.
+
+Sizes are those of the segments' records, without indexes, as Kafka's. ``offset_lag`` is how far the log end is behind
+the high watermark: 0, but for a follower that has lost its tail. Logs are never moved between directories, so none is
+a future one. A directory whose disk has failed is named with KAFKA_STORAGE_ERROR and nothing else.
+
+v2  flexible
+v3  error code for the whole answer
+v4  total and usable bytes of the file system
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.requests.dispatch import handles
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.files.fs import Space
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+
+@handles(ApiKey.DESCRIBE_LOG_DIRS, 1, 4)
+async def handle(
+    context: BrokerContext, exchange: Exchange, message: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    """Describe every directory, with all partitions or those asked for."""
+    room = await _room(context)
+    return DescribeLogDirsResponse(results=await context.work(exchange, _described(context, message, room)))
+
+
+def _described(
+    context: BrokerContext, message: DescribeLogDirsRequest, room: Mapping[str, Space]
+) -> Work[list[DescribeLogDirsResult]]:
+    asked: set[TopicPartition] | None = None
+    if message.topics is not None:
+        asked = set()
+        for topic in message.topics:
+            for number in topic.partitions:
+                yield None
+                asked.add(TopicPartition(topic.topic, number))
+    by_directory: dict[str, list[Partition]] = defaultdict(list)
+    for partition in context.replicas:
+        if asked is None or partition.topic_partition in asked:
+            by_directory[partition.log.disk.path].append(partition)
+    results = []
+    for directory in context.logs.directories:
+        answer = DescribeLogDirsResult(log_dir=os.path.abspath(directory.path))
+        results.append(answer)
+        if directory.offline is not None:
+            answer.error_code = KafkaStorageError.code
+            continue
+        answer.topics = yield from _topics(by_directory[directory.path])
+        space = room.get(directory.path)
+        if space is not None:
+            answer.total_bytes, answer.usable_bytes = space.total_bytes, space.free_bytes
+    return results
+
+
+async def _room(context: BrokerContext) -> dict[str, Space]:
+    """Return the room of each directory's file system, where it tells; asked in a thread, because a disk may hang."""
+    done: asyncio.Future[dict[str, Space]] = context.loop.create_future()
+    fs, paths = context.logs.fs, [directory.path for directory in context.logs.directories]
+
+    def ask() -> dict[str, Space]:
+        found = {}
+        for path in paths:
+            with contextlib.suppress(OSError):
+                found[path] = fs.space(path)
+        return found
+
+    context.io.submit(ask, done.set_result, done.set_exception)
+    return await done
+
+
+def _topics(partitions: list[Partition]) -> Work[list[DescribeLogDirsTopic]]:
+    by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+    for partition in sorted(partitions, key=lambda each: each.topic_partition):
+        yield None
+        log = partition.log
+        by_topic[partition.topic_partition.topic].append(
+            DescribeLogDirsPartition(
+                partition_index=partition.topic_partition.partition,
+                partition_size=log.size_bytes,
+                offset_lag=max(partition.high_watermark - log.log_end_offset, 0),
+            )
+        )
+    return [DescribeLogDirsTopic(name=name, partitions=each) for name, each in by_topic.items()]

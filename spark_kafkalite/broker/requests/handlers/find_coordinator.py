@@ -1,0 +1,114 @@
+"""FindCoordinator (key 10), versions 0 to 6: which broker keeps a group's state and offsets. Any broker answers.
+
+The first request makes ``__consumer_offsets``, and its answer waits for that. While there is no coordinator (the topic
+cannot be made, or its partition has no leader) the answer is COORDINATOR_NOT_AVAILABLE, and clients ask again.
+
+v0  a group's id
+v1  the key's type (0 group, 1 transactional id), error text in the answer
+v3  flexible
+v4  many keys of one type, each with its own outcome; the fields of a single answer are gone
+v5  same as v4
+v6  type 2, share groups
+
+There are no transactions and no share groups; their coordinators are refused with errors that end the client.
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.requests.dispatch import handles
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.coordinator.internal_topic import partition_for
+from spark_kafkalite.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    KafkaError,
+    TransactionalIdAuthorizationFailed,
+)
+from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+GROUP = 0
+TRANSACTION = 1
+_FIRST_VERSION_WITH_MANY_KEYS = 4
+_NO_BROKER = -1
+
+
+@handles(ApiKey.FIND_COORDINATOR, 0, 6)
+async def handle(
+    context: BrokerContext, exchange: Exchange, message: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    """Name the coordinators."""
+    problem: KafkaError | None = None
+    try:
+        _check_type(message.key_type)
+        await context.offsets_host.ensure()
+    except KafkaError as error:
+        problem = error
+    many = exchange.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
+    keys = message.coordinator_keys if many else [message.key]
+    found = await context.work(exchange, _all_answered(context, exchange.session, keys, problem))
+    if many:
+        return FindCoordinatorResponse(coordinators=found)
+    (only,) = found
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+def _all_answered(
+    context: BrokerContext, session: Session, keys: list[str], problem: KafkaError | None
+) -> Work[list[Coordinator]]:
+    # Keys may be many and long, and each is hashed; one that is named again is not answered again.
+    found = {}
+    for key in keys:
+        yield None
+        if key not in found:
+            found[key] = _answered(context, session, key, problem)
+    return list(found.values())
+
+
+def _check_type(key_type: int) -> None:
+    if key_type == TRANSACTION:
+        # As InitProducerId has it: of the errors that clients know here, the one that ends a producer at once.
+        raise TransactionalIdAuthorizationFailed("transactions are not served by this broker")
+    if key_type != GROUP:
+        raise InvalidRequest(f"there are no coordinators of key type {key_type}; 0 is that of groups")
+
+
+def _answered(context: BrokerContext, session: Session, key: str, problem: KafkaError | None) -> Coordinator:
+    try:
+        if problem is not None:
+            raise problem
+        broker = _coordinator(context, key)
+    except KafkaError as error:
+        return Coordinator(
+            key=key, node_id=_NO_BROKER, port=_NO_BROKER, error_code=error.code, error_message=str(error)
+        )
+    host, port = context.address_of(broker, session)
+    return Coordinator(key=key, node_id=broker.broker_id, host=host, port=port)
+
+
+def _coordinator(context: BrokerContext, group_id: str) -> BrokerInfo:
+    """Return the broker that leads the group's partition. Raises CoordinatorNotAvailable (15)."""
+    cluster = context.cluster
+    topic = cluster.topics.get(CONSUMER_OFFSETS_TOPIC)
+    if topic is not None:
+        number = partition_for(group_id, len(topic.partitions))
+        state = topic.partitions.get(number)
+        key = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
+        if state is not None and context.replicas.serves(key, topic.topic_id):
+            return cluster.brokers[state.leader]
+    raise CoordinatorNotAvailable(f"group {group_id!r} has no coordinator at present")

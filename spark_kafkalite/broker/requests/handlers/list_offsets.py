@@ -1,0 +1,106 @@
+"""ListOffsets (key 2), versions 1 to 9: the offset of a time, or of one end of the log.
+
+Timestamp -1 asks for the end that the reader may see, -2 for the log start, -3 (v7) for the record with the largest
+timestamp, -4 (v8) for the first offset on this broker's own disk, -5 (v9) for the last one that is only in tiered
+storage; anything from 0 on for the first record that is not older. A time after the last record has no offset, which is
+no error: -1 and -1. There is no tiered storage: -4 is -2, and -5 has no offset.
+
+v1  one offset per partition
+v2  isolation level
+v4  leader epochs in the request (fencing) and in the answer
+v5  may answer OFFSET_NOT_AVAILABLE
+v6  flexible
+v7  timestamp -3
+v8  timestamp -4
+v9  timestamp -5
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.dispatch import handles
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.page_cache import look_up
+from spark_kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
+from spark_kafkalite.model import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    TopicPartition,
+)
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+_FIRST_VERSIONS = {
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+}
+
+
+@handles(ApiKey.LIST_OFFSETS, 1, 9)
+def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsRequest) -> Work[ListOffsetsResponse]:
+    """Look up one offset for each partition; a partition asked for twice is an error for that partition."""
+    topics = []
+    seen: set[TopicPartition] = set()
+    for topic in message.topics:
+        partitions = []
+        for asked in topic.partitions:
+            yield None
+            topic_partition = TopicPartition(topic.name, asked.partition_index)
+            try:
+                if topic_partition in seen:
+                    raise InvalidRequest(f"{topic_partition} is asked for twice")
+                seen.add(topic_partition)
+                find = partial(_look_up, context, exchange, topic_partition, asked, message.isolation_level)
+                partitions.append((yield from look_up(context.io, context.loop, find)))
+            except KafkaError as error:
+                partitions.append(
+                    ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error.code)
+                )
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _look_up(
+    context: BrokerContext,
+    exchange: Exchange,
+    topic_partition: TopicPartition,
+    asked: ListOffsetsPartition,
+    isolation_level: int,
+) -> ListOffsetsPartitionResponse:
+    if asked.timestamp < 0 and exchange.api_version < _FIRST_VERSIONS.get(asked.timestamp, exchange.api_version + 1):
+        raise UnsupportedVersion(f"timestamp {asked.timestamp} is not known in version {exchange.api_version}")
+    partition = context.replicas.get(topic_partition)
+    partition.check_leader(asked.current_leader_epoch)
+    answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+    if asked.timestamp == LATEST_TIMESTAMP:
+        answer.offset = partition.last_stable_offset if isolation_level else partition.visible_end_offset
+        answer.leader_epoch = partition.leader_epoch
+        return answer
+    if asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+        answer.offset = partition.log_start_offset
+        answer.leader_epoch = partition.log.epochs.epoch_at(answer.offset)
+        return answer
+    if asked.timestamp == LATEST_TIERED_TIMESTAMP:
+        return answer
+    if asked.timestamp == MAX_TIMESTAMP:
+        found = partition.log.offset_of_max_timestamp(partition.visible_end_offset)
+    else:
+        found = partition.log.offset_for_timestamp(asked.timestamp, partition.visible_end_offset)
+    if found is not None:
+        answer.offset, answer.timestamp, answer.leader_epoch = found
+    return answer

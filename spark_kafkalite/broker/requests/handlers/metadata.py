@@ -1,0 +1,150 @@
+"""Metadata (key 3), versions 0 to 12: brokers, topics, and who leads what. Any broker answers for the whole cluster.
+
+v0   no topics named means all topics
+v1   a null list means all topics, an empty one none
+v4   the client says whether missing topics may be created; before, they always may
+v5   offline replicas
+v7   leader epochs
+v8   authorized operations (all of them: there is no authorizer)
+v9   flexible
+v10  topic ids in the answer
+v12  topics may be asked for by id alone
+
+A missing topic is created if client and broker allow it, never for "all topics". Creation takes milliseconds, so the
+answer waits for it; when that takes too long the topic is answered with LEADER_NOT_AVAILABLE and the client asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.dispatch import handles
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.errors import (
+    InvalidRequest,
+    InvalidTopic,
+    LeaderNotAvailable,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.message import ZERO_UUID
+from spark_kafkalite.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+_FIRST_VERSION_WITH_CHOICE = 4
+_FIRST_VERSION_BY_ID = 12
+_FIRST_VERSION_WITH_IDS = 10
+_NOT_ASKED = -(2**31)
+# Bits by number of org.apache.kafka.common.acl.AclOperation.
+_TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+
+@handles(ApiKey.METADATA, 0, 12)
+async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> MetadataResponse:
+    """Describe brokers and topics."""
+    await _create_missing(context, exchange, message)
+    cluster = context.cluster
+    answer = MetadataResponse(cluster_id=cluster.cluster_id or None, controller_id=cluster.controller_id)
+    for broker in cluster.brokers.values():
+        host, port = context.address_of(broker, exchange.session)
+        answer.brokers.append(MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack))
+    operations = _TOPIC_OPERATIONS if message.include_topic_authorized_operations else _NOT_ASKED
+    if message.topics is None or (exchange.api_version == 0 and not message.topics):
+        described = _all_described(context, cluster)
+    else:
+        described = _each_answered(context, exchange, cluster, message.topics)
+    answer.topics = await context.work(exchange, described)
+    for topic in answer.topics:
+        topic.topic_authorized_operations = operations
+    answer.cluster_authorized_operations = (
+        _CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else _NOT_ASKED
+    )
+    return answer
+
+
+async def _create_missing(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> None:
+    if exchange.api_version >= _FIRST_VERSION_WITH_CHOICE and not message.allow_auto_topic_creation:
+        return
+    await context.topics.create_automatically(topic.name for topic in message.topics or () if topic.name is not None)
+
+
+def _all_described(context: BrokerContext, cluster: ClusterState) -> Work[list[MetadataResponseTopic]]:
+    topics = []
+    for name, topic in cluster.topics.items():
+        topics.append((yield from _described(context, cluster, name, topic)))
+    return topics
+
+
+def _each_answered(
+    context: BrokerContext, exchange: Exchange, cluster: ClusterState, asked: Sequence[MetadataRequestTopic]
+) -> Work[list[MetadataResponseTopic]]:
+    """Answer what is asked for, each name and id once: a short request must not make a long answer."""
+    mixed = any(topic.name is None for topic in asked) and any(topic.name is not None for topic in asked)
+    answers: dict[object, MetadataResponseTopic] = {}
+    for topic in asked:
+        yield None
+        key = topic.topic_id if topic.name is None else topic.name
+        if key not in answers:
+            answers[key] = yield from _answered(context, exchange, cluster, topic, mixed)
+    return list(answers.values())
+
+
+def _answered(
+    context: BrokerContext, exchange: Exchange, cluster: ClusterState, asked: MetadataRequestTopic, mixed: bool
+) -> Work[MetadataResponseTopic]:
+    """Describe one topic that was asked for by name or id."""
+    # A null name can only be written from the version on that may ask by id.
+    shown = asked.name if exchange.api_version >= _FIRST_VERSION_BY_ID else asked.name or ""
+    if mixed or (asked.name is None and exchange.api_version < _FIRST_VERSION_BY_ID):
+        return MetadataResponseTopic(error_code=InvalidRequest.code, name=shown, topic_id=asked.topic_id)
+    if asked.name is None:
+        name = cluster.topic_name(asked.topic_id) if asked.topic_id != ZERO_UUID else None
+        if name is None:
+            return MetadataResponseTopic(error_code=UnknownTopicId.code, name=None, topic_id=asked.topic_id)
+        return (yield from _described(context, cluster, name, cluster.topics[name]))
+    topic = cluster.topics.get(asked.name)
+    if topic is not None:
+        return (yield from _described(context, cluster, asked.name, topic))
+    code = InvalidTopic.code if topic_name_problem(asked.name) else UnknownTopicOrPartition.code
+    return MetadataResponseTopic(error_code=code, name=asked.name, is_internal=asked.name in INTERNAL_TOPICS)
+
+
+def _described(
+    context: BrokerContext, cluster: ClusterState, name: str, topic: TopicState
+) -> Work[MetadataResponseTopic]:
+    partitions = []
+    me = context.config.broker_id
+    for number, state in topic.partitions.items():
+        yield None
+        served = context.replicas.serves(TopicPartition(name, number), topic.topic_id)
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=0 if served else LeaderNotAvailable.code,
+                partition_index=number,
+                leader_id=state.leader if served else -1,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                offline_replicas=[
+                    replica
+                    for replica in state.replicas
+                    if replica not in cluster.brokers
+                    or (replica == me and context.replicas.is_offline(TopicPartition(name, number)))
+                ],
+            )
+        )
+    return MetadataResponseTopic(
+        name=name, topic_id=topic.topic_id, is_internal=name in INTERNAL_TOPICS, partitions=partitions
+    )

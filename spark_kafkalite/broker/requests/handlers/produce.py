@@ -1,0 +1,340 @@
+"""Produce (key 0), versions 3 to 9: append one batch to each named partition.
+
+Advertised from version 0 on, although versions 0 to 2 are not served (such a request closes the connection):
+librdkafka up to 2.11.0 sends gzip, snappy and lz4 uncompressed unless version 0 is in the range. Apache Kafka 4 does
+the same.
+
+v3  batches of magic 2 only
+v5  log start offset in the answer
+v7  zstd
+v8  error texts in the answer
+v9  flexible
+
+Each partition has its own outcome. A batch is checked and appended straight from the request's memory; one that a
+thread must work on is queued with its partition, and later batches of that partition queue behind it; their memory is
+kept until then. The brokers' own topics are refused.
+
+The answer leaves when every partition has one: an error, or an append that is acknowledged (``acks=1``: appended;
+``acks=all``: below the high watermark; ``flush.before.ack``: flushed besides). What is not acknowledged when the
+request's timeout is over is answered with REQUEST_TIMED_OUT, and stays in the log. With ``acks=0`` there is no answer;
+an error closes the connection, so that the client looks again where the leader is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.network.outbox import Response, as_response
+from spark_kafkalite.broker.replication.append_queue import AppendOutcome
+from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.waiting import DelayedOperation
+from spark_kafkalite.errors import (
+    InvalidRequiredAcks,
+    InvalidTopic,
+    KafkaError,
+    RequestTimedOut,
+    TransactionalIdAuthorizationFailed,
+)
+from spark_kafkalite.log.partition_log import AppendResult
+from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
+from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
+from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.packed import (
+    ProducedPartition,
+    ProduceRequest,
+    pack_produce_response,
+    pack_produce_response_in_slices,
+    parse_produce,
+    parse_produce_in_slices,
+)
+
+Outcomes = list[tuple[str, list[ProducedPartition]]]
+
+_EMPTY = memoryview(b"")
+# What is sent after a request with acks=0.
+_NO_ANSWER = b""
+# Steps of the parser, of a hundred batches and more each: more batches than that are appended in slices.
+_PARSED_AT_ONCE = 5
+
+
+@handles(ApiKey.PRODUCE, 3, 9, advertised_from=0, raw=True)
+def handle(
+    context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
+) -> bytes | Work[Response | None] | None:
+    """Append; return the answer (empty for ``acks=0``), or None when it comes later, or what takes several slices."""
+    if len(frame) <= SMALL_REQUEST_BYTES:
+        produce = parse_produce(frame, position, exchange.api_version)
+    else:
+        parsing = parse_produce_in_slices(frame, position, exchange.api_version)
+        try:
+            for _ in range(_PARSED_AT_ONCE):
+                next(parsing)
+        except StopIteration as parsed:
+            produce = parsed.value
+        else:
+            return _in_slices(context, exchange, exchange.keep(frame), position)
+        if len(frame) > INLINE_BATCH_BYTES:
+            return _in_slices(context, exchange, exchange.keep(frame), position)
+    producing = _Producing(context, exchange, produce)
+    for name, batches in produce.topics:
+        if not producing.append(name, batches, producing.begin(name)):
+            return _NO_ANSWER
+    if producing.waits():
+        return None
+    if produce.acks == 0:
+        return _NO_ANSWER
+    return pack_produce_response(
+        exchange.correlation_id, exchange.api_version, producing.outcomes, exchange.throttle_time_ms()
+    )
+
+
+def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
+    produce = yield from parse_produce_in_slices(frame, position, exchange.api_version)
+    producing = _Producing(context, exchange, produce)
+    for name, batches in produce.topics:
+        produced = producing.begin(name)
+        for batch in batches:
+            yield None
+            if not producing.append(name, (batch,), produced):
+                return _NO_ANSWER
+    if producing.waits():
+        return None
+    if produce.acks == 0:
+        return _NO_ANSWER
+    body = yield from pack_produce_response_in_slices(
+        exchange.correlation_id, exchange.api_version, producing.outcomes, exchange.throttle_time_ms()
+    )
+    return as_response(body)
+
+
+class _Producing:
+    """One request on its way through its batches."""
+
+    __slots__ = ("_acks", "_context", "_delayed", "_refusal", "_exchange", "_timeout_ms", "outcomes")
+
+    def __init__(self, context: BrokerContext, exchange: Exchange, produce: ProduceRequest) -> None:
+        self._context = context
+        self._exchange = exchange
+        self._acks = produce.acks
+        self._timeout_ms = produce.timeout_ms
+        self._refusal = _refusal(produce)
+        self._delayed: DelayedProduce | None = None
+        self.outcomes: Outcomes = []
+
+    def begin(self, name: str) -> list[ProducedPartition]:
+        """Begin with a topic; return where its outcomes go."""
+        produced: list[ProducedPartition] = []
+        self.outcomes.append((name, produced))
+        return produced
+
+    def append(
+        self, name: str, batches: Sequence[tuple[int, memoryview | None]], produced: list[ProducedPartition]
+    ) -> bool:
+        """Append batches; False when the connection has been closed for one that was refused."""
+        context, exchange, acks = self._context, self._exchange, self._acks
+        for number, records in batches:
+            batch = _EMPTY if records is None else records
+            try:
+                if self._refusal is not None:
+                    raise self._refusal
+                if name in INTERNAL_TOPICS:
+                    raise InvalidTopic(f"{name} is the brokers' own; nobody else writes to it")
+                leader = context.replicas.get(TopicPartition(name, number)).check_leader()
+                leader.check_acks(acks)
+                if not leader.must_queue:
+                    appended = leader.try_append(batch, exchange.api_version)
+                    if isinstance(appended, AppendResult):
+                        if appended.last_offset < leader.acknowledged_end_offset(acks) or acks == 0:
+                            produced.append(_success(number, appended, leader))
+                            continue
+                        self._delay().await_acknowledgement(leader, appended, produced)
+                        continue
+                    header = appended
+                else:
+                    header = None
+                self._delay().append_later(leader, batch, header, produced)
+            except KafkaError as error:
+                produced.append(_failure(number, error))
+                if acks == 0:
+                    exchange.close(f"a produce with acks=0 to {name}-{number} failed: {error}")
+                    return False
+        return True
+
+    def _delay(self) -> DelayedProduce:
+        if self._delayed is None:
+            self._delayed = DelayedProduce(self._context, self._exchange, self._acks, self.outcomes)
+        return self._delayed
+
+    def waits(self) -> bool:
+        """Begin to wait for outcomes that are open, if there are any; the answer comes later then."""
+        if self._delayed is None:
+            return False
+        self._delayed.start(self._timeout_ms)
+        return True
+
+
+def _refusal(produce: ProduceRequest) -> KafkaError | None:
+    """Return what is wrong with the request as a whole."""
+    if produce.acks not in (-1, 0, 1):
+        return InvalidRequiredAcks(f"acks={produce.acks} is none of -1 (all), 0 and 1")
+    if produce.transactional_id is not None:
+        return TransactionalIdAuthorizationFailed(
+            f"transactional.id {produce.transactional_id!r}: transactions are not served by this broker"
+        )
+    return None
+
+
+def _success(number: int, appended: AppendResult, leader: Leader) -> ProducedPartition:
+    return ProducedPartition(number, 0, appended.base_offset, appended.log_append_time_ms, leader.log.log_start_offset)
+
+
+def _failure(number: int, error: KafkaError) -> ProducedPartition:
+    # Clients fail the named record for what is wrong with it, and the others only for being in its batch (KIP-467).
+    index = getattr(error, "record_index", None)
+    record_errors = () if index is None else ((index, str(error)),)
+    return ProducedPartition(
+        number,
+        error.code,
+        log_start_offset=getattr(error, "log_start_offset", -1),
+        record_errors=record_errors,
+        error_message=str(error) or None,
+    )
+
+
+class DelayedProduce(DelayedOperation):
+    """A produce request of which some partition's outcome is still open.
+
+    Completed by: the last open partition's error, or its acknowledgement (the high watermark or the flushed offset
+    passes the batch), or the end of the leader epoch it was appended under; the request's timeout; the connection's
+    end. Every open partition has REQUEST_TIMED_OUT as its outcome until it gets another one, so that the timeout has
+    nothing to do but to answer.
+    """
+
+    __slots__ = (
+        "_acks",
+        "_awaiting",
+        "_context",
+        "_outcomes",
+        "_queued",
+        "_exchange",
+        "_started",
+    )
+
+    def __init__(self, context: BrokerContext, exchange: Exchange, acks: int, outcomes: Outcomes) -> None:
+        super().__init__()
+        self._context = context
+        self._exchange = exchange
+        self._acks = acks
+        self._outcomes = outcomes
+        self._queued = 0
+        # For each partition (its leader then) what was appended, in order, and where the outcome of it goes.
+        self._awaiting: dict[Leader, deque[tuple[AppendResult, list[ProducedPartition], int]]] = {}
+        self._started = False
+        exchange.defer()
+        exchange.call_if_abandoned(self.abandon)
+
+    def await_acknowledgement(self, leader: Leader, appended: AppendResult, produced: list[ProducedPartition]) -> None:
+        """Leave the outcome of an append open until it is acknowledged."""
+        produced.append(_open_outcome(leader.topic_partition.partition))
+        self._watch(leader, appended, produced, len(produced) - 1)
+
+    def append_later(
+        self, leader: Leader, batch: memoryview, header: BatchHeader | None, produced: list[ProducedPartition]
+    ) -> None:
+        """Queue a batch with its partition, and leave its outcome open."""
+        produced.append(_open_outcome(leader.topic_partition.partition))
+        index = len(produced) - 1
+        self._queued += 1
+        kept, release = self._exchange.keep_part(batch)
+        leader.append_later(
+            kept,
+            self._exchange.api_version,
+            header,
+            lambda outcome: self._appended(leader, outcome, produced, index),
+            release,
+        )
+
+    def start(self, timeout_ms: int) -> None:
+        """Begin to wait; the request has been read to its end."""
+        self._started = True
+        if not self.try_complete() and self._acks != 0:
+            self.start_timer(self._context.loop, timeout_ms / 1000)
+
+    def _appended(self, leader: Leader, outcome: AppendOutcome, produced: list[ProducedPartition], index: int) -> None:
+        self._queued -= 1
+        number = leader.topic_partition.partition
+        if isinstance(outcome, KafkaError):
+            if self._acks == 0:
+                self._exchange.close(f"a produce with acks=0 to {leader.topic_partition} failed: {outcome}")
+            produced[index] = _failure(number, outcome)
+        elif self._acks == 0 or outcome.last_offset < leader.acknowledged_end_offset(self._acks):
+            produced[index] = _success(number, outcome, leader)
+        elif not self.finished:
+            self._watch(leader, outcome, produced, index)
+        self.try_complete()
+
+    def _watch(self, leader: Leader, appended: AppendResult, produced: list[ProducedPartition], index: int) -> None:
+        waiting = self._awaiting.get(leader)
+        if waiting is None:
+            waiting = self._awaiting[leader] = deque()
+            leader.ack_waiters.add(self)
+        waiting.append((appended, produced, index))
+
+    def try_complete(self) -> bool:
+        if self.finished or not self._started:
+            return False
+        for leader, waiting in list(self._awaiting.items()):
+            number = leader.topic_partition.partition
+            if leader.end_reason is not None:
+                # The bounds may speak of another leader's records by now (rule R15).
+                for _, produced, index in waiting:
+                    produced[index] = _failure(number, leader.end_reason)
+            else:
+                acknowledged_end = leader.acknowledged_end_offset(self._acks)
+                while waiting and waiting[0][0].last_offset < acknowledged_end:
+                    appended, produced, index = waiting.popleft()
+                    produced[index] = _success(number, appended, leader)
+                if waiting:
+                    continue
+            del self._awaiting[leader]
+            leader.ack_waiters.remove(self)
+        if self._awaiting or self._queued:
+            return False
+        self._answer()
+        return True
+
+    def expire(self) -> None:
+        self._answer()
+
+    def fail(self) -> None:
+        self._exchange.close("a handler failed")
+
+    def release(self) -> None:
+        for leader in self._awaiting:
+            leader.ack_waiters.remove(self)
+
+    def _answer(self) -> None:
+        if not self.finish():
+            return
+        exchange = self._exchange
+        if self._acks == 0:
+            exchange.answer(_NO_ANSWER)
+        else:
+            throttle_ms = exchange.throttle_time_ms()
+            exchange.answer(
+                pack_produce_response(exchange.correlation_id, exchange.api_version, self._outcomes, throttle_ms)
+            )
+
+
+def _open_outcome(number: int) -> ProducedPartition:
+    return ProducedPartition(
+        number,
+        RequestTimedOut.code,
+        error_message="not acknowledged within the request's timeout; it may be in the log",
+    )

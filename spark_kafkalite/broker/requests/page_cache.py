@@ -1,0 +1,99 @@
+"""Whether a range of a log file is in memory, and how it gets there without the event loop waiting for the disk.
+
+``sendfile`` on bytes that are not in the page cache blocks until the disk has read them, and the whole broker with it.
+What was written lately is in the cache and is not asked about. Anything else is probed with ``preadv(RWF_NOWAIT)``,
+which fails instead of waiting; after a miss a thread reads the range once, which leaves it in the cache.
+
+Finding the range comes before, and reads indexes and batch headers. That is done inside ``log.fs.without_waiting``:
+what is not in memory is read by a thread, and the look-up begins again, as often as it takes and MOST_LOOK_UPS at most.
+
+The probe is a guess in both directions (the kernel may drop a page right after it), so it samples the range instead of
+reading it: the cost of being wrong is a short stall, not a wrong answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.log.files.fs import NotInMemory, without_waiting
+from spark_kafkalite.log.segments.segment import LogSlice
+from spark_kafkalite.slices import Work
+
+T = TypeVar("T")
+
+# The kernel reads ahead in windows of 128 KiB by default, so a cached page rarely has uncached neighbours nearer by.
+_SAMPLE_EVERY_BYTES = 128 * 1024
+_PIECE_BYTES = 256 * 1024
+# Behind a range that had to be read the disk is asked for as much again, for the request that goes on from there; not
+# for more, because there may be none.
+_MOST_AHEAD_BYTES = 4 * 1024 * 1024
+# A look-up reads two indexes and two stretches of headers. That the kernel drops them as fast as they are read happens
+# when memory is very short; reading in the loop is then the lesser evil.
+MOST_LOOK_UPS = 16
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+_probe = bytearray(1)
+_works = _NOWAIT != 0
+
+
+def look_up(io: IoThreads, loop: asyncio.AbstractEventLoop, find: Callable[[], T]) -> Work[T]:
+    """Return what ``find`` finds in a log; what it needs and is not in memory a thread reads, and it looks anew."""
+    misses = 0
+    while misses < MOST_LOOK_UPS:
+        try:
+            with without_waiting():
+                return find()
+        except NotInMemory as missing:
+            misses += not missing.goes_on
+            loaded: asyncio.Future[None] = loop.create_future()
+            io.submit(missing.load, loaded.set_result, loaded.set_exception, Lane.READ)
+        yield loaded
+        loaded.result()
+    return find()
+
+
+def uncached(slices: Iterable[LogSlice]) -> list[LogSlice]:
+    """Return those of the slices of which some part is probably not in the page cache."""
+    return [one for one in slices if not _is_cached(one)]
+
+
+def _is_cached(piece: LogSlice) -> bool:
+    global _works
+    if not _works:
+        return True
+    end = piece.position + piece.length
+    descriptor = piece.file.fileno()
+    try:
+        for position in range(piece.position, end, _SAMPLE_EVERY_BYTES):
+            os.preadv(descriptor, (_probe,), position, _NOWAIT)
+        os.preadv(descriptor, (_probe,), end - 1, _NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            # This file system (or system) cannot tell: files in memory have nothing to wait for anyway.
+            _works = False
+        return True
+    return True
+
+
+def read_into_cache(slices: Iterable[LogSlice]) -> None:
+    """Read the slices from the disk, to have them in the page cache; for a thread."""
+    buffer = memoryview(bytearray(_PIECE_BYTES))
+    for piece in slices:
+        position, end = piece.position, piece.position + piece.length
+        descriptor = piece.file.fileno()
+        # All at once, so that the disk gets large requests; the loop below waits for them.
+        ahead_bytes = min(piece.length, _MOST_AHEAD_BYTES)
+        os.posix_fadvise(descriptor, position, piece.length + ahead_bytes, os.POSIX_FADV_WILLNEED)
+        while position < end:
+            count = os.preadv(descriptor, (buffer[: min(end - position, _PIECE_BYTES)],), position)
+            if count == 0:
+                break
+            position += count

@@ -1,0 +1,1 @@
+"""The broker's settings, those of topics and groups, and their changes while it runs."""

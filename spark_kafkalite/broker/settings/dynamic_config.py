@@ -1,0 +1,113 @@
+"""The broker's settings in force: the file's, under what was set for this broker or for all while they run.
+
+:attr:`DynamicConfig.current` is replaced as a whole when the registry's settings of brokers change, always counted anew
+from all sources (KAFKA-9254). Listeners hear of it in the loop and take up what they had read once; whoever reads
+``current`` each time needs none.
+
+Another program may have written what is unknown, wrong, or not to be changed in a running broker: such a setting is
+logged and left out, and the others hold. :meth:`DynamicConfig.check` is what keeps our own clients from that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from spark_kafkalite.broker.settings.config import BROKER_SETTINGS, BrokerConfig
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.log.topic_config import BROKER_SYNONYMS
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState
+from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
+
+logger = logging.getLogger(__name__)
+
+ConfigListener = Callable[[BrokerConfig, BrokerConfig], None]
+
+_FINER = {synonym.name: synonyms[0].name for synonyms in BROKER_SYNONYMS.values() for synonym in synonyms[1:]}
+
+
+class DynamicConfig:
+    """See the module's text."""
+
+    def __init__(self, static: BrokerConfig) -> None:
+        self.current = static
+        self._own: Mapping[str, str] = {}
+        self._by_default: Mapping[str, str] = {}
+        self._listeners: list[ConfigListener] = []
+
+    def add_listener(self, listener: ConfigListener) -> None:
+        """Have ``listener(old, new)`` called after each change, in the order of adding."""
+        self._listeners.append(listener)
+
+    def cluster_changed(self, _: ClusterState, new: ClusterState) -> None:
+        """Follow a change of the cluster."""
+        own = new.broker_configs.get(str(self.current.broker_id), {})
+        by_default = new.broker_configs.get(DEFAULT_ENTITY, {})
+        if (own, by_default) == (self._own, self._by_default):
+            return
+        self._own, self._by_default = own, by_default
+        old = self.current
+        self.current = old.with_dynamic(
+            _usable(own, f"broker {old.broker_id}"), _usable(by_default, "all brokers by default")
+        )
+        for listener in self._listeners:
+            listener(old, self.current)
+
+    def values_of(self, entity: str) -> Mapping[str, Any]:
+        """Return the settings in force of this broker, or of one that has none of its own (DEFAULT_ENTITY)."""
+        if entity == DEFAULT_ENTITY:
+            return self.current.with_dynamic({}, _dynamic(self._by_default)[0]).values
+        return self.current.values
+
+    def check(self, changed: Iterable[str], settings: Mapping[str, str], entity: str) -> None:
+        """Raise ConfigError if these settings, in which those named in ``changed`` are new, cannot be an entity's.
+
+        What was there before is not looked at: somebody else's mistake must not be in the way.
+        """
+        changed = list(changed)
+        fixed = [name for name in changed if name in BROKER_SETTINGS and not is_dynamic(name)]
+        for name in changed:
+            problem = _not_dynamic(name)
+            if problem is not None:
+                # Of an unknown one Kafka says nothing: it keeps it, for plug-ins.
+                listed = f"Cannot update these configs dynamically: [{', '.join(fixed)}]; {problem}"
+                raise ConfigError(problem, listed if name in fixed else None)
+            if name in settings:
+                BROKER_SETTINGS[name].parse(settings[name])
+        usable, _ = _dynamic(settings)
+        if entity == DEFAULT_ENTITY:
+            self.current.with_dynamic(_dynamic(self._own)[0], usable).check()
+        else:
+            self.current.with_dynamic(usable, _dynamic(self._by_default)[0]).check()
+
+
+def is_dynamic(name: str) -> bool:
+    """Return whether a running broker takes changes of this setting."""
+    return name in BROKER_SETTINGS and BROKER_SETTINGS[name].dynamic
+
+
+def _not_dynamic(name: str) -> str | None:
+    """Say why a setting cannot be changed in a running broker, None when it can."""
+    if name not in BROKER_SETTINGS:
+        return f"unknown broker setting {name!r}{BROKER_SETTINGS.hint(name)}"
+    if is_dynamic(name):
+        return None
+    instead = f"; change {_FINER[name]} instead" if name in _FINER else ""
+    return f"{name} is read-only: it cannot be updated dynamically, only in the broker's file with a restart{instead}"
+
+
+def _dynamic(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the parsed values of the settings that can be followed, and what is wrong with the others."""
+    wrong = {name: problem for name in settings if (problem := _not_dynamic(name)) is not None}
+    usable, problems = BROKER_SETTINGS.parse_usable(
+        {name: value for name, value in settings.items() if name not in wrong}
+    )
+    return usable, [*wrong.values(), *problems]
+
+
+def _usable(settings: Mapping[str, str], whose: str) -> dict[str, Any]:
+    usable, problems = _dynamic(settings)
+    for problem in problems:
+        logger.warning("ignoring a setting of %s in the registry: %s", whose, problem)
+    return usable

@@ -1,0 +1,71 @@
+"""What settings a topic has: its own, as the registry last said, over this broker's defaults.
+
+The one place that puts them together; logs, partitions, elections and handlers ask here. Needs neither the registry's
+session nor the logs, so that it is there before both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
+from spark_kafkalite.errors import ConfigError, InvalidConfig
+from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+
+logger = logging.getLogger(__name__)
+
+# Most topics have the settings of some other one.
+_MOST_KNOWN = 1000
+
+
+class TopicSettings:
+    """See the module's text."""
+
+    def __init__(self, settings: DynamicConfig, view: ClusterView) -> None:
+        self._settings = settings
+        self._view = view
+        # What was found wrong with topics' settings in the registry.
+        self._reported: dict[str, list[str]] = {}
+        # Under these defaults: what overrides come to, and what is wrong with them.
+        self._defaults: Mapping[str, object] | None = None
+        self._in_force: dict[frozenset[tuple[str, str]], tuple[TopicConfig, list[str]]] = {}
+
+    def config_of(self, name: str) -> TopicConfig:
+        """Return a topic's settings in force; the defaults for one that does not exist.
+
+        What another program wrote into the registry may be wrong; then the wrong settings are left out, because a topic
+        that exists must be served.
+        """
+        topic = self._view.state.topics.get(name)
+        overrides = topic.config if topic is not None else {}
+        config, problems = self._config_with(overrides)
+        # Once, though each of its partitions asks.
+        if problems and self._reported.get(name) != problems:
+            self._reported[name] = problems
+            for problem in problems:
+                logger.warning("ignoring a setting of topic %s in the registry: %s", name, problem)
+        return config
+
+    def allows_unclean_election(self, name: str) -> bool:
+        """Return whether a replica that was not in sync may lead rather than nobody."""
+        return self.config_of(name).unclean_leader_election_enable
+
+    def check(self, overrides: Mapping[str, object]) -> None:
+        """Raise InvalidConfig (40) for topic settings that are unknown or have a bad value."""
+        try:
+            TopicConfig.from_properties(overrides, self._settings.current.topic_defaults)
+        except ConfigError as error:
+            raise InvalidConfig(error.kafka_text) from error
+
+    def _config_with(self, overrides: Mapping[str, str]) -> tuple[TopicConfig, list[str]]:
+        defaults = self._settings.current.topic_defaults
+        if defaults is not self._defaults or len(self._in_force) >= _MOST_KNOWN:
+            self._defaults = defaults
+            self._in_force.clear()
+        key = frozenset(overrides.items())
+        found = self._in_force.get(key)
+        if found is None:
+            found = self._in_force[key] = TopicConfig.in_force(overrides, defaults)
+        return found

@@ -1,0 +1,187 @@
+"""What the log directories know of their registry: enough to notice at a start that it is lost, or older than they are.
+
+A registry that is empty, or lacks its last commits, would be taken at its word: topics that it does not name do not
+exist, their logs belong to nobody, and the next record of such a topic gets offset 0 again. So a broker whose
+directories hold logs does not start unless
+
+- the registry has a cluster id: it is written before the first log is made, and never removed;
+- the registry has come at least as far as ``registry-zxid-checkpoint`` in each directory says. The broker writes there,
+  within a second of a change, how far the registry has come on its disk (:meth:`RegistryEvidence.note`); so this file
+  is never ahead of a registry that is whole.
+
+Directories without that file (new ones, those of earlier versions) say nothing of the second kind. Beside the registry
+itself lies a closer note (``registry.zxid_note``), which goes with it when it is lost as a whole.
+
+Logs in a directory that does not say whose it is (no ``meta.properties``) are served if the registry knows their
+topics; others are not taken for leftovers, but stop the start: they may be another cluster's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kafkalite.errors import ConfigError, RegistryError
+from spark_kafkalite.log.directories.siblings import how_to_go_on
+from spark_kafkalite.log.files.checkpoint import (
+    META_FILE,
+    REGISTRY_ZXID_FILE,
+    CheckpointError,
+    read_meta,
+    read_registry_zxid,
+    write_registry_zxid,
+)
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.loading.loader import topic_partition_of
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState
+from spark_kafkalite.registry.tree.database import DATABASE_NAME
+from spark_kafkalite.registry.tree.tree import Tree
+from spark_kafkalite.registry.znodes import CLUSTER_ID
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 5
+
+
+class RegistryLost(RegistryError):
+    """The registry lacks what the log directories show it once held."""
+
+
+class DirectoryEvidence(NamedTuple):
+    """One log directory: whose it says it is, its logs, and how far the registry had come (0: unknown)."""
+
+    path: str
+    cluster_id: str | None
+    logs: tuple[TopicPartition, ...]
+    zxid: int
+
+
+class RegistryEvidence:
+    """The log directories of one broker as they were before its start, and the notes that it leaves there."""
+
+    def __init__(
+        self, fs: Fs, log_dirs: Iterable[str], registry_dir: Path, missing: Mapping[str, str] | None = None
+    ) -> None:
+        """Look at the directories; one that cannot be read, or does not exist, shows nothing. ``missing``: by id, where
+        directories were that the others know (``log.siblings``)."""
+        self._fs = fs
+        self._missing = missing or {}
+        self._registry_dir = registry_dir
+        self.directories = [found for path in log_dirs if (found := _look(fs, path)) is not None]
+
+    @property
+    def logs(self) -> list[TopicPartition]:
+        """All logs that were found."""
+        return sorted(key for each in self.directories for key in each.logs)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster that the directories say they belong to, None when they say nothing."""
+        return next((each.cluster_id for each in self.directories if each.cluster_id), None)
+
+    @property
+    def zxid(self) -> int:
+        """How far the registry has come, by what the directories say; 0 when they say nothing."""
+        return max((each.zxid for each in self.directories), default=0)
+
+    def check_file(self) -> None:
+        """Raise RegistryLost when the registry's file is missing or empty, and logs were found or its own log directory
+        is missing. Makes nothing."""
+        path = self._registry_dir / DATABASE_NAME
+        wal = path.with_name(f"{DATABASE_NAME}-wal")
+        if path.exists() and (path.stat().st_size or wal.exists()):
+            return
+        for directory_id, was_at in self._missing.items():
+            if Path(was_at) in self._registry_dir.parents:
+                raise RegistryLost(
+                    f"the registry {self._registry_dir} lies in the log directory {was_at}, which is missing: "
+                    f"{how_to_go_on(directory_id)}"
+                )
+        if not self.logs:
+            return
+        above = (self._registry_dir, *self._registry_dir.absolute().parents)
+        if not next(each for each in above if each.exists()).is_dir():
+            return  # its disk is away, which opening it says
+        missing = path if self._registry_dir.exists() else self._registry_dir
+        problem = "is empty" if path.exists() else "does not exist"
+        raise RegistryLost(f"the registry {missing} {problem}, {self._consequence()}")
+
+    def check_tree(self, tree: Tree, zxid: int) -> None:
+        """Raise RegistryLost when logs were found and the registry, as loaded, cannot be the one that they knew."""
+        path = self._registry_dir / DATABASE_NAME
+        if not self.logs:
+            return
+        if CLUSTER_ID not in tree.nodes:
+            raise RegistryLost(f"the registry {path} is a new one, {self._consequence()}")
+        if zxid < self.zxid:
+            raise RegistryLost(
+                f"the registry {path} is older than the logs: it ends with transaction {zxid}, the log directories "
+                f"have seen transaction {self.zxid}; its write-ahead log {DATABASE_NAME}-wal has been removed, or an "
+                f"older copy has been put in its place, {self._consequence()}"
+            )
+
+    def check_unclaimed(self, cluster: ClusterState) -> None:
+        """Raise ConfigError for logs of no topic in a directory that does not say whose it is."""
+        for directory in self.directories:
+            unknown = [
+                key
+                for key in directory.logs
+                if key.topic not in cluster.topics and key.topic not in cluster.unreadable_topics
+            ]
+            if directory.cluster_id is None and unknown:
+                raise ConfigError(
+                    f"log directory {directory.path} has no {META_FILE}, so it may be another cluster's, and the "
+                    f"registry of cluster {cluster.cluster_id} has no topic for {_some(unknown)}: restore {META_FILE}, "
+                    "or move what is not this cluster's away"
+                )
+
+    def note(self, log_dirs: Iterable[str], zxid: int) -> None:
+        """Write how far the registry has come, on its disk, into these directories. In any one thread at a time.
+
+        A directory where that fails keeps its older note, which is no less true.
+        """
+        for path in log_dirs:
+            try:
+                write_registry_zxid(self._fs, f"{path}/{REGISTRY_ZXID_FILE}", zxid)
+            except OSError as error:
+                logger.debug("cannot write %s/%s: %s", path, REGISTRY_ZXID_FILE, error)
+
+    def _consequence(self) -> str:
+        whose = f"of cluster {self.cluster_id} " if self.cluster_id else ""
+        log_dirs = ",".join(each.path for each in self.directories)
+        return (
+            f"but the log directories hold {len(self.logs)} partitions {whose}({_some(self.logs)}), which would be "
+            f"served no more. Put the registry's files back into {self._registry_dir} ({DATABASE_NAME} together with "
+            f"{DATABASE_NAME}-wal), or set registry.dir to where they are; if they are lost, have them made from the "
+            f"logs: kafkalite registry rebuild --log-dirs {log_dirs} --registry-dir {self._registry_dir}"
+        )
+
+
+def _look(fs: Fs, path: str) -> DirectoryEvidence | None:
+    path = path.rstrip("/") or "/"
+    try:
+        logs = [
+            key
+            for entry in fs.entries(path)
+            if entry.is_directory and (key := topic_partition_of(entry.name)) is not None
+        ]
+    except OSError:
+        return None
+    cluster_id, zxid = None, 0
+    try:
+        cluster_id = (read_meta(fs, f"{path}/{META_FILE}") or {}).get("cluster.id")
+    except (CheckpointError, OSError):
+        pass  # LogDirectories.claim says what is wrong with it
+    try:
+        zxid = read_registry_zxid(fs, f"{path}/{REGISTRY_ZXID_FILE}")
+    except (CheckpointError, OSError) as error:
+        logger.warning("%s; whether the registry has lost commits cannot be seen there", error)
+    return DirectoryEvidence(path, cluster_id, tuple(sorted(logs)), zxid)
+
+
+def _some(logs: list[TopicPartition]) -> str:
+    more = f" and {len(logs) - _SHOWN} more" if len(logs) > _SHOWN else ""
+    return ", ".join(map(str, logs[:_SHOWN])) + more

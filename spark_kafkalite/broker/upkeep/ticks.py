@@ -1,0 +1,136 @@
+"""What a broker does by the clock: checkpoints, notes on the registry, removal of deleted logs, a look at flushes.
+
+Flushes by count and by time are started by the partitions themselves (``partition.py``); the look here is for whatever
+slipped past them. A checkpoint is written only when it would say something new, because writing it needs an fsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.slices import Slices
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_LOOK_S = 1.0
+_DELETIONS_LOOK_S = 1.0
+_PRODUCERS_LOOK_S = 60.0
+# What the log directories do not know of a registry that is lost; each note is an fsync, and only when it has moved.
+_REGISTRY_NOTE_S = 1.0
+
+
+class Upkeep:
+    """Repeating work of one broker's loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        slices: Slices,
+        config: BrokerConfig,
+        io: IoThreads,
+        logs: LogManager,
+        replicas: Replicas,
+        own_registry: OwnRegistry | None,
+    ) -> None:
+        """``own_registry`` is None when the registry is elsewhere."""
+        self._loop = loop
+        self._io = io
+        self._logs = logs
+        self._replicas = replicas
+        self._checkpoint_s = config["log.flush.offset.checkpoint.interval.ms"] / 1000
+        self._checkpointed: dict[object, tuple[int, int]] = {}
+        self._checkpointing = False
+        self._own_registry = own_registry
+        self._noted_zxid = 0
+        self._noting = False
+        self._slices = slices
+        self._expiring = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        self._repeat("flush", _FLUSH_LOOK_S, self._look_at_flushes)
+        self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
+        self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
+        self._repeat("producers", _PRODUCERS_LOOK_S, self._expire_producers)
+        if self._own_registry is not None:
+            note = partial(self._note_registry, self._own_registry)
+            self._repeat("registry", _REGISTRY_NOTE_S, note)
+            note()
+
+    def stop(self) -> None:
+        """End; nothing is called afterwards."""
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _repeat(self, name: str, every_s: float, work: Callable[[], None]) -> None:
+        def run() -> None:
+            self._repeat(name, every_s, work)
+            try:
+                work()
+            except KafkaStorageError as error:
+                logger.error("%s", error)
+
+        self._timers[name] = self._loop.call_later(every_s, run)
+
+    def _look_at_flushes(self) -> None:
+        for log in self._logs.due_flushes():
+            partition = self._replicas.find(log.topic_partition)
+            if partition is not None:
+                partition.request_flush()
+
+    def _expire_producers(self) -> None:
+        def done(_: None, error: BaseException | None) -> None:
+            self._expiring = False
+            if error is not None:
+                logger.error("cannot forget silent producers: %s", error)
+
+        if not self._expiring:
+            self._expiring = True
+            self._slices.start(self._logs.expire_producers(), done)
+
+    def _look_at_deletions(self) -> None:
+        job = self._logs.due_deletions()
+        if job is not None:
+            self._io.submit(job.run, lambda _: None, lambda error: logger.error("removing files failed: %s", error))
+
+    def _note_registry(self, registry: OwnRegistry) -> None:
+        zxid = registry.committed_zxid
+        if self._noting or zxid == self._noted_zxid:
+            return
+        self._noting = True
+
+        def done(_: object) -> None:
+            self._noting, self._noted_zxid = False, zxid
+
+        self._io.submit(lambda: registry.note(zxid), done, done, lane=Lane.SYNC)
+
+    def _checkpoint(self) -> None:
+        offsets: dict[object, tuple[int, int]] = {
+            key: (log.recovery_point, log.log_start_offset) for key, log in self._logs.logs.items()
+        }
+        if self._checkpointing or offsets == self._checkpointed:
+            return
+        self._checkpointing = True
+        job = self._logs.checkpoints.start(self._replicas.high_watermarks())
+
+        def done(error: BaseException | None) -> None:
+            self._checkpointing = False
+            try:
+                if error is not None:
+                    raise KafkaStorageError(f"cannot write the checkpoints: {error}")
+                self._logs.finish_checkpoint(job)
+                self._checkpointed = offsets
+            except KafkaStorageError as problem:
+                logger.error("%s", problem)
+
+        self._io.submit(job.run, lambda _: done(None), done, lane=Lane.SYNC)

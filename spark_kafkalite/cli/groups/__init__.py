@@ -1,0 +1,1 @@
+"""``kafkalite groups``, and what else reads or moves the offsets of groups."""

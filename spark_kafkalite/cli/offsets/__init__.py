@@ -1,0 +1,1 @@
+"""``kafkalite offsets``."""

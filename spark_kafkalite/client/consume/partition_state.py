@@ -1,0 +1,74 @@
+"""One partition that a consumer reads: where it stands, what was fetched of it, and what went wrong.
+
+Plain state without a lock of its own: whoever touches it holds :attr:`.read_ahead.ReadAhead.lock`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from spark_kafkalite.client.consume.fetched import FetchedBatches
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
+
+# A place to start from, beside timestamps and the special ones of ListOffsets: what the group has committed.
+COMMITTED: Final = -1_000
+
+
+class PartitionState:
+    """One assigned partition."""
+
+    __slots__ = (
+        "buffered",
+        "buffered_bytes",
+        "error",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "paused",
+        "position",
+        "reset_to",
+        "retry_at_s",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        # Next offset the user gets; None while it is not known yet.
+        self.position: int | None = None
+        # Of the last record before the position; -1 when it is not known.
+        self.leader_epoch = NO_LEADER_EPOCH
+        self.fetch_offset = 0
+        # What to look the position up by: a timestamp, or EARLIEST or LATEST.
+        self.reset_to: int | None = None
+        self.buffered: deque[FetchedBatches] = deque()
+        self.buffered_bytes = 0
+        self.generation = 0
+        self.paused = False
+        self.error: KafkaliteError | None = None
+        self.retry_at_s = 0.0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+
+    def move_to(self, position: int | None, reset_to: int | None = None, leader_epoch: int = NO_LEADER_EPOCH) -> None:
+        """Go on from ``position``, or from where ``reset_to`` will be found to lie; what was fetched is dropped."""
+        self.generation += 1
+        self.position = position
+        self.leader_epoch = leader_epoch
+        self.reset_to = reset_to
+        self.fetch_offset = position or 0
+        self.error = None
+        self.retry_at_s = 0.0
+        self.drop_buffered()
+
+    def drop_buffered(self) -> None:
+        """Forget what was fetched and not taken."""
+        for piece in self.buffered:
+            piece.release()
+        self.buffered.clear()
+        self.buffered_bytes = 0

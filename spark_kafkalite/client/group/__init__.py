@@ -1,0 +1,1 @@
+"""Consumer groups at a coordinator: membership, assignment, committed offsets."""

@@ -1,0 +1,388 @@
+"""A client's view of the cluster and its way into it: metadata, leaders, and requests to any, one or the right broker.
+
+Owns the metadata cache (:mod:`.metadata`), one pooled connection per broker for short requests, and the thread that
+refreshes metadata when somebody reports it stale or it grows old. Producers and consumers open connections of their own
+with :meth:`ClusterClient.connect`, because a long poll or a stream of produce requests must not wait behind anything.
+
+Any broker answers metadata: those known are asked first, then the bootstrap addresses, each until the deadline. When
+none can be reached, the error names every address that was tried and why it failed, and says which of them were
+advertised by the cluster, since a wrong ``advertised.listeners`` is the usual reason.
+
+Thread-safe. ``close()`` may be called from any thread; those that wait get ClosedError or BrokerUnreachable.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from spark_kafkalite.client.config import ClientConfig, parse_address
+from spark_kafkalite.client.network.connection import BrokerConnection
+from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
+from spark_kafkalite.client.network.pooled_connection import PooledConnection
+from spark_kafkalite.client.network.retry import Backoff, Deadline
+from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    ClosedError,
+    KafkaliteError,
+    LeaderNotAvailable,
+    UnknownTopicOrPartition,
+)
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+_LOG = logging.getLogger("spark_kafkalite.client")
+
+# After how long without an answer from any broker it is said that there is none; it is tried on.
+_SILENCE_S = 5.0
+
+
+class ClusterClient:
+    """Metadata and short requests; shared by the parts of one client."""
+
+    def __init__(self, config: ClientConfig, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._snapshot = ClusterSnapshot()
+        self._refreshed_s: float | None = None
+        self._interesting: set[str] = set()
+        self._auto_create = False
+        self._watches_all = self._knows_all = False
+        self._pool: dict[int | str, PooledConnection] = {}
+        self._listeners: list[Callable[[ClusterSnapshot], None]] = []
+        self._refresher: threading.Thread | None = None
+        self._refresh_wanted = False
+        self._closed = self._silence_reported = False
+
+    def __repr__(self) -> str:
+        snapshot = self._snapshot
+        state = "closed" if self._closed else f"{len(snapshot.nodes)} brokers, {len(snapshot.topics)} topics known"
+        return f"ClusterClient({','.join(self.config.bootstrap_servers)}, {state})"
+
+    # Metadata -------------------------------------------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """The cluster as last seen; no request is made."""
+        return self._snapshot
+
+    def add_listener(self, listener: Callable[[ClusterSnapshot], None]) -> None:
+        """Have ``listener`` called, on whichever thread refreshes, after every refresh."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def refresh(
+        self, topics: Iterable[str] | None, deadline: Deadline, *, allow_auto_create: bool = False
+    ) -> ClusterSnapshot:
+        """Ask for metadata of the named topics (None: of all topics) and return the new picture.
+
+        Raises BrokerUnreachable when no broker answers before the deadline. Errors of single topics are in the picture.
+        """
+        asked = None if topics is None else set(topics)
+        answer = self._ask(asked, deadline, allow_auto_create)
+        with self._lock:
+            self._snapshot = snapshot = merge(self._snapshot, answer, asked)
+            self._refreshed_s = self._clock.monotonic_s()
+            self._knows_all = asked is None or self._knows_all
+            listeners = list(self._listeners)
+            self._changed.notify_all()
+        for listener in listeners:
+            listener(snapshot)
+        return snapshot
+
+    def _ask(self, asked: set[str] | None, deadline: Deadline, allow_auto_create: bool) -> MetadataResponse:
+        """Return an answer about the named topics (None: about all) and the brokers."""
+        request = MetadataRequest(
+            topics=None if asked is None else [MetadataRequestTopic(name=name) for name in sorted(asked)],
+            allow_auto_topic_creation=allow_auto_create,
+        )
+        answer: MetadataResponse = self.request_any(ApiKey.METADATA, request, deadline)
+        return answer
+
+    def topic(self, name: str, deadline: Deadline, *, allow_auto_create: bool = False) -> TopicInfo:
+        """Return a topic, from the cache while that is young, waiting for one that is being created.
+
+        Raises UnknownTopicOrPartition (3), or what else the broker says of it, when the deadline passes or the error is
+        not one that passes.
+        """
+        backoff = self._backoff()
+        info = self._snapshot.topics.get(name)
+        if info is not None and not info.error_code and info.partitions and not self._is_old():
+            return info
+        with self._lock:
+            self._interesting.add(name)
+            self._auto_create = self._auto_create or allow_auto_create
+        while True:
+            info = self.refresh([name], deadline, allow_auto_create=allow_auto_create).topics.get(name)
+            code = UnknownTopicOrPartition.code if info is None else info.error_code
+            if info is not None and not code and info.partitions:
+                return info
+            error = error_for(code or LeaderNotAvailable.code, f"topic {name!r}: {_why(code, allow_auto_create)}")
+            waits = error.retriable and (allow_auto_create or code != UnknownTopicOrPartition.code)
+            pause_s = backoff.next_s()
+            if not waits or deadline.left_s() < pause_s:
+                if not waits:
+                    with self._lock:
+                        self._interesting.discard(name)
+                raise error
+            self.pause(pause_s)
+
+    def all_topics(self, deadline: Deadline) -> Mapping[str, TopicInfo]:
+        """Ask for every topic of the cluster."""
+        return self.refresh(None, deadline).topics
+
+    def _is_old(self) -> bool:
+        refreshed_s = self._refreshed_s
+        return refreshed_s is None or (self._clock.monotonic_s() - refreshed_s > self.config.metadata_max_age_ms / 1000)
+
+    def watch_topics(self, topics: Iterable[str], *, auto_create: bool = False) -> None:
+        """Have topics refreshed in the background, when ``metadata.max.age.ms`` has passed and when asked for."""
+        with self._lock:
+            self._interesting.update(topics)
+            self._auto_create = self._auto_create or auto_create
+            self._start_refresher()
+
+    def unwatch_topics(self, topics: Iterable[str]) -> None:
+        """Refresh these topics no longer by itself."""
+        with self._lock:
+            self._interesting.difference_update(topics)
+
+    def watch_all_topics(self, wanted: bool) -> None:
+        """Have all topics refreshed in the background, those to come too; ``knows_all_topics`` after the first time."""
+        with self._lock:
+            self._watches_all, self._knows_all = wanted, False
+        if wanted:
+            self.request_refresh()
+
+    @property
+    def knows_all_topics(self) -> bool:
+        """Whether the snapshot has every topic, since ``watch_all_topics()``."""
+        return self._knows_all
+
+    def request_refresh(self) -> None:
+        """Have the metadata refreshed soon, in the background; returns at once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._refresh_wanted = True
+            self._start_refresher()
+            self._changed.notify_all()
+
+    def _start_refresher(self) -> None:
+        """Start the thread that refreshes in the background, unless it runs. The caller holds the lock."""
+        if self._refresher is None and not self._closed:
+            self._refresher = threading.Thread(
+                target=self._refresh_forever, name="kafkalite-client-metadata", daemon=True
+            )
+            self._refresher.start()
+
+    def _refresh_forever(self) -> None:
+        backoff = self._backoff()
+        reported = ""
+        while True:
+            with self._lock:
+                while not self._closed and not self._refresh_wanted:
+                    self._changed.wait(max(1.0, self.config.metadata_max_age_ms / 1000))
+                    if self._is_old():
+                        break
+                if self._closed:
+                    return
+                self._refresh_wanted = False
+                topics, auto_create = set(self._interesting), self._auto_create
+                watches_all = self._watches_all
+            try:
+                self.refresh(None if watches_all else topics, self._deadline(), allow_auto_create=auto_create)
+                reported = ""
+                # Even without errors: who reports stale metadata on every answer must not make us ask on every answer.
+                if backoff.attempts and self._all_have_leaders(topics):
+                    backoff.reset()
+            except KafkaliteError as error:
+                if self._is_closed():
+                    return
+                if reported != str(error):
+                    # Once for each outage, not once for each try.
+                    reported = str(error)
+                    _LOG.warning("metadata could not be refreshed, trying on: %s", error)
+                with self._lock:
+                    self._refresh_wanted = True
+            try:
+                self.pause(backoff.next_s())
+            except ClosedError:
+                return
+
+    def _all_have_leaders(self, topics: set[str]) -> bool:
+        snapshot = self._snapshot
+        infos = [snapshot.topics.get(name) for name in topics]
+        return all(info is not None and all(each.leader >= 0 for each in info.partitions) for info in infos)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, but wake when the client is closed. Raises ClosedError then."""
+        deadline = self._clock.monotonic_s() + seconds
+        with self._lock:
+            while not self._closed and (left_s := deadline - self._clock.monotonic_s()) > 0:
+                self._changed.wait(left_s)
+        self._check_open()
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    def connect(self, node_id: int, deadline: Deadline) -> BrokerConnection:
+        """Open a new connection to a broker, which the caller owns.
+
+        Raises BrokerUnreachable, naming the advertised address and why it cannot be reached.
+        """
+        node = self._node(node_id)
+        try:
+            return BrokerConnection.open(node.host, node.port, self.config, deadline)
+        except BrokerUnreachable as error:
+            raise self._advertised_unreachable(node, error) from error
+
+    def _advertised_unreachable(self, node: Node, error: BrokerUnreachable) -> BrokerUnreachable:
+        return BrokerUnreachable(
+            f"{node}, the address that the cluster advertises for it, cannot be reached: {error}. Check that the "
+            "broker runs and that its advertised.listeners names an address this host can reach "
+            f"(bootstrap.servers: {','.join(self.config.bootstrap_servers)})"
+        )
+
+    def _node(self, node_id: int) -> Node:
+        node = self._snapshot.nodes.get(node_id)
+        if node is None:
+            raise BrokerUnreachable(not_live(node_id, self._snapshot))
+        return node
+
+    def request_to(self, node_id: int, api_key: int, message: Any, deadline: Deadline) -> Any:
+        """Send one request to a broker over its pooled connection. Raises BrokerUnreachable, UnsupportedVersion."""
+        node = self._node(node_id)
+        try:
+            return self._pooled(node.node_id, node.host, node.port).request(api_key, message, deadline)
+        except BrokerUnreachable as error:
+            self._check_open()
+            raise self._advertised_unreachable(node, error) from error
+
+    def request_any(self, api_key: int, message: Any, deadline: Deadline) -> Any:
+        """Send one request to whichever broker answers first, going round until the deadline."""
+        backoff = Backoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms)
+        report_at_s = self._clock.monotonic_s() + _SILENCE_S
+        while True:
+            self._check_open()
+            failures: list[str] = []
+            for key, host, port, label in self._candidates():
+                try:
+                    # One silent broker must not use up the time of the others.
+                    share = deadline.earlier_of(max(1_000, deadline.left_s() * 500))
+                    answer = self._pooled(key, host, port).request(api_key, message, share)
+                    self._silence_reported = False
+                    return answer
+                except BrokerUnreachable as error:
+                    self._check_open()
+                    failures.append(f"{label} {error}" if label else str(error))
+                    if deadline.passed():
+                        break
+            pause_s = backoff.next_s()
+            if deadline.left_s() <= pause_s:
+                raise BrokerUnreachable("no broker answers; tried " + "; ".join(failures))
+            if not self._silence_reported and self._clock.monotonic_s() >= report_at_s:
+                # Once for each outage: whoever polls a consumer would else wait and never read why.
+                self._silence_reported = True
+                _LOG.warning("no broker answers, trying on; tried %s", "; ".join(failures))
+            self.pause(pause_s)
+
+    def request_controller(self, api_key: int, message: Any, deadline: Deadline) -> Any:
+        """Send one request to the controller, or to any broker when none is known."""
+        if not self._snapshot.nodes:
+            self.refresh([], deadline)
+        controller_id = self._snapshot.controller_id
+        if controller_id in self._snapshot.nodes:
+            return self.request_to(controller_id, api_key, message, deadline)
+        return self.request_any(api_key, message, deadline)
+
+    def _candidates(self) -> list[tuple[int | str, str, int, str]]:
+        nodes = list(self._snapshot.nodes.values())
+        random.shuffle(nodes)
+        # A broker with an open connection answers soonest.
+        nodes.sort(key=lambda node: node.node_id not in self._pool)
+        candidates: list[tuple[int | str, str, int, str]] = [
+            (node.node_id, node.host, node.port, f"broker {node.node_id} (advertised address)") for node in nodes
+        ]
+        known = {(node.host, node.port) for node in nodes}
+        servers = list(self.config.bootstrap_servers)
+        for server in servers:
+            host, port = parse_address(server)
+            if (host, port) not in known:
+                candidates.append((server, host, port, ""))
+        return candidates
+
+    def _pooled(self, key: int | str, host: str, port: int) -> PooledConnection:
+        with self._lock:
+            # Nobody would close one that is made now.
+            self._check_open()
+            pooled = self._pool.get(key)
+            if pooled is None or (pooled.host, pooled.port) != (host, port):
+                if pooled is not None:
+                    pooled.close()
+                pooled = self._pool[key] = PooledConnection(host, port, self.config, self._clock)
+            return pooled
+
+    # Partitions -----------------------------------------------------------------------------------------------------
+
+    def leading(self, topic_partition: TopicPartition) -> PartitionInfo:
+        """Return what is known of a partition with a live leader. UnknownTopicOrPartition or LeaderNotAvailable."""
+        info = self._snapshot.partition(topic_partition)
+        if info is None:
+            topic = self._snapshot.topics.get(topic_partition.topic)
+            known = "the topic is not known"
+            if topic is not None and not topic.error_code:
+                known = f"the topic has {len(topic.partitions)} partitions"
+            raise UnknownTopicOrPartition(f"{topic_partition}: there is no such partition: {known}")
+        if info.leader not in self._snapshot.nodes:
+            raise LeaderNotAvailable(f"{topic_partition}: no live broker leads it at present")
+        return info
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self.config.request_timeout_ms, self._clock)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this client has been closed")
+
+    def close(self) -> None:
+        """Close all connections and end the background thread. May be called more than once."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = list(self._pool.values()), {}
+            refresher = self._refresher
+            self._changed.notify_all()
+        for pooled in pool:
+            pooled.close()
+        if refresher is not None and refresher is not threading.current_thread():
+            refresher.join(timeout=5)
+
+
+def not_live(broker_id: int, snapshot: ClusterSnapshot) -> str:
+    """Say that a broker is not there, and which ones are."""
+    live = ", ".join(map(str, sorted(snapshot.nodes))) or "none"
+    return f"broker {broker_id} is not among the live brokers of the cluster at present: {live}"
+
+
+def _why(code: int, allow_auto_create: bool) -> str:
+    if code == UnknownTopicOrPartition.code:
+        hint = "; the broker does not create it by itself" if allow_auto_create else ""
+        return f"it does not exist{hint}"
+    if code in (0, LeaderNotAvailable.code):
+        return "it has no leader yet"
+    return "the broker refuses it"

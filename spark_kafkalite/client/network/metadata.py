@@ -1,0 +1,124 @@
+"""What a client knows of a cluster: brokers, topics, partitions and their leaders, as immutable values.
+
+Pure: :func:`merge` turns a Metadata answer and the last picture into the next one. A partition's leader epoch never
+goes back within one topic id, so that an answer from a broker that lags behind does not undo what is known (KIP-320).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from spark_kafkalite.model import TopicPartition
+
+NO_LEADER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker and the address that it advertises."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"broker {self.node_id} at {self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition. ``leader`` is a node id, -1 for none; ``error_code`` is the protocol's, 0 for none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic; ``partitions`` are in order of their numbers."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """The cluster as last seen. ``version`` grows with every change of the picture."""
+
+    version: int = 0
+    cluster_id: str | None = None
+    controller_id: int = -1
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionInfo | None:
+        """Return what is known of a partition, None for nothing."""
+        topic = self.topics.get(topic_partition.topic)
+        if topic is None or topic.error_code:
+            return None
+        number = topic_partition.partition
+        if 0 <= number < len(topic.partitions) and topic.partitions[number].partition == number:
+            return topic.partitions[number]
+        return next((info for info in topic.partitions if info.partition == number), None)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the leader's node id, -1 when there is none or it is not known."""
+        info = self.partition(TopicPartition(topic, partition))
+        return NO_LEADER if info is None else info.leader
+
+
+def merge(last: ClusterSnapshot, answer: Any, asked: set[str] | None) -> ClusterSnapshot:
+    """Return the picture after a Metadata answer; ``asked`` are the topics that were asked for, None for all.
+
+    Topics that were not asked for stay as they were; with None, those that are not in the answer are gone.
+    """
+    topics = {} if asked is None else dict(last.topics)
+    for received in answer.topics:
+        if received.name is not None:
+            topics[received.name] = _merged_topic(last.topics.get(received.name), received)
+    return replace(
+        last,
+        version=last.version + 1,
+        cluster_id=answer.cluster_id or last.cluster_id,
+        controller_id=answer.controller_id,
+        nodes={node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in answer.brokers},
+        topics=topics,
+    )
+
+
+def _merged_topic(last: TopicInfo | None, received: Any) -> TopicInfo:
+    known: dict[int, PartitionInfo] = {}
+    if last is not None and last.topic_id == received.topic_id:
+        known = {info.partition: info for info in last.partitions}
+    partitions = []
+    for item in sorted(received.partitions, key=lambda item: item.partition_index):
+        info = PartitionInfo(
+            item.partition_index,
+            item.leader_id,
+            item.leader_epoch,
+            tuple(item.replica_nodes),
+            tuple(item.isr_nodes),
+            tuple(item.offline_replicas),
+            item.error_code,
+        )
+        before = known.get(info.partition)
+        # Epoch -1 comes from answers before version 7, which have none.
+        if before is not None and 0 <= info.leader_epoch < before.leader_epoch:
+            info = before
+        partitions.append(info)
+    return TopicInfo(received.name, received.topic_id, received.is_internal, tuple(partitions), received.error_code)

@@ -1,0 +1,74 @@
+"""A connection for short requests: opened when it is needed, shared by threads one after the other, replaced when it
+broke.
+
+A connection that sat idle may have been closed by the broker without anybody noticing; a request that fails on such a
+one is sent once more on a new one. Requests that are sent twice that way must bear it, which those of clients do.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from spark_kafkalite.client.config import ClientConfig
+from spark_kafkalite.client.network.connection import BrokerConnection
+from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import BrokerUnreachable
+
+
+class PooledConnection:
+    """The way to one address."""
+
+    def __init__(self, host: str, port: int, config: ClientConfig, clock: Clock) -> None:
+        self.host = host
+        self.port = port
+        self._config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._connection: BrokerConnection | None = None
+        self._used_s = 0.0
+        self._closed = False
+
+    def request(self, api_key: int, message: Any, deadline: Deadline) -> Any:
+        """Send one request; a connection that broke while idle is replaced once."""
+        if not self._lock.acquire(timeout=max(0.001, deadline.left_s())):
+            raise BrokerUnreachable(f"{self.host}:{self.port}: other requests to it took all of the time")
+        try:
+            reused = self._connection is not None and not self._connection.closed and not self._is_stale()
+            try:
+                return self._open(deadline).request(api_key, message, deadline)
+            except BrokerUnreachable:
+                if not reused or deadline.passed() or self._closed:
+                    raise
+                return self._open(deadline).request(api_key, message, deadline)
+        finally:
+            self._used_s = self._clock.monotonic_s()
+            self._lock.release()
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _is_stale(self) -> bool:
+        idle_ms = self._config.connections_max_idle_ms
+        return idle_ms >= 0 and (self._clock.monotonic_s() - self._used_s) * 1000 > idle_ms
+
+    def _open(self, deadline: Deadline) -> BrokerConnection:
+        connection = self._connection
+        if connection is not None and not connection.closed and self._is_stale():
+            connection.close()
+        if connection is None or connection.closed:
+            if self._closed:
+                raise BrokerUnreachable(f"{self.host}:{self.port}: the client has been closed")
+            connection = self._connection = BrokerConnection.open(self.host, self.port, self._config, deadline)
+            # close() may have run while the connection was being opened.
+            if self._is_closed():
+                connection.close()
+        return connection
+
+    def close(self) -> None:
+        """Close it for good, from any thread."""
+        self._closed = True
+        connection = self._connection
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,225 @@
+"""What becomes of a producer's batches: in the log, sent again, split in two, failed, or too late.
+
+What an answer means
+- success, or DUPLICATE_SEQUENCE_NUMBER (46): the batch is in the log;
+- OUT_OF_ORDER_SEQUENCE_NUMBER (45), UNKNOWN_PRODUCER_ID (59): sent again; when no earlier batch is outstanding the
+  broker has lost the sequence (a log that lost its end, or a batch that was given up), and the partition's sequences
+  start over under the next epoch (KIP-360);
+- MESSAGE_TOO_LARGE (10) for a batch of several records: split into halves, which take its place (KIP-126);
+- another retriable error: sent again after a pause, until ``delivery.timeout.ms``;
+- anything else: the batch fails with it.
+
+A batch that fails is logged with its reason and counted as not looked at (:mod:`.undelivered`).
+
+Belongs to whoever has the sender's turn; a batch is settled once, under the accumulator's lock. Users' callbacks wait
+until the sender's thread runs them, outside of all locks (:meth:`Outcomes.run_callbacks`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from spark_kafkalite.client.config import ProducerConfig
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.retry import Backoff, is_retriable, needs_refresh
+from spark_kafkalite.client.produce.accumulator import Accumulator, PartitionQueue, expiry_error
+from spark_kafkalite.client.produce.delivery import ProducerBatch
+from spark_kafkalite.client.produce.produce_requests import ProduceOutcome
+from spark_kafkalite.client.produce.splitting import split_batch
+from spark_kafkalite.client.produce.undelivered import Undelivered
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    DuplicateSequenceNumber,
+    KafkaliteError,
+    MessageTooLarge,
+    OutOfOrderSequenceNumber,
+    RecordListTooLarge,
+    UnknownProducerId,
+)
+from spark_kafkalite.records.compression import CODECS
+from spark_kafkalite.wire.error_codes import error_for
+
+_LOG = logging.getLogger("spark_kafkalite.client")
+
+_ATTEMPTS_IN_SILENCE: Final = 5
+_LOST_SEQUENCE: Final = frozenset({OutOfOrderSequenceNumber.code, UnknownProducerId.code})
+_TOO_LARGE: Final = frozenset({MessageTooLarge.code, RecordListTooLarge.code})
+
+
+class Outcomes:
+    """Gives batches their outcome, or another try."""
+
+    def __init__(self, config: ProducerConfig, cluster: ClusterClient, accumulator: Accumulator) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self.undelivered = Undelivered()
+        # Settled, with their callbacks not run yet; under the accumulator's lock.
+        self._settled: list[ProducerBatch] = []
+        self._telling = False
+        self._refusing: set[tuple[str, int]] = set()  # Partitions that were warned of.
+        self._next_expiry_s = 0.0
+        # Why batches wait, for those that expire.
+        self.last_problem: KafkaliteError | None = None
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether batches were settled since the callbacks were run."""
+        return bool(self._settled)
+
+    def take(
+        self,
+        batches: Sequence[tuple[PartitionQueue, ProducerBatch]],
+        answer: Mapping[tuple[str, int], ProduceOutcome],
+        now_s: float,
+    ) -> None:
+        """Deal with the answer to a request that held these batches."""
+        for queue, batch in batches:
+            outcome = answer.get((batch.topic, batch.partition))
+            if outcome is None:
+                self.retry(queue, batch, BrokerUnreachable("the broker's answer leaves the partition out"), now_s)
+            elif outcome.error_code in (0, DuplicateSequenceNumber.code):
+                base_offset = -1 if outcome.error_code else outcome.base_offset
+                if self._refusing:
+                    self._refusing.discard((batch.topic, batch.partition))
+                self.settle(queue, batch, base_offset, outcome.log_append_time_ms, None)
+            else:
+                self._refused(queue, batch, outcome, now_s)
+
+    def _refused(self, queue: PartitionQueue, batch: ProducerBatch, outcome: ProduceOutcome, now_s: float) -> None:
+        detail = f": {outcome.error_message}" if outcome.error_message else ""
+        error = error_for(
+            outcome.error_code,
+            f"{batch.topic}-{batch.partition}: the broker refused a batch of {batch.record_count} records "
+            f"({batch.size_bytes} bytes){detail}",
+        )
+        if outcome.error_code in _LOST_SEQUENCE and batch.base_sequence >= 0:
+            self.retry(queue, batch, error, now_s)
+        elif outcome.error_code in _TOO_LARGE and batch.record_count > 1 and not batch.done:
+            self._split(queue, batch, error)
+        elif is_retriable(error):
+            if needs_refresh(error):
+                self._cluster.request_refresh()
+            self._tell_of_retries(batch, error)
+            self.retry(queue, batch, error, now_s)
+        else:
+            self.settle(queue, batch, -1, -1, error)
+
+    def _tell_of_retries(self, batch: ProducerBatch, error: KafkaliteError) -> None:
+        """Warn, once until the partition takes records again, when a batch is refused for longer than leaders move."""
+        name = (batch.topic, batch.partition)
+        if batch.attempts >= _ATTEMPTS_IN_SILENCE and name not in self._refusing:
+            self._refusing.add(name)
+            _LOG.warning("producer: %s; trying on for delivery.timeout.ms=%d", error, self._config.delivery_timeout_ms)
+
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError) -> None:
+        assert batch.encoded is not None
+        codec = self._config.codec_of(batch.topic)
+        try:
+            parts = split_batch(batch, CODECS[codec], self._config.levels.get(codec))
+        except KafkaliteError:
+            _LOG.exception("a batch that is too large cannot be split")
+            self.settle(queue, batch, -1, -1, error)
+            return
+        _LOG.warning("%s; it is split in %d", error, len(parts))
+        with self._accumulator.lock:
+            self._accumulator.replace(queue, batch, [part for _, part in parts])
+            batch.settle_as_parts(parts)
+
+    def retry(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError, now_s: float) -> None:
+        """Put a batch back to its place, to be sent after a pause; it fails with ``error`` when no try is left."""
+        batch.last_error = error
+        if batch.attempts > self._config.retries:
+            self.settle(queue, batch, -1, -1, error)
+            return
+        client = self._config.client
+        pause_s = Backoff(client.retry_backoff_ms, client.retry_backoff_max_ms, attempts=batch.attempts - 1).next_s()
+        with self._accumulator.lock:
+            if isinstance(error, (OutOfOrderSequenceNumber, UnknownProducerId)):
+                self._accumulator.lose_sequence(queue, batch, now_s + pause_s)
+            else:
+                self._accumulator.requeue(queue, batch, now_s + pause_s)
+
+    def settle(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        base_offset: int,
+        log_append_time_ms: int,
+        error: KafkaliteError | None,
+    ) -> None:
+        """Give a batch its outcome, unless it has one, and take it out of the accumulator."""
+        with self._accumulator.lock:
+            if not batch.done:
+                if error is not None:
+                    self._fail(batch, error)
+                else:
+                    batch.settle(base_offset, log_append_time_ms, None)
+                    self._settled.append(batch)
+            self._accumulator.finish(queue, batch)
+
+    def _fail(self, batch: ProducerBatch, error: Exception) -> None:
+        """Give a batch its error; the accumulator's lock is held."""
+        batch.failed = self.undelivered.add(batch.topic_partition, batch.record_count, error)
+        batch.settle(-1, -1, error)
+        self._settled.append(batch)
+
+    def run_callbacks(self) -> None:
+        """Log what failed, and call the users' functions of what was settled; no lock may be held.
+
+        A handler of the log is a user's function too, and may itself send.
+        """
+        if not self._settled:
+            return
+        with self._accumulator.lock:
+            settled, self._settled = self._settled, []
+            self._telling = True
+        try:
+            self._tell(settled)
+        finally:
+            self._telling = False
+
+    def _tell(self, settled: Sequence[ProducerBatch]) -> None:
+        for batch in settled:
+            if batch.error is not None:
+                count, where = batch.record_count, batch.topic_partition
+                _LOG.error("producer: %d records for %s failed: %s", count, where, batch.error)
+            if batch.callbacks or batch.watcher:
+                batch.run_callbacks(_report_callback)
+
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether something has its outcome that users' functions have not all been told of."""
+        return bool(self._settled) or self._telling
+
+    def expire(self, now_s: float) -> float:
+        """Fail what was not acknowledged within ``delivery.timeout.ms``; return when to look again."""
+        if now_s < self._next_expiry_s:
+            return self._next_expiry_s
+        with self._accumulator.lock:
+            expired, next_s = self._accumulator.expire(now_s)
+        # Batches made from now on expire later than this.
+        self._next_expiry_s = now_s + self._config.delivery_timeout_ms / 1000 if next_s is None else next_s
+        for queue, batch in expired:
+            error = expiry_error(batch, self._config.delivery_timeout_ms, batch.last_error or self.last_problem)
+            with self._accumulator.lock:
+                self._fail(batch, error)
+                # In flight it stays with its partition until its answer comes: nothing may overtake it.
+                if batch not in queue.in_flight:
+                    self._accumulator.finish(queue, batch)
+        return self._next_expiry_s
+
+    def fail_all(self, error: Exception) -> None:
+        """Fail every batch that has no outcome."""
+        with self._accumulator.lock:
+            for queue in self._accumulator.active_queues():
+                for batch in list(queue.batches()):
+                    if not batch.done:
+                        self._fail(batch, error)
+                    self._accumulator.finish(queue, batch)
+
+
+def _report_callback(error: Exception) -> None:
+    _LOG.error("on_delivery raised an error, which is ignored", exc_info=error)

@@ -1,0 +1,57 @@
+"""Produce requests and answers as the sender wants them: batches in, one outcome per topic-partition out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+from spark_kafkalite.client.network.connection import Buffer
+from spark_kafkalite.client.produce.delivery import ProducerBatch
+from spark_kafkalite.wire.packed import ProducedPartition, pack_produce_request, parse_produce_response
+
+
+class ProduceOutcome(NamedTuple):
+    """What became of one partition's batch. ``log_append_time_ms`` is -1 unless the broker gave the timestamp."""
+
+    error_code: int
+    base_offset: int
+    log_append_time_ms: int
+    error_message: str | None
+
+
+def encode_produce(
+    batches: list[ProducerBatch],
+    *,
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    acks: int,
+    timeout_ms: int,
+) -> list[Buffer]:
+    """Return the pieces of a request that holds these encoded batches, at most one for a partition."""
+    by_topic: dict[str, list[tuple[int, Buffer | None]]] = {}
+    for batch in batches:
+        by_topic.setdefault(batch.topic, []).append((batch.partition, batch.encoded))
+    pieces, _ = pack_produce_request(correlation_id, client_id, version, acks, timeout_ms, list(by_topic.items()))
+    # A request holds no file slices: all of its pieces are buffers.
+    return cast(list[Buffer], pieces)
+
+
+def read_produce_answer(frame: memoryview, version: int) -> dict[tuple[str, int], ProduceOutcome]:
+    """Return the outcome of each partition in an answer. Raises FrameError."""
+    outcomes: dict[tuple[str, int], ProduceOutcome] = {}
+    for topic, partitions in parse_produce_response(frame, version).topics:
+        for item in partitions:
+            outcomes[topic, item.partition] = ProduceOutcome(
+                item.error_code, item.base_offset, item.log_append_time_ms, _said(item)
+            )
+    return outcomes
+
+
+def _said(item: ProducedPartition) -> str | None:
+    """Return the broker's words: on the batch, and on the first record that is wrong where they say something else."""
+    if not item.record_errors:
+        return item.error_message
+    index, text = item.record_errors[0]
+    if text is not None and text == item.error_message:
+        return item.error_message
+    return f"{item.error_message + ': ' if item.error_message else ''}record {index}: {text or 'refused'}"

@@ -1,0 +1,445 @@
+"""The producer's background thread: it takes batches from the accumulator to their leaders and their answers back.
+
+One thread waits on all brokers' sockets at once; opening connections and asking for a producer id happen in short-lived
+threads, so that a broker that does not answer delays nobody else's records. The thread owns the pipelines and all that
+is in flight; the accumulator is touched under its lock; callbacks of users run on this thread, outside all locks.
+
+:mod:`.outcomes` decides what an answer means for its batches.
+A lost connection or a request that is not answered within ``request.timeout.ms`` takes all its batches back to their
+places; an idempotent producer then repeats them under the same sequences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from spark_kafkalite.client.config import ProducerConfig
+from spark_kafkalite.client.lifecycle import Lifecycle
+from spark_kafkalite.client.network.broker_link import BrokerLink, WakeUp
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.connection import BrokerConnection, Buffer
+from spark_kafkalite.client.network.pipeline import InFlight, Pipeline
+from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable
+from spark_kafkalite.client.produce.accumulator import NO_LEADER, Accumulator, PartitionQueue
+from spark_kafkalite.client.produce.outcomes import Outcomes
+from spark_kafkalite.client.produce.produce_requests import encode_produce, read_produce_answer
+from spark_kafkalite.client.produce.producer_ids import ProducerIds
+from spark_kafkalite.client.produce.producer_state import ProducerState
+from spark_kafkalite.client.produce.undelivered import Undelivered
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    ClosedError,
+    FrameError,
+    KafkaliteError,
+    LeaderNotAvailable,
+)
+from spark_kafkalite.records.compression import CODECS
+
+_LOG = logging.getLogger("spark_kafkalite.client")
+
+# The longest time the thread sleeps: a bound on the damage of anything forgotten, not something that is relied on.
+_MAX_SLEEP_S: Final = 1.0
+
+
+# How often who waits for callbacks looks whether the thread has ended.
+_TOLD_LOOK_S: Final = 0.1
+
+
+class Sender(threading.Thread):
+    """Sends until the producer is CLOSING and nothing is left, or ABORTING (:mod:`.producer_state`)."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: ClusterClient,
+        accumulator: Accumulator,
+        life: Lifecycle[ProducerState],
+        clock: Clock,
+    ) -> None:
+        super().__init__(name="kafkalite-producer", daemon=True)
+        self._config = config
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._life = life
+        self._clock = clock
+        self._brokers: dict[int, BrokerLink] = {}
+        # Held by whoever touches brokers and pipelines: this thread, but while it sleeps; a producer's in send_now().
+        # Taken before the accumulator's lock, never after it.
+        self._turning = threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        self._wake_up = WakeUp()
+        self._selector.register(self._wake_up, selectors.EVENT_READ, None)
+        # Results of the short-lived threads, run on this one.
+        self._finished: deque[Callable[[], None]] = deque()
+        # Set when users' functions have been told of all that had its outcome before.
+        self._told: deque[threading.Event] = deque()
+        # When the thread will look again by itself; producers wake it only for something earlier. While it is awake,
+        # always: it may have looked already.
+        self.wakes_at_s = math.inf
+        self._next_check_s = 0.0
+        self._producer_ids = ProducerIds(
+            cluster, clock, lambda result: self._after(lambda: self._got_producer_id(result))
+        )
+        self._outcomes = Outcomes(config, cluster, accumulator)
+        cluster.add_listener(lambda snapshot: self._after(self._take_leaders))
+
+    # From other threads ---------------------------------------------------------------------------------------------
+
+    def wake_by(self, at_s: float) -> None:
+        """Have the thread look at the accumulator at ``at_s`` (monotonic) at the latest."""
+        if at_s < self.wakes_at_s:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look at the accumulator now."""
+        self._wake_up.signal()
+
+    def send_now(self) -> None:
+        """Send what is due from the calling thread, or have the thread do it when it is awake.
+
+        Without linger a record waits for nothing but the way to the socket: going there directly saves waking a thread.
+        No lock of the accumulator may be held.
+        """
+        if not self._turning.acquire(blocking=False):
+            self.wake()
+            return
+        try:
+            if self._life.state is ProducerState.ENDED:
+                return
+            now_s = self._clock.monotonic_s()
+            self._dispatch(now_s)
+            needs_thread = self._outcomes.has_callbacks or bool(self._finished)
+        finally:
+            self._turning.release()
+        if needs_thread:
+            self.wake()
+        else:
+            self.wake_by(now_s + self._config.client.request_timeout_ms / 1000)
+
+    @property
+    def undelivered(self) -> Undelivered:
+        """The failures that nobody has looked at."""
+        return self._outcomes.undelivered
+
+    def refuse_records(self, state: ProducerState) -> None:
+        """Have the producer take no more records, because it is CLOSING or ABORTING."""
+        accumulator = self._accumulator
+        with accumulator.lock:
+            self._life.advance(state)
+            # Whoever adds to an open batch does not ask whether it still may.
+            accumulator.close_batches()
+            accumulator.memory_freed.notify_all()
+        self.wake()
+
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether something has its outcome that users' functions have not all been told of."""
+        return self._outcomes.has_to_tell
+
+    def wait_for_callbacks(self, deadline: float | None) -> None:
+        """Wait until users' functions have been told of all that has its outcome now; not from within such a function.
+
+        Raises TimeoutError at ``deadline`` (time.monotonic()).
+        """
+        if threading.current_thread() is self:
+            return
+        told = threading.Event()
+        self._told.append(told)
+        self.wake()
+        # Who ends tells all that is left.
+        while not told.wait(_TOLD_LOOK_S) and self.is_alive():
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError("callbacks have not been called in time; one of them may be waiting")
+
+    def _after(self, action: Callable[[], None]) -> None:
+        """Have the thread do something next; once it has ended, do it here."""
+        self._finished.append(action)
+        self.wake()
+        if self._life.state is ProducerState.ENDED:
+            self._run_finished()
+
+    def _run_finished(self) -> None:
+        # Two threads may come here at the end: popleft() gives each action to one of them.
+        while self._finished:
+            with contextlib.suppress(IndexError):
+                self._finished.popleft()()
+
+    # The thread -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            while self._life.state is not ProducerState.ABORTING and not self._is_done():
+                self._turn()
+        except Exception:
+            _LOG.exception("the producer's thread ended by an error; what was not acknowledged fails")
+        finally:
+            self._end()
+
+    def _is_done(self) -> bool:
+        accumulator = self._accumulator
+        if self._life.state is ProducerState.OPEN:
+            return False
+        with accumulator.lock:
+            return not accumulator.has_unfinished() and not self._has_unwritten()
+
+    def _has_unwritten(self) -> bool:
+        """Whether requests that nobody answers (acks=0) are still to be handed to a socket."""
+        return any(broker.pipeline is not None and broker.pipeline.wants_write for broker in self._brokers.values())
+
+    def _turn(self) -> None:
+        with self._turning:
+            # Taken before the callbacks run: what these waiters ask about is settled by now.
+            told = [self._told.popleft() for _ in range(len(self._told))]
+            now_s = self._clock.monotonic_s()
+            wake_s = now_s + _MAX_SLEEP_S
+            for deadline_s in (self._outcomes.expire(now_s), self._check_timeouts(now_s), self._dispatch(now_s)):
+                if deadline_s is not None:
+                    wake_s = min(wake_s, deadline_s)
+        self._outcomes.run_callbacks()
+        for event in told:
+            event.set()
+        # Who adds a batch after _dispatch() looked has woken us (the pipe is readable), or sees this time and decides.
+        self.wakes_at_s = wake_s
+        timeout_s = 0.0 if self._finished else max(0.0, wake_s - self._clock.monotonic_s())
+        ready = self._selector.select(timeout_s)
+        with self._turning:
+            for key, events in ready:
+                if key.data is None:
+                    self._wake_up.drain()
+                else:
+                    self._serve(key.data, key.fileobj, events)
+            self.wakes_at_s = math.inf
+            self._wake_up.rearm()
+            self._run_finished()
+
+    def _serve(self, node: int, ready: object, events: int) -> None:
+        pipeline = self._brokers[node].pipeline
+        # A producer's thread may have lost, or replaced, the connection since select() returned.
+        if pipeline is None or pipeline is not ready:
+            return
+        try:
+            if events & selectors.EVENT_READ:
+                for request, frame in pipeline.read():
+                    self._answer(pipeline, request, frame)
+            if events & selectors.EVENT_WRITE:
+                pipeline.write()
+            self._watch(node, pipeline)
+        except BrokerUnreachable as error:
+            self._lose(node, error)
+
+    def _watch(self, node: int, pipeline: Pipeline) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pipeline.wants_write else 0)
+        if self._selector.get_key(pipeline).events != events:
+            self._selector.modify(pipeline, events, node)
+
+    # Sending --------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, now_s: float) -> float | None:
+        """Send what is due to brokers that can take it; return when something will be due next."""
+        accumulator = self._accumulator
+        with accumulator.lock:
+            by_leader, next_s = accumulator.due(now_s)
+        if not by_leader:
+            return next_s
+        if self._config.idempotent and accumulator.producer_id < 0:
+            again_s = self._producer_ids.ask(now_s)
+            return next_s if again_s is None else min(again_s, next_s or again_s)
+        for node, queues in by_leader.items():
+            if node == NO_LEADER or node not in self._cluster.snapshot.nodes:
+                self._outcomes.last_problem = LeaderNotAvailable(
+                    f"{queues[0].topic}-{queues[0].partition} has no live leader"
+                )
+                self._cluster.request_refresh()
+                continue
+            broker = self._broker(node)
+            if broker.pipeline is None:
+                if not broker.connecting and broker.retry_at_s <= now_s:
+                    self._connect(node, broker)
+                elif not broker.connecting:
+                    next_s = broker.retry_at_s if next_s is None else min(next_s, broker.retry_at_s)
+                continue
+            try:
+                self._send_to(node, broker.pipeline, queues, now_s)
+            except BrokerUnreachable as error:
+                self._lose(node, error)
+                return now_s
+        return next_s
+
+    def _send_to(self, node: int, pipeline: Pipeline, queues: list[PartitionQueue], now_s: float) -> None:
+        config, accumulator = self._config, self._accumulator
+        while queues and len(pipeline.in_flight) < config.max_in_flight and not pipeline.wants_write:
+            with accumulator.lock:
+                batches = accumulator.drain(queues, node, config.max_request_size)
+                queues = accumulator.still_due(queues, now_s)
+            if not batches:
+                break
+            by_batch = [(accumulator.queues[batch.topic, batch.partition], batch) for batch in batches]
+            for batch in batches:
+                codec = config.codec_of(batch.topic)
+                batch.encode(CODECS[codec], config.levels.get(codec))
+            correlation_id = pipeline.connection.next_correlation_id()
+            pieces = encode_produce(
+                batches,
+                version=pipeline.version,
+                correlation_id=correlation_id,
+                client_id=config.client.client_id,
+                acks=config.acks,
+                timeout_ms=config.client.request_timeout_ms,
+            )
+            request = InFlight(correlation_id, now_s, by_batch)
+            if config.acks:
+                pipeline.send(request, pieces, answered=True)
+            else:
+                self._send_unanswered(pipeline, request, pieces)
+        self._watch(node, pipeline)
+
+    def _send_unanswered(self, pipeline: Pipeline, request: InFlight, pieces: list[Buffer]) -> None:
+        """With acks=0 a batch counts as sent when the socket has taken it."""
+        try:
+            pipeline.send(request, pieces, answered=False)
+        except BrokerUnreachable as error:
+            for queue, batch in request.batches:
+                self._outcomes.settle(queue, batch, -1, -1, error)
+            raise
+        for queue, batch in request.batches:
+            self._outcomes.settle(queue, batch, -1, -1, None)
+
+    def _broker(self, node: int) -> BrokerLink:
+        broker = self._brokers.get(node)
+        if broker is None:
+            client = self._config.client
+            broker = self._brokers[node] = BrokerLink(
+                Backoff(client.reconnect_backoff_ms, client.reconnect_backoff_max_ms)
+            )
+        return broker
+
+    def _connect(self, node: int, broker: BrokerLink) -> None:
+        timeout_ms = self._config.client.request_timeout_ms
+        broker.connect(
+            lambda: self._cluster.connect(node, Deadline.after_ms(timeout_ms, self._clock)),
+            lambda opened: self._after(lambda: self._connected(node, opened)),
+        )
+
+    def _connected(self, node: int, opened: BrokerConnection | KafkaliteError) -> None:
+        broker = self._brokers[node]
+        broker.connecting = False
+        if isinstance(opened, BrokerConnection):
+            if self._life.state is ProducerState.ENDED:
+                opened.close()
+                return
+            try:
+                broker.pipeline = Pipeline(opened, self._clock.monotonic_s())
+            except KafkaliteError as error:
+                opened.close()
+                opened = error
+            else:
+                broker.backoff.reset()
+                broker.reported = ""
+                self._selector.register(broker.pipeline, selectors.EVENT_READ, node)
+                return
+        if broker.reported != str(opened):
+            broker.reported = str(opened)
+            _LOG.warning("producer: %s; trying on", opened)
+        self._outcomes.last_problem = opened
+        broker.retry_at_s = self._clock.monotonic_s() + broker.backoff.next_s()
+        self._cluster.request_refresh()
+
+    def _got_producer_id(self, result: tuple[int, int] | KafkaliteError) -> None:
+        if isinstance(result, tuple):
+            with self._accumulator.lock:
+                self._accumulator.producer_id, self._accumulator.producer_epoch = result
+            return
+        self._outcomes.last_problem = result
+        if not is_retriable(result) and not isinstance(result, ClosedError):
+            # The broker will never give one: waiting for the delivery timeout would only hide the reason.
+            self._outcomes.fail_all(result)
+
+    # Answers --------------------------------------------------------------------------------------------------------
+
+    def _answer(self, pipeline: Pipeline, request: InFlight, frame: memoryview) -> None:
+        try:
+            answer = read_produce_answer(frame, pipeline.version)
+        except FrameError as error:
+            # The request is no longer in the pipeline: put it back so that losing the connection takes its batches
+            # back.
+            pipeline.in_flight.appendleft(request)
+            raise BrokerUnreachable(f"broker {pipeline.connection.name}: its answer cannot be read: {error}") from error
+        self._outcomes.take(request.batches, answer, self._clock.monotonic_s())
+
+    # Time and failure -----------------------------------------------------------------------------------------------
+
+    def _check_timeouts(self, now_s: float) -> float | None:
+        timeout_s = self._config.client.request_timeout_ms / 1000
+        if now_s < self._next_check_s:
+            return self._next_check_s
+        idle_s = self._config.client.connections_max_idle_ms / 1000
+        # Requests from now on time out later than this.
+        next_s = now_s + timeout_s
+        for node, broker in self._brokers.items():
+            pipeline = broker.pipeline
+            if pipeline is None:
+                continue
+            if pipeline.in_flight or pipeline.wants_write:
+                since_s = pipeline.in_flight[0].sent_s if pipeline.in_flight else pipeline.used_s
+                times_out_s = since_s + timeout_s
+                if times_out_s <= now_s:
+                    name = pipeline.connection.name
+                    self._lose(node, BrokerUnreachable(f"broker {name} did not answer within {timeout_s} s"))
+                else:
+                    next_s = min(next_s, times_out_s)
+            elif idle_s >= 0 and now_s - pipeline.used_s > idle_s:
+                self._drop(broker)
+        self._next_check_s = next_s
+        return next_s
+
+    def _drop(self, broker: BrokerLink) -> None:
+        assert broker.pipeline is not None
+        self._selector.unregister(broker.pipeline)
+        broker.pipeline.close()
+        broker.pipeline = None
+
+    def _lose(self, node: int, error: BrokerUnreachable) -> None:
+        """Give a broken connection up and take its batches back."""
+        broker = self._brokers[node]
+        pipeline = broker.pipeline
+        if pipeline is None:
+            return
+        self._drop(broker)
+        now_s = self._clock.monotonic_s()
+        broker.retry_at_s = now_s + broker.backoff.next_s()
+        if pipeline.in_flight:
+            _LOG.warning("producer: %s; %d requests in flight are repeated", error, len(pipeline.in_flight))
+        self._outcomes.last_problem = error
+        for request in pipeline.in_flight:
+            for queue, batch in request.batches:
+                self._outcomes.retry(queue, batch, error, now_s)
+        pipeline.in_flight.clear()
+        self._cluster.request_refresh()
+
+    def _take_leaders(self) -> None:
+        snapshot = self._cluster.snapshot
+        with self._accumulator.lock:
+            self._accumulator.set_leaders(snapshot.leader)
+
+    def _end(self) -> None:
+        self.refuse_records(ProducerState.ABORTING)
+        with self._turning:
+            self._life.advance(ProducerState.ENDED)
+            for broker in self._brokers.values():
+                if broker.pipeline is not None:
+                    broker.pipeline.close()
+                    broker.pipeline = None
+            self._run_finished()
+            self._selector.close()
+            self._wake_up.close()
+        self._outcomes.fail_all(ClosedError("the producer was closed before the record was acknowledged"))
+        self._outcomes.run_callbacks()

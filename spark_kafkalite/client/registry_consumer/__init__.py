@@ -1,0 +1,1 @@
+"""Consumers that coordinate through the registry, without a coordinator."""

@@ -1,0 +1,1 @@
+"""Compaction: which logs, which segments, and the copy."""

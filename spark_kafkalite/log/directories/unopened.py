@@ -1,0 +1,84 @@
+"""Logs that lie in a log directory and are not open, because a disk had no room or the process no descriptor for them,
+or because their files are not what they look like (``log_files.LogRefused``).
+
+Their files stay as they are, checkpoints go on naming them with what the start found (without its log start a log would
+show deleted records again), and opening them is tried again. The broker decides how many logs may be open at once
+(:class:`LogLimit`); at a start the internal topics' come first, because groups need them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.loading.loader import FoundLog
+from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class LogLimit(NamedTuple):
+    """How many logs may be open at once, and why no more."""
+
+    most: int
+    reason: str
+
+
+class Unopened:
+    """The logs that are there and not open, with the reason of each."""
+
+    def __init__(self, limit: LogLimit | None = None) -> None:
+        """``limit`` None means that any number may be open."""
+        self._limit = limit
+        self._logs: dict[TopicPartition, tuple[FoundLog, str]] = {}
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._logs
+
+    def __iter__(self) -> Iterator[FoundLog]:
+        return (found for found, _ in self._logs.values())
+
+    def add(self, found: FoundLog, reason: str) -> None:
+        """Note a log that could not be opened, and say why in the broker's log unless that has been said."""
+        known = self._logs.get(found.key)
+        self._logs[found.key] = found, reason
+        if known is None or known[1] != reason:
+            logger.error("%s is not served: %s", found.key, reason)
+
+    def discard(self, key: TopicPartition) -> FoundLog | None:
+        """Forget a log that is open by now, or gone; return what was found of it."""
+        entry = self._logs.pop(key, None)
+        return entry[0] if entry is not None else None
+
+    def found(self, key: TopicPartition) -> FoundLog:
+        """Return what the start found of a log. KeyError when it is not here."""
+        return self._logs[key][0]
+
+    def reason(self, key: TopicPartition) -> str:
+        """Return why a log is not open. KeyError when it is not here."""
+        return self._logs[key][1]
+
+    def in_directory(self, log_dir: str) -> dict[TopicPartition, FoundLog]:
+        """Return those that lie in one log directory."""
+        return {key: found for key, (found, _) in self._logs.items() if found.log_dir == log_dir}
+
+    def within_limit(self, found: Sequence[FoundLog]) -> list[FoundLog]:
+        """Return the logs that may be opened at a start; the others are noted here."""
+        if self._limit is None or len(found) <= self._limit.most:
+            return list(found)
+        ordered = sorted(found, key=lambda each: each.key.topic not in INTERNAL_TOPICS)
+        left = ordered[self._limit.most :]
+        for each in left:
+            self._logs[each.key] = each, f"the log {each.path} stays closed: {self._limit.reason}"
+        logger.error(
+            "%d of %d logs stay closed, the first of them %s: %s",
+            len(left), len(found), left[0].path, self._limit.reason,
+        )  # fmt: skip
+        return ordered[: self._limit.most]
+
+    def check_limit(self, what: object, open_logs: int) -> None:
+        """Raise KafkaStorageError (56) when no further log may be opened; ``what`` names it."""
+        if self._limit is not None and open_logs >= self._limit.most:
+            raise KafkaStorageError(f"{what} stays closed: {self._limit.reason}")

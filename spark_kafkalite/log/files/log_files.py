@@ -1,0 +1,182 @@
+"""What lies in the directory of one log, by kind, and the removal of what interrupted work has left there.
+
+Names that are ours begin with a base offset in 20 digits::
+
+    00000000000000000000.log .index .timeindex   a segment and its indexes; see ``segment``
+    00000000000000000042.snapshot                the producers as of offset 42; see ``producer_state``
+    cleaner-swap                                 cleaned segments that count already; see ``swap``
+    *.cleaned *.tmp                              not finished when the broker stopped: removed
+    *.deleted                                    retired, waiting for file.delete.delay.ms: removed
+    an index without its segment                 removed
+
+Anything else is somebody else's and stays, as a ``.txnindex`` of Kafka's does. A symbolic link is never followed, since
+what it leads to would be written and cut. A log with one among its files is refused, or with a directory, a pipe or the
+like under one of these names, and the other logs go on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE
+from spark_kafkalite.log.files.file_kind import Kind, misplaced
+from spark_kafkalite.log.files.fs import Entry, Fs
+from spark_kafkalite.log.producer_snapshot import (
+    LARGE_SNAPSHOT_BYTES,
+    LARGE_SNAPSHOTS_KEPT,
+    SNAPSHOT_SUFFIX,
+    snapshot_path,
+)
+from spark_kafkalite.log.segments.offset_index import OffsetIndex
+from spark_kafkalite.log.segments.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+)
+from spark_kafkalite.log.segments.swap import KAFKA_SWAP_SUFFIX, complete_swaps
+from spark_kafkalite.log.segments.time_index import TimeIndex
+from spark_kafkalite.records.layout import MAX_INT64
+
+BASE_OFFSET_DIGITS: Final = 20
+_SMALL_FILES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE)
+_LEFTOVER_SUFFIXES: Final = (CLEANED_SUFFIX, DELETED_SUFFIX, ".tmp")
+_SUFFIXES: Final = (
+    LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, KAFKA_SWAP_SUFFIX, *_LEFTOVER_SUFFIXES
+)  # fmt: skip
+# What can be removed without looking into it.
+_REMOVABLE: Final = frozenset(Kind) - {Kind.DIRECTORY}
+
+
+class LogRefused(KafkaStorageError):
+    """A log is not opened because its files are not what they look like; the message names one and what to do."""
+
+
+class LogFiles(NamedTuple):
+    """The files of one log: size by base offset, the offsets of snapshots, whether there is a file of epochs."""
+
+    logs: dict[int, int]
+    indexes: dict[int, int]
+    time_indexes: dict[int, int]
+    snapshots: list[int]
+    has_epochs: bool
+    # Up to where a cleaning that a crash had interrupted, and that has been ended now, has cleaned the log; else 0.
+    swapped_until_offset: int = 0
+
+    @property
+    def base_offsets(self) -> list[int]:
+        """The base offsets of the segments, ascending."""
+        return sorted(self.logs)
+
+    def has_whole_indexes(self, base_offset: int) -> bool:
+        """Return whether both indexes of a segment are there with whole entries."""
+        return not (
+            self.indexes.get(base_offset, 1) % OffsetIndex.ENTRY.size
+            or self.time_indexes.get(base_offset, 1) % TimeIndex.ENTRY.size
+        )
+
+
+def list_log_files(fs: Fs, directory: str) -> LogFiles:
+    """List a log's directory; end the cleaning and remove the rest of what interrupted work has left in it.
+
+    Raises LogRefused, with nothing changed, for a log that cannot be what it looks like.
+    """
+    kind = fs.kind(directory)
+    if kind is None:
+        raise LogRefused(f"{directory} is missing: put it back, or restart the broker, which begins the log anew")
+    if kind is not Kind.DIRECTORY:
+        raise LogRefused(misplaced(directory, kind, Kind.DIRECTORY).strerror)
+    entries = fs.entries(directory)
+    refuse_foreign(directory, entries)
+    swapped_until_offset = 0
+    if any(entry.name == SWAP_FILE or entry.name.endswith(KAFKA_SWAP_SUFFIX) for entry in entries):
+        swapped_until_offset = complete_swaps(fs, directory)
+        entries = fs.entries(directory)
+    found = LogFiles({}, {}, {}, [], any(entry.name == LEADER_EPOCH_FILE for entry in entries), swapped_until_offset)
+    by_suffix = {LOG_SUFFIX: found.logs, INDEX_SUFFIX: found.indexes, TIME_INDEX_SUFFIX: found.time_indexes}
+    for name, kind, size_bytes in entries:
+        if kind is Kind.DIRECTORY:
+            continue
+        stem, dot, ending = name.rpartition(".")
+        suffix = dot + ending
+        if suffix in _LEFTOVER_SUFFIXES:
+            fs.unlink(f"{directory}/{name}")
+        elif len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal():
+            if suffix in by_suffix:
+                by_suffix[suffix][int(stem)] = size_bytes
+            elif suffix == SNAPSHOT_SUFFIX and int(stem) <= MAX_INT64:
+                found.snapshots.append(int(stem))
+    for sizes, suffix in ((found.indexes, INDEX_SUFFIX), (found.time_indexes, TIME_INDEX_SUFFIX)):
+        for base_offset in sizes.keys() - found.logs.keys():
+            fs.unlink(f"{directory}/{base_offset:0{BASE_OFFSET_DIGITS}d}{suffix}")
+            del sizes[base_offset]
+    return found
+
+
+def refuse_foreign(directory: str, entries: Iterable[Entry]) -> None:
+    """Raise LogRefused if a name of a log's file is that of something else, or a segment's name is no offset."""
+    for name, kind, _ in entries:
+        stem, dot, ending = name.rpartition(".")
+        suffix = dot + ending
+        if kind is not Kind.FILE and _is_of_log(name) and not (suffix in _LEFTOVER_SUFFIXES and kind in _REMOVABLE):
+            raise LogRefused(misplaced(f"{directory}/{name}", kind).strerror)
+        if suffix == LOG_SUFFIX and len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal() and int(stem) > MAX_INT64:
+            raise LogRefused(
+                f"{directory}/{name}: no segment begins at offset {stem}, the largest offset is {MAX_INT64}; move the "
+                "file away, or give it its name back"
+            )
+
+
+def _is_of_log(name: str) -> bool:
+    """Return whether a log may write a file of this name, or of this name without what marks it as unfinished."""
+    stem, *suffixes = name.split(".")
+    is_numbered = len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal()
+    return name.removesuffix(".tmp") in _SMALL_FILES or (
+        is_numbered and all(f".{each}" in _SUFFIXES for each in suffixes)
+    )
+
+
+def drop_segments_below(fs: Fs, directory: str, found: LogFiles, log_start_offset: int) -> None:
+    """Remove the segments that lie wholly below the log start offset, from the disk and from ``found``.
+
+    Retention renames them in no safe order, because the checkpoint of log start offsets was on the disk before: after a
+    power cut any of them may be back, with holes in between.
+    """
+    bases = found.base_offsets
+    for base_offset in bases[: max(bisect_right(bases, log_start_offset) - 1, 0)]:
+        for sizes, suffix in (
+            (found.logs, LOG_SUFFIX),
+            (found.indexes, INDEX_SUFFIX),
+            (found.time_indexes, TIME_INDEX_SUFFIX),
+        ):
+            if sizes.pop(base_offset, None) is not None:
+                fs.unlink(f"{directory}/{base_offset:0{BASE_OFFSET_DIGITS}d}{suffix}")
+
+
+def snapshot_offsets(fs: Fs, directory: str) -> list[int]:
+    """Return the offsets of the producer snapshots in a directory, in no order."""
+    return list(_snapshots(fs, directory))
+
+
+def _snapshots(fs: Fs, directory: str) -> dict[int, int]:
+    return {
+        int(entry.name[:BASE_OFFSET_DIGITS]): entry.size_bytes
+        for entry in fs.entries(directory)
+        if entry.name.endswith(SNAPSHOT_SUFFIX) and entry.name[:BASE_OFFSET_DIGITS].isdecimal()
+    }
+
+
+def drop_snapshots(fs: Fs, directory: str, base_offsets: list[int], newest: int, end_offset: int) -> None:
+    """Remove the snapshots of what is gone, those of clean stops but the newest, and large ones but the newest few."""
+    large: list[int] = []
+    for offset, size_bytes in sorted(_snapshots(fs, directory).items()):
+        if offset > end_offset or (offset < newest and offset not in base_offsets):
+            fs.unlink(snapshot_path(directory, offset))
+        elif size_bytes > LARGE_SNAPSHOT_BYTES:
+            large.append(offset)
+    for offset in large[:-LARGE_SNAPSHOTS_KEPT]:
+        fs.unlink(snapshot_path(directory, offset))

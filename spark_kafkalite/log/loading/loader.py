@@ -1,0 +1,336 @@
+"""Loading the logs of some log directories at a start: what lies there, progress, interruption, threads.
+
+``survey`` reads what a directory says of itself and names its logs; it deletes the clean-shutdown marker first, so that
+a crash while loading is seen as a crash (KAFKA-10471). ``Loading`` then opens the logs, after a crash in several
+threads, says in the log every few seconds how far it is, and stops soon after ``interrupt``. An interrupted load has
+changed nothing that the next one could miss: the marker is gone and the checkpoints are the old ones, so the next start
+scans all of it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import ConfigError, KafkaliteError, KafkaStorageError
+from spark_kafkalite.log.files.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    CheckpointError,
+    read_offsets,
+    read_small,
+    read_topic_id,
+)
+from spark_kafkalite.log.files.file_kind import Kind
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, read_marker, report
+from spark_kafkalite.model import TopicPartition, topic_name_problem
+
+logger = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 5.0
+_PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
+_DELETED_SUFFIX = "-delete"
+_OUT_OF_USE_SUFFIXES = (_DELETED_SUFFIX, "-stray")
+_MAX_NAME_BYTES = 255
+
+
+class LoadInterrupted(KafkaliteError):
+    """The broker was told to stop while its logs were loading."""
+
+
+class FoundLog(NamedTuple):
+    """One log as its directory and the checkpoints beside it describe it."""
+
+    key: TopicPartition
+    log_dir: str
+    name: str
+    clean: bool
+    recovery_point: int
+    log_start_offset: int
+    cleaned_until_offset: int
+    high_watermark: int
+    # The segments that a clean stop has left, None when nobody knows.
+    stopped_with: SegmentSizes | None = None
+
+    @property
+    def path(self) -> str:
+        """The log's own directory."""
+        return f"{self.log_dir}/{self.name}"
+
+
+class Survey(NamedTuple):
+    """What one log directory holds."""
+
+    clean: bool
+    logs: list[FoundLog]
+    # What has the name of a log and is no directory: somebody else's, or in the place of a log.
+    misplaced: list[FoundLog]
+    high_watermarks: dict[TopicPartition, int]
+    # What a directory that is gone had: (log start offset, recovery point).
+    vanished: dict[TopicPartition, tuple[int, int]]
+    # Directories of deleted topics, to be removed.
+    deleted: list[str]
+
+
+def survey(fs: Fs, log_dir: str) -> Survey:
+    """Take the clean-shutdown marker, read the checkpoints and find the logs. OSError when the disk fails."""
+    entries = fs.entries(log_dir)
+    keys = {entry.name: key for entry in entries if (key := topic_partition_of(entry.name)) is not None}
+    # A symbolic link in the place of a log's directory is not followed, and not passed over either.
+    directories = {entry.name for entry in entries if entry.kind in (Kind.DIRECTORY, Kind.LINK)}
+    stopped_with: Mapping[str, SegmentSizes] = {}
+    marked = any(entry.name == CLEAN_SHUTDOWN_FILE for entry in entries)
+    if marked:
+        try:
+            stopped_with = read_marker(read_small(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"))
+        except CheckpointError as error:
+            logger.warning("%s; going on as after a crash", error)
+            marked = False
+    if marked:
+        fs.unlink(f"{log_dir}/{CLEAN_SHUTDOWN_FILE}")
+        fs.sync_directory(log_dir)
+    # A new directory has nothing to recover; one with logs and without a marker was left by a crash.
+    clean = marked or not (keys.keys() & directories)
+    recovery_points = _read_checkpoint(fs, log_dir, RECOVERY_POINT_FILE)
+    start_offsets = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE)
+    cleaned = _read_checkpoint(fs, log_dir, CLEANER_OFFSET_FILE)
+    high_watermarks = _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE)
+    found = [
+        FoundLog(
+            key,
+            log_dir,
+            name,
+            clean,
+            recovery_points.get(key, 0),
+            start_offsets.get(key, 0),
+            cleaned.get(key, 0),
+            high_watermarks.get(key, 0),
+            stopped_with.get(name),
+        )
+        for name, key in keys.items()
+    ]
+    # A name that was taken out of use may still be in the checkpoints.
+    out_of_use = {name.rpartition(".")[0] for name in directories if name.endswith(_OUT_OF_USE_SUFFIXES)}
+    # Of a log that is gone with its directory every file may say how far it had come.
+    ends = [
+        recovery_points,
+        high_watermarks,
+        {
+            key: _known_end(sizes)
+            for name, sizes in stopped_with.items()
+            if (key := topic_partition_of(name)) is not None
+        },
+    ]
+    gone = {key for each in ends for key in each if str(key) not in keys and str(key) not in out_of_use}
+    vanished = {
+        key: (start, end)
+        for key in gone
+        if (end := max(each.get(key, 0) for each in ends)) > (start := start_offsets.get(key, 0))
+    }
+    deleted = [f"{log_dir}/{name}" for name in sorted(directories) if name.endswith(_DELETED_SUFFIX)]
+    return Survey(
+        clean,
+        [each for each in found if each.name in directories],
+        [each for each in found if each.name not in directories],
+        high_watermarks,
+        vanished,
+        deleted,
+    )
+
+
+def _known_end(sizes: SegmentSizes) -> int:
+    """Return an offset up to which the log of these segments had come at least."""
+    last = max(sizes, default=0)
+    return last + 1 if sizes.get(last) else last
+
+
+def report_vanished(log_dir: str, topic_partition: TopicPartition, start_offset: int, end_offset: int) -> None:
+    """Write the line about a log of which the checkpoints know, and the whole directory is gone."""
+    report(f"{log_dir}/{topic_partition}", [Hole(start_offset, end_offset, "the directory is missing")])
+
+
+def without_doubles(
+    fs: Fs, found: Sequence[FoundLog], topic_id_of: Callable[[str], bytes | None] | None
+) -> list[FoundLog]:
+    """Set aside logs of older topics where another directory holds the same partition; ``found`` is sorted by key.
+
+    That is what a directory leaves that was offline while its topic was deleted and made again. ConfigError when it
+    cannot be said which is the older one.
+    """
+    kept: list[FoundLog] = []
+    for each in found:
+        while kept and kept[-1].key == each.key:
+            other = kept.pop()
+            stale = [one for one in (other, each) if _is_of_older_topic(fs, one, topic_id_of)]
+            if len(stale) != 1:
+                raise ConfigError(f"partition {each.key} lies in {other.path} and in {each.path}: move one away")
+            target = name_out_of_use(stale[0].path, "stray")
+            fs.rename(stale[0].path, target)
+            logger.warning("%s is the log of an older topic of its name; it is kept as %s", stale[0].path, target)
+            each = other if stale[0] is each else each
+        kept.append(each)
+    return kept
+
+
+def _is_of_older_topic(fs: Fs, found: FoundLog, topic_id_of: Callable[[str], bytes | None] | None) -> bool:
+    current = topic_id_of(found.key.topic) if topic_id_of is not None else None
+    try:
+        return current is not None and read_topic_id(fs, f"{found.path}/{PARTITION_METADATA_FILE}") != current
+    except CheckpointError:
+        return False
+
+
+class Identities:
+    """Whose logs the directories hold, by their own word: asked before a log's files are measured or recovered by what
+    checkpoints say of the topic whose name the directory has."""
+
+    def __init__(
+        self, fs: Fs, found: Sequence[FoundLog], topic_id_of: Callable[[str], bytes | None] | None = None
+    ) -> None:
+        self._fs = fs
+        names = {each.key.topic for each in found} if topic_id_of is not None else set()
+        self._ids = {name: topic_id for name in names if (topic_id := topic_id_of(name)) is not None}  # type: ignore[misc]
+        self._names = {topic_id: name for name, topic_id in self._ids.items()}
+
+    def is_foreign(self, found: FoundLog) -> bool:
+        """Return whether a log is that of another topic than its directory's name says, an older one of the name or one
+        that exists. KafkaStorageError for the log of a topic that exists: names have been exchanged. OSError too."""
+        current = self._ids.get(found.key.topic)
+        if current is None or self._fs.kind(found.path) is not Kind.DIRECTORY:
+            return False
+        try:
+            said = read_topic_id(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")
+        except CheckpointError:
+            return False
+        if said is None or said == current:
+            return False
+        owner = self._names.get(said)
+        if owner is not None:
+            raise KafkaStorageError(
+                f"{found.path} holds a log of topic {owner}, by the topic id in its {PARTITION_METADATA_FILE}: give "
+                "the directory its name back while the broker is stopped"
+            )
+        return True
+
+    def set_aside(self, found: FoundLog) -> bool:
+        """Take the directory of a foreign log out of use, and keep it; return whether it was one. Raises as
+        ``is_foreign``, and OSError when the directory cannot be renamed."""
+        if not self.is_foreign(found):
+            return False
+        kept = name_out_of_use(found.path, "stray")
+        self._fs.rename(found.path, kept)
+        logger.warning(
+            "the log of %s is that of an older topic of the same name; its files are kept in %s", found.key, kept
+        )
+        return True
+
+
+def name_out_of_use(directory: str, suffix: str) -> str:
+    """Return a new name for a log's directory, which no start takes for that of a log."""
+    tail = f".{uuid.uuid4().hex}-{suffix}"
+    parent, _, name = directory.rpartition("/")
+    return f"{parent}/{name[: _MAX_NAME_BYTES - len(tail)]}{tail}"
+
+
+def topic_partition_of(name: str) -> TopicPartition | None:
+    """Return what a directory's name says, None when it is not that of a log (``-delete`` and ``-stray`` are not)."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or topic_name_problem(match[1]) is not None:
+        return None
+    # Kafka writes no leading zeros; a directory that has them is somebody else's.
+    return TopicPartition(match[1], int(match[2])) if match[2] == str(int(match[2])) else None
+
+
+def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, int]:
+    """Read an offset checkpoint; a damaged one counts as missing: more is scanned, nothing is lost."""
+    try:
+        return read_offsets(fs, f"{log_dir}/{name}")
+    except CheckpointError as error:
+        logger.warning("%s; going on without it", error)
+        return {}
+
+
+class Loading:
+    """The opening of all logs, with its progress. ``interrupt`` may be called from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._interrupted = threading.Event()
+        self._lock = threading.Lock()
+        self._began_s = self._reported_s = clock.monotonic_s()
+        self._total = self._opened = self._scanned_bytes = 0
+
+    def interrupt(self) -> None:
+        """Have ``open_all`` end soon, with LoadInterrupted."""
+        self._interrupted.set()
+
+    def open_all(self, found: Sequence[FoundLog], open_log: Callable[[FoundLog], None], threads_per_dir: int) -> None:
+        """Call ``open_log`` for each log. Those to recover are spread over ``threads_per_dir`` threads for each log
+        directory: scanning waits for the disk and for checksums, both outside of the interpreter's lock."""
+        self._total = len(found)
+        log_dirs = {each.log_dir for each in found}
+        threads = len(log_dirs) * threads_per_dir
+        if threads == 1 or all(each.clean for each in found):
+            for each in found:
+                self._open(each, open_log)
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="kafkalite-recovery") as executor:
+            # Each directory's disk gets its own threads, and none takes the logs of another.
+            lanes: list[list[FoundLog]] = []
+            for log_dir in sorted(log_dirs):
+                here = [each for each in found if each.log_dir == log_dir]
+                lanes += [here[number::threads_per_dir] for number in range(threads_per_dir)]
+            futures = [executor.submit(self._open_lane, lane, open_log) for lane in lanes]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [error for each in done if (error := each.exception()) is not None]
+            if failed:
+                self._interrupted.set()
+                raise failed[0]
+
+    def _open_lane(self, found: Sequence[FoundLog], open_log: Callable[[FoundLog], None]) -> None:
+        for each in found:
+            self._open(each, open_log)
+
+    def _open(self, found: FoundLog, open_log: Callable[[FoundLog], None]) -> None:
+        if self._interrupted.is_set():
+            raise LoadInterrupted("interrupted while loading logs")
+        open_log(found)
+        with self._lock:
+            self._opened += 1
+        self._maybe_report(found.path)
+
+    def on_bytes(self, path: str, count: int) -> None:
+        """Note that a part of a segment has been scanned. Raises LoadInterrupted after ``interrupt``."""
+        if self._interrupted.is_set():
+            raise LoadInterrupted(f"interrupted while recovering {path}")
+        with self._lock:
+            self._scanned_bytes += count
+        self._maybe_report(path)
+
+    def _maybe_report(self, path: str) -> None:
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            if now_s - self._reported_s < REPORT_EVERY_S:
+                return
+            self._reported_s = now_s
+        logger.info("loading logs: %s; now at %s", self.describe(), path)
+
+    def describe(self) -> str:
+        """Return how far the loading is: logs, and what was scanned at which rate."""
+        text = f"{self._opened} of {self._total} logs"
+        if self._scanned_bytes:
+            seconds = max(self._clock.monotonic_s() - self._began_s, 0.001)
+            rate = self._scanned_bytes / 1e6 / seconds
+            text += f", {self._scanned_bytes / 1e6:.1f} MB scanned in {seconds:.1f} s ({rate:.0f} MB/s)"
+        return text

@@ -1,0 +1,514 @@
+"""Opening a log that is on the disk: quickly after a clean stop, by scanning after a crash.
+
+After a clean stop the files are trusted: a segment costs nothing but its entry in the directory, and no index is read.
+Where the log ends the checkpoint of recovery points says, if there is a snapshot of producers at that offset as a clean
+stop takes it; without one the batches after the last index entry of the active segment are walked.
+
+After a crash everything from the recovery point on (the first offset that was not known to be on the disk) is scanned
+(see ``scan``). At the first batch that is not sound the file is cut and all later segments leave the log: what comes
+after a hole was never acknowledged as flushed, and must not be read. Whole batches among it are kept beside the log
+(see ``torn``), and the offsets that they have are not given again. Batches of the recovery point's own segment that lie
+below it are walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then all is
+synced, and the recovery point is the end.
+
+A power cut may take whole batches from the end of a segment and leave the next segment's name, or more of it. Such a
+gap ends the log too, in a compacted topic as well: the cleaner makes gaps only in what was flushed, and says how far.
+
+A segment whose indexes are missing or torn is scanned after a clean stop too, with all that follow it.
+
+Source: org.apache.kafka.storage.internals.log.LogLoader. Epoch 0 is an epoch like any other (KAFKA-10432).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.epochs import LeaderEpochs
+from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.log_files import (
+    LogFiles,
+    drop_segments_below,
+    drop_snapshots,
+    list_log_files,
+    snapshot_offsets,
+)
+from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps
+from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
+from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside
+from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
+from spark_kafkalite.log.segments.active_segment import ActiveSegment
+from spark_kafkalite.log.segments.offset_index import OffsetIndex
+from spark_kafkalite.log.segments.segment import LOG_SUFFIX, Segment
+from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.log.segments.time_index import TimeIndex
+from spark_kafkalite.log.topic_config import TopicConfig
+
+logger = logging.getLogger(__name__)
+
+
+class LoadedLog(NamedTuple):
+    """What was found on the disk."""
+
+    segments: Segments
+    epochs: LeaderEpochs
+    producers: ProducerState
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    recovered_segments: int = 0
+    cut_bytes: int = 0
+    cleaned_until_offset: int = 0
+    # What is missing, but at the end.
+    holes: Sequence[Hole] = ()
+    # Up to where offsets have been given, as far as that is certain; else 0. Beyond the log end: what lies between is
+    # lost, and the log goes on there.
+    given_until: int = 0
+    # What is wrong with the end, when it is known.
+    end_reason: str = ""
+    # Whether the directory held any segment, and whether the last one is shorter than a clean stop has left it.
+    found_segments: bool = True
+    end_is_suspect: bool = False
+    # Whether ``cleaner-swap`` can be forgotten once the cleaner's checkpoint says ``cleaned_until_offset``.
+    swapped: bool = False
+
+
+def load_log(
+    files: OpenFiles,
+    directory: str,
+    config: TopicConfig,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    now_ms: int,
+    cleaned_until_offset: int = 0,
+    high_watermark: int = 0,
+    sync: bool = True,
+    on_bytes: OnBytes | None = None,
+    stopped_with: SegmentSizes | None = None,
+    producer_limits: ProducerIdLimits | None = None,
+) -> LoadedLog:
+    """Open the log in ``directory``, recovering it unless ``clean``.
+
+    ``recovery_point``, ``log_start_offset``, ``cleaned_until_offset`` and ``high_watermark`` are what the checkpoints
+    say, 0 when they say nothing. ``on_bytes`` is told of what is scanned. With ``sync`` what was recovered is on the
+    disk when this returns; without, the caller sees to it before the recovery point is used. ``stopped_with``: the
+    segments that a clean stop has left, None when nobody knows. Raises OSError when the disk fails.
+
+    What is missing in the middle is in ``holes`` of the result. What is missing at the end lies between the log end and
+    ``given_until``, or is to be looked for: ``end_is_suspect``.
+    """
+    found = list_log_files(files.fs, directory)
+    cleaned_until_offset = max(cleaned_until_offset, found.swapped_until_offset)
+    found_segments = bool(found.logs)
+    if log_start_offset > max(recovery_point, high_watermark):
+        log_start_offset = believed_start(files, directory, found.logs, found.snapshots, log_start_offset)
+    drop_segments_below(files.fs, directory, found, log_start_offset)
+    loader = _Loader(
+        files,
+        directory,
+        config,
+        found,
+        clean=clean,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        now_ms=now_ms,
+        cleaned_until_offset=cleaned_until_offset,
+        high_watermark=high_watermark,
+        sync=sync,
+        on_bytes=on_bytes,
+        stopped_with=stopped_with if clean else None,
+        producer_limits=producer_limits,
+    )
+    loaded = loader.load()
+    return loaded._replace(
+        # Never more than there is: what a crash took will be written anew, with other records.
+        cleaned_until_offset=min(cleaned_until_offset, loaded.segments.active.base_offset),
+        swapped=found.swapped_until_offset > 0,
+        found_segments=found_segments,
+    )
+
+
+class _Loader:
+    """One log that is being opened."""
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        directory: str,
+        config: TopicConfig,
+        found: LogFiles,
+        *,
+        clean: bool,
+        recovery_point: int,
+        log_start_offset: int,
+        now_ms: int,
+        cleaned_until_offset: int,
+        high_watermark: int,
+        sync: bool,
+        on_bytes: OnBytes | None,
+        stopped_with: SegmentSizes | None,
+        producer_limits: ProducerIdLimits | None,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._found = found
+        self._bases = found.base_offsets
+        self._clean = clean
+        self._recovery_point = recovery_point
+        self._log_start_offset = log_start_offset
+        self._now_ms = now_ms
+        self._gaps_until_offset = EVERYWHERE if config.is_compacted else cleaned_until_offset
+        self._cleaned_until_offset = cleaned_until_offset
+        self._high_watermark = high_watermark
+        self._sync = sync
+        self._on_bytes = on_bytes
+        self._stopped_with = stopped_with
+        self._producer_limits = producer_limits
+        self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
+        self._epochs_lost = False
+        self._new_snapshots: list[str] = []
+        self._behind = Behind(files.fs, directory)
+        self._end_reason = ""
+        # What the file of epochs says: where the log began, if that is known, and where its last epoch did.
+        self._first_known = EVERYWHERE
+        self._last_epoch_start = 0
+
+    def load(self) -> LoadedLog:
+        """Choose what the files need, and do it."""
+        holes: list[Hole] = []
+        if self._stopped_with:
+            self._leave_out_newer(max(self._stopped_with))
+        end_is_suspect = False
+        if self._stopped_with:
+            holes, end_is_suspect = compare(self._found.logs, self._stopped_with, self._log_start_offset, self._sealed)
+        loaded = self._load()
+        if not self._stopped_with:
+            if not self._config.is_compacted:
+                holes = gaps(loaded.segments, max(self._cleaned_until_offset, self._log_start_offset))
+            if self._first_known < loaded.segments.first.base_offset:
+                reason = "the segments before the first one are missing"
+                holes.insert(0, Hole(self._first_known, loaded.segments.first.base_offset, reason))
+        given_until = max(self._given_until(end_is_suspect), self._behind.given_until)
+        if self._behind.kept:
+            self._end_reason += f"; what lies behind is kept in {self._behind}"
+            if given_until <= loaded.log_end_offset:
+                logger.error("%s: %s", self._directory.rpartition("/")[2], self._end_reason)
+        return loaded._replace(
+            holes=holes, end_is_suspect=end_is_suspect, given_until=given_until, end_reason=self._end_reason
+        )
+
+    def _leave_out_newer(self, last: int) -> None:
+        """Take segments away that lie behind the last one that a clean stop has left: they are none of this log's."""
+        fs, directory = self._files.fs, self._directory
+        for base in [base for base in self._bases if base > last]:
+            size_bytes = self._found.logs.pop(base)
+            if size_bytes:
+                what = f"it is kept as {set_segment_aside(fs, directory, base)}"
+            else:
+                fs.unlink(f"{directory}/{base:020d}{LOG_SUFFIX}")
+                remove_indexes(fs, directory, base)
+                what = "it is empty, and is removed"
+            self._found.indexes.pop(base, None)
+            self._found.time_indexes.pop(base, None)
+            self._bases.remove(base)
+            logger.error(
+                "%s: segment %d was not there when the broker was stopped, and the log ends before it: %s",
+                directory.rpartition("/")[2], base, what,
+            )  # fmt: skip
+
+    def _given_until(self, end_is_suspect: bool) -> int:
+        """Return up to where offsets have been given, as far as the files beside the segments prove it."""
+        point, snapshot = self._recovery_point, max(self._found.snapshots, default=-1)
+        if self._clean:
+            # A damaged checkpoint must not make a hole: the newest snapshot, or the last file's size, says the same.
+            return point if end_is_suspect or point == snapshot or not self._bases else 0
+        if not self._bases:
+            return max(point, self._cleaned_until_offset, self._high_watermark, snapshot, self._last_epoch_start)
+        # Nor after a crash: another file has to have come as far.
+        return point if point <= max(self._high_watermark, snapshot) else 0
+
+    def _load(self) -> LoadedLog:
+        self._load_epochs()
+        if not self._bases:
+            return self._begin()
+        first_unsound = self._first_to_scan()
+        if first_unsound == len(self._bases):
+            try:
+                return self._trust()
+            except CorruptMessage as error:
+                logger.warning("%s: not what a clean stop leaves: %s; recovering", self._directory, error)
+                self._load_epochs()
+                first_unsound -= 1
+        return self._recover(first_unsound)
+
+    def _begin(self) -> LoadedLog:
+        """Make the first segment of a log without any."""
+        base = max(self._log_start_offset, 0)
+        active = ActiveSegment(self._files, self._directory, base, 0, self._now_ms)
+        producers = forget_producers(self._files.fs, self._directory, base, self._producer_limits)
+        return LoadedLog(Segments(self._files, self._directory, [], active), self._epochs, producers, base, base, base)
+
+    def _load_epochs(self) -> None:
+        path = f"{self._directory}/{LEADER_EPOCH_FILE}"
+        try:
+            self._epochs = LeaderEpochs.load(self._files.fs, path)
+            # It is written no later than the first flush of a record.
+            self._epochs_lost = not self._found.has_epochs and any(self._found.logs.values())
+        except CheckpointError as error:
+            logger.warning("%s; reading the leader epochs from the log", error)
+            self._epochs, self._epochs_lost = LeaderEpochs(self._files.fs, path), True
+        starts = [start for _, start in self._epochs.entries]
+        self._last_epoch_start = max(starts, default=0)
+        if not self._bases:
+            # What is left of them belongs to what is gone.
+            self._epochs = LeaderEpochs(self._files.fs, path)
+            return
+        if starts and not self._clean:
+            self._first_known = max(starts[0], self._log_start_offset)
+        # The file may be older than the log start.
+        self._epochs.truncate_from_start(max(self._log_start_offset, self._bases[0]), write=False)
+
+    def _first_to_scan(self) -> int:
+        """Return the number of the first segment that must be scanned; how many there are when none must."""
+        bases = self._bases
+        for number, base in enumerate(bases):
+            active = number == len(bases) - 1
+            # When the recovery point is just where the next segment begins, the flush that set it may have come before
+            # the roll: the records are on the disk, the indexes written at the roll perhaps not.
+            if not self._clean and (active or bases[number + 1] >= self._recovery_point):
+                return number
+            if not self._found.has_whole_indexes(base):
+                return number
+        return len(bases)
+
+    def _scan(self, producers: ProducerState, trusted_until_offset: int) -> Scan:
+        return Scan(
+            self._epochs,
+            producers,
+            self._config.index_interval_bytes,
+            self._now_ms,
+            trusted_until_offset=trusted_until_offset,
+            gaps_until_offset=self._gaps_until_offset,
+            on_bytes=self._on_bytes,
+            behind=self._behind,
+        )
+
+    # After a clean stop ---------------------------------------------------------------------------------------------
+
+    def _trust(self) -> LoadedLog:
+        """Open the log as a clean stop has left it. CorruptMessage when the active segment says otherwise."""
+        fs, bases, found = self._files.fs, self._bases, self._found
+        active = self._active(bases[-1])
+        if bases[-1] < self._recovery_point == max(found.snapshots, default=-1) and active.size_bytes:
+            # A clean stop flushes the log and takes a snapshot at its end; only then is the checkpoint written. So the
+            # end is known, and indexes need not be read before somebody appends or asks for times.
+            end = active.unread_until_offset = self._recovery_point
+        else:
+            last = active.load_tail()
+            end = last.next_offset if last else active.base_offset
+        segments = Segments(self._files, self._directory, [self._sealed(base) for base in bases[:-1]], active)
+        producers = load_newest_snapshot(fs, self._directory, found.snapshots, end, self._producer_limits)
+        scan = self._scan(producers, 0)
+        if producers.map_end_offset < end:
+            scan.replay(segments, producers.map_end_offset)
+        if self._epochs_lost:
+            scan.replay(segments, segments.first.base_offset)
+            self._epochs.write()
+        # The leader of an idle log begins its epoch at the log end; nobody begins one behind it.
+        self._epochs.truncate_from_end(end + 1, write=False)
+        producers.map_end_offset = end
+        if len(found.snapshots) > len(bases):
+            drop_snapshots(fs, self._directory, bases, producers.snapshot_offset, end)
+        start = max(self._log_start_offset, bases[0])
+        return LoadedLog(segments, self._epochs, producers, start, end, end)
+
+    # After a crash --------------------------------------------------------------------------------------------------
+
+    def _recover(self, first_unsound: int) -> LoadedLog:
+        """Scan the segments from number ``first_unsound`` on, and cut off what does not pass."""
+        fs, bases = self._files.fs, self._bases
+        first_base = bases[first_unsound]
+        sealed = [self._sealed(base) for base in bases[:first_unsound]]
+        known_epochs = self._epochs.entries
+        producers = load_newest_snapshot(
+            fs,
+            self._directory,
+            self._found.snapshots,
+            first_base if not self._clean else max(first_base, self._recovery_point),
+            self._producer_limits,
+        )
+        scan = self._scan(producers, self._recovery_point)
+        if sealed and (self._epochs_lost or producers.map_end_offset < first_base):
+            before = Segments(self._files, self._directory, sealed[:-1], self._active(sealed[-1].base_offset))
+            scan.replay(before, bases[0] if self._epochs_lost else producers.map_end_offset)
+        # What the file says of the segments to scan may be older or newer than they are; they say it themselves.
+        self._epochs.truncate_from_end(first_base, write=False)
+        scan.next_offset = first_base
+        scan.leader_epoch = max(scan.leader_epoch, self._epochs.epoch_at(first_base - 1))
+        recovered = self._scan_segments(scan, bases[first_unsound:])
+        end = scan.next_offset
+        start = max(self._log_start_offset, bases[0])
+        self._epochs.truncate_from_end(end, write=False)
+        self._epochs.truncate_from_start(start, write=False)
+        sealed += [segment.seal() for segment in recovered[:-1]]
+        segments = Segments(self._files, self._directory, sealed, recovered[-1])
+        if start > end:
+            # Records were deleted up to an offset that the crash has taken away; nothing below it may come back.
+            logger.error(
+                "%s: the log start offset in %s is %d, beyond the log end %d: the %d offsets %d to %d are gone",
+                self._directory.rpartition("/")[2],
+                LOG_START_OFFSET_FILE,
+                start,
+                end,
+                start - end,
+                end,
+                start - 1,
+            )
+            segments.start_anew(start, self._now_ms)
+            recovered = [segments.active]
+            end = start
+            self._epochs.truncate_from_end(0, write=False)
+            producers.clear()
+        if self._epochs_lost or self._epochs.entries != known_epochs:
+            self._epochs.write(sync=self._sync)
+        producers.map_end_offset = end
+        drop_snapshots(fs, self._directory, bases, producers.snapshot_offset, end)
+        if self._sync:
+            self._sync_recovered(recovered)
+        return LoadedLog(
+            segments,
+            self._epochs,
+            producers,
+            start,
+            end,
+            end,
+            len(recovered),
+            scan.cut_bytes,
+        )
+
+    def _scan_segments(self, scan: Scan, bases: list[int]) -> list[ActiveSegment]:
+        """Scan segments in order; return those that stay, the last of them cut where the log ends."""
+        recovered: list[ActiveSegment] = []
+        reason: str | None = None
+        for base in bases:
+            segment = ActiveSegment(self._files, self._directory, base, self._found.logs[base], self._now_ms)
+            end = scan.next_offset
+            if reason is None and not self._may_follow(scan, base):
+                reason = f"the next segment begins at {base}"
+                self._report_end(scan, recovered[-1], reason)
+            if reason is not None:
+                if not segment.size_bytes or not self._behind.set_aside(base, scan.next_offset):
+                    segment.remove()
+                continue
+            if recovered:
+                # As a roll does, so that the next crash need not replay from further back.
+                scan.producers.map_end_offset = scan.next_offset
+                snapshot = write_snapshot(scan.producers, self._files.fs, self._directory)
+                if snapshot is not None:
+                    self._new_snapshots.append(snapshot)
+            reason = scan.recover(segment)
+            if base > end and not segment.size_bytes and not self._known_until_offset:
+                # Nothing but its name says that offsets up to it were given, and no reader would ever come so far.
+                reason = reason or f"the next segment, {base}, is empty"
+                scan.next_offset = end
+                segment.remove()
+                self._report_end(scan, recovered[-1], reason)
+                continue
+            recovered.append(segment)
+            if reason is not None:
+                self._report_end(scan, segment, reason)
+        return recovered
+
+    @property
+    def _known_until_offset(self) -> int:
+        """Up to where checkpoints say that records were on the disk, or cleaned since; 0 when none knows the log."""
+        return max(self._cleaned_until_offset, self._recovery_point)
+
+    def _may_follow(self, scan: Scan, base: int) -> bool:
+        """Return whether a segment may come next: behind a gap only where the cleaner may have made it.
+
+        Elsewhere a gap is what a power cut leaves of whole batches at the end of a segment that were not flushed, when
+        the name of the next segment was. Without any checkpoint nobody knows which it is, and what there is stays.
+        """
+        if base == scan.next_offset:
+            return True
+        if scan.next_offset < base <= self._recovery_point:
+            # What is missing was on the disk, so no power cut has taken it; what follows is as sound as ever.
+            return True
+        if not scan.may_follow(base):
+            return False
+        return not self._known_until_offset or base <= self._known_until_offset
+
+    def _report_end(self, scan: Scan, segment: Segment, reason: str) -> None:
+        end = scan.next_offset
+        name = self._directory.rpartition("/")[2]
+        logger.warning("%s: %s: %s; the log ends at offset %d", name, segment.log_path, reason, end)
+        self._end_reason = f"{segment.log_path.rpartition('/')[2]}: {reason}"
+
+    def _sync_recovered(self, recovered: list[ActiveSegment]) -> None:
+        for segment in recovered:
+            segment.file.sync()
+        for segment in recovered[:-1]:
+            self._files.open(segment.offset_index.path).sync()
+            self._files.open(segment.time_index.path).sync()
+        for path in self._new_snapshots:
+            if self._files.fs.exists(path):
+                self._files.fs.open(path).sync()
+        self._files.fs.sync_directory(self._directory)
+
+    def _sealed(self, base: int) -> Segment:
+        return Segment(
+            self._files,
+            self._directory,
+            base,
+            self._found.logs[base],
+            index_entries=self._found.indexes[base] // OffsetIndex.ENTRY.size,
+            time_index_entries=self._found.time_indexes[base] // TimeIndex.ENTRY.size,
+        )
+
+    def _active(self, base: int) -> ActiveSegment:
+        return ActiveSegment(
+            self._files,
+            self._directory,
+            base,
+            self._found.logs[base],
+            self._now_ms,
+            index_entries=self._found.indexes[base] // OffsetIndex.ENTRY.size,
+            time_index_entries=self._found.time_indexes[base] // TimeIndex.ENTRY.size,
+        )
+
+
+def forget_producers(fs: Fs, directory: str, end_offset: int, limits: ProducerIdLimits | None = None) -> ProducerState:
+    """Return the state of no producers, of a log that begins at ``end_offset``; removes all snapshots."""
+    for offset in snapshot_offsets(fs, directory):
+        fs.unlink(snapshot_path(directory, offset))
+    producers = ProducerState(limits)
+    producers.map_end_offset = end_offset
+    return producers
+
+
+def rebuild_producers(
+    files: OpenFiles,
+    directory: str,
+    segments: Segments,
+    end_offset: int,
+    now_ms: int,
+    limits: ProducerIdLimits | None = None,
+) -> ProducerState:
+    """Return the producers as of ``end_offset``, where the log has been truncated; removes snapshots beyond it."""
+    producers = load_newest_snapshot(files.fs, directory, snapshot_offsets(files.fs, directory), end_offset, limits)
+    from_offset = producers.map_end_offset
+    for segment in segments.from_offset(from_offset):
+        for _, header in segment.headers(0, read_bytes=READ_BYTES):
+            if header.producer_id >= 0 and header.base_offset >= from_offset:
+                producers.update(header, header.base_offset, now_ms)
+    producers.map_end_offset = end_offset
+    return producers

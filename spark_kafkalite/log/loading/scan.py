@@ -1,0 +1,177 @@
+"""Walking over what lies in a segment: which batches of it are sound, and what they say.
+
+A ``Scan`` goes through the segments of one log in order. It carries what the batches say of leader epochs and
+producers, and knows where the log ends so far. From ``trusted_until_offset`` on (the recovery point) a batch must start
+where the one before ended, have magic 2 and a sane length, follow in offset and leader epoch, and pass its CRC. Below
+it only headers are walked.
+
+A zero-filled, stale or random tail, a cut batch, a batch after a hole, a length that is negative or beyond the file:
+all are the same case, and end the log there. Nothing is allocated for a length before it was found to lie within the
+file.
+
+Only compaction makes gaps between batches, so elsewhere a gap is the mark of a foreign batch. Gaps are allowed where
+the topic is compacted now, and below the offset up to which the cleaner says that it has been, whatever the topic's
+settings are today. Of gaps between segments the checkpoints know more; see ``recovery``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from crc32c import crc32c
+
+from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
+from spark_kafkalite.log.files.fs import File
+from spark_kafkalite.log.loading.damage import without_place
+from spark_kafkalite.log.loading.torn import Behind
+from spark_kafkalite.log.producer_state import ProducerState
+from spark_kafkalite.log.segments.active_segment import ActiveSegment
+from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.layout import (
+    CRC_POSITION,
+    CRC_START,
+    HEADER_BYTES,
+    MAX_INT32,
+    BatchHeader,
+)
+
+READ_BYTES = 1 << 20
+# Larger batches are checked piece by piece, so that a damaged length cannot make the broker swallow a whole segment.
+_WHOLE_BATCH_BYTES = 16 << 20
+# Gaps are allowed below this: everywhere.
+EVERYWHERE = 2**63 - 1
+
+# Is told (path of a segment, bytes of it that were scanned since the last call); may raise to end the scan.
+OnBytes = Callable[[str, int], None]
+
+
+class Scan:
+    """What is carried from one segment to the next."""
+
+    def __init__(
+        self,
+        epochs: LeaderEpochs,
+        producers: ProducerState,
+        index_interval_bytes: int,
+        now_ms: int,
+        *,
+        trusted_until_offset: int = 0,
+        gaps_until_offset: int = 0,
+        on_bytes: OnBytes | None = None,
+        behind: Behind | None = None,
+    ) -> None:
+        """``behind`` keeps what is cut off."""
+        self.epochs = epochs
+        self.producers = producers
+        self.trusted_until_offset = trusted_until_offset
+        self.next_offset = 0
+        self.leader_epoch = -1
+        self.cut_bytes = 0
+        self._index_interval_bytes = index_interval_bytes
+        self._gaps_until_offset = gaps_until_offset
+        self._now_ms = now_ms
+        self._on_bytes = on_bytes
+        self._behind = behind
+
+    def may_follow(self, base_offset: int) -> bool:
+        """Return whether a segment may come next: not one that was truncated before the crash and came back, nor one
+        before which another is missing."""
+        return base_offset == self.next_offset or self.next_offset < base_offset <= self._gaps_until_offset
+
+    def recover(self, segment: ActiveSegment) -> str | None:
+        """Take up a segment's sound batches, cut the rest off, and say what was wrong; None when all is sound."""
+        file, base_offset = segment.file, segment.base_offset
+        file_size = file.size()
+        segment.reset()
+        reason = None
+        self.next_offset = max(self.next_offset, base_offset)
+        position = window_position = reported = 0
+        window = b""
+        while position < file_size and reason is None:
+            at = position - window_position
+            if at + HEADER_BYTES > len(window):
+                reported = self._report(segment, reported, position)
+                window, window_position, at = file.pread(READ_BYTES, position), position, 0
+            try:
+                header = kernel.read_header(window, at)
+                reason = self._fault(header, base_offset, file_size - position)
+                if reason is None and header.last_offset >= self.trusted_until_offset:
+                    size = header.size_bytes
+                    if at + size > len(window) and size <= _WHOLE_BATCH_BYTES:
+                        window, window_position, at = file.pread(max(size, READ_BYTES), position), position, 0
+                    if at + size <= len(window):
+                        kernel.check_crc(window, at, size)
+                    else:
+                        _check_crc_in_pieces(file, position, header)
+            except CorruptMessage as error:
+                reason = without_place(error)
+            if reason is None:
+                self.take_up(header)
+                segment.take_up(
+                    position, header.size_bytes, header.last_offset, header.max_timestamp, self._index_interval_bytes
+                )
+                position += header.size_bytes
+        self._report(segment, reported, file_size)
+        if reason is not None:
+            self.cut_bytes += file_size - position
+            if self._behind is not None:
+                self._behind.keep_end(segment.log_path, position, self.next_offset)
+            segment.cut_back()
+            reason = f"cut at position {position} ({file_size - position} bytes): {reason}"
+        return reason
+
+    def _report(self, segment: ActiveSegment, reported: int, position: int) -> int:
+        if self._on_bytes is not None and position > reported:
+            self._on_bytes(segment.log_path, position - reported)
+        return position
+
+    def _fault(self, header: BatchHeader, base_offset: int, bytes_left: int) -> str | None:
+        if header.size_bytes > bytes_left:
+            return f"a batch of {header.size_bytes} bytes, {bytes_left} are left"
+        if header.last_offset_delta < 0:
+            return f"a batch with last offset delta {header.last_offset_delta}"
+        if header.base_offset < self.next_offset or header.last_offset - base_offset > MAX_INT32:
+            return f"a batch with base offset {header.base_offset}, {self.next_offset} was expected"
+        if header.last_offset >= self.trusted_until_offset:
+            if not self.may_follow(header.base_offset):
+                return f"a batch with base offset {header.base_offset}, {self.next_offset} was expected"
+            if header.partition_leader_epoch < self.leader_epoch:
+                return f"a batch of leader epoch {header.partition_leader_epoch} after one of {self.leader_epoch}"
+        return None
+
+    def take_up(self, header: BatchHeader) -> None:
+        """Take up a sound batch."""
+        self.next_offset = header.next_offset
+        # Its CRC does not cover a batch's epoch, so one that no election has come to is passed by.
+        if self.leader_epoch < header.partition_leader_epoch <= MAX_LEADER_EPOCH:
+            self.leader_epoch = header.partition_leader_epoch
+            self.epochs.note(header.partition_leader_epoch, header.base_offset)
+        if header.producer_id >= 0 and header.last_offset >= self.producers.map_end_offset:
+            self.producers.update(header, header.base_offset, self._now_ms)
+        self.producers.map_end_offset = max(self.producers.map_end_offset, header.next_offset)
+
+    def replay(self, segments: Segments, from_offset: int) -> None:
+        """Take up the batches from ``from_offset`` on by their headers, without checking them again."""
+        for segment in segments.from_offset(from_offset):
+            found = segment.find(from_offset) if from_offset > segment.base_offset else None
+            position = found.position if found else 0 if from_offset <= segment.base_offset else segment.size_bytes
+            for batch in segment.headers(position, read_bytes=READ_BYTES):
+                self.take_up(batch.header)
+
+
+def _check_crc_in_pieces(file: File, position: int, header: BatchHeader) -> None:
+    end = position + header.size_bytes
+    at, computed = position + CRC_START, 0
+    while at < end:
+        piece = file.pread(min(READ_BYTES, end - at), at)
+        if not piece:
+            break
+        computed = crc32c(piece, computed)
+        at += len(piece)
+    if at < end or computed != header.crc:
+        raise CorruptMessage(
+            f"record batch at position {position}: its CRC field (at {position + CRC_POSITION}) is "
+            f"0x{header.crc:08x}, its bytes give 0x{computed:08x}"
+        )

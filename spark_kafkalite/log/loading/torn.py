@@ -1,0 +1,166 @@
+"""What is cut off a log and kept: whole batches behind damage, what they prove, and the files beside the segments.
+
+What is cut off a segment goes to ``NAME.log.torn`` beside it; a segment of which nothing can stay gets that suffix as a
+whole. No broker reads these files; they go with the log's directory. A name that is taken gets a number behind it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from typing import Final
+
+from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.files.fs import File, Fs, write_whole
+from spark_kafkalite.log.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.layout import HEADER_BYTES, MAGIC_POSITION, BatchHeader
+
+TORN_SUFFIX: Final = ".torn"
+_PIECE_BYTES: Final = 1 << 20
+_SHOWN: Final = 5
+_MAGIC: Final = b"\x02"
+_ANYTHING: Final = re.compile(rb"[^\0]")
+
+
+class Behind:
+    """What lies behind the place where a recovery ends a log: kept, unless it is nothing or the rest of one batch.
+
+    Whole batches prove that their offsets have been given, where those fit: what is missing before and between them may
+    have been in the bytes that are no batch, a byte or more a record. A stale batch from elsewhere does not fit.
+    """
+
+    def __init__(self, fs: Fs, directory: str) -> None:
+        self._fs = fs
+        self._directory = directory
+        # Up to where offsets are proven to have been given; 0 when nothing lay behind.
+        self.given_until = 0
+        # The names of the files that were kept.
+        self.kept: list[str] = []
+
+    def keep_end(self, path: str, position: int, next_offset: int) -> None:
+        """Keep the end of a segment that is going to be cut at ``position``, where ``next_offset`` was expected."""
+        if self._look(path, position, next_offset):
+            self.kept.append(keep_end(self._fs, path, position).rpartition("/")[2])
+
+    def set_aside(self, base_offset: int, next_offset: int) -> bool:
+        """Set a segment aside behind the log's end, ``next_offset``; False when there is nothing in it."""
+        path = f"{self._directory}/{base_offset:020d}{LOG_SUFFIX}"
+        self._look(path, 0, max(base_offset, next_offset))
+        with Mapped(self._fs.open(path)) as view:
+            if _ANYTHING.search(view) is None:
+                return False
+        self.kept.append(set_segment_aside(self._fs, self._directory, base_offset).rpartition("/")[2])
+        return True
+
+    def _look(self, path: str, position: int, next_offset: int) -> bool:
+        """Return whether there are whole batches from ``position`` on, and note what they prove."""
+        with Mapped(self._fs.open(path)) as view:
+            sound = sound_batches(view, position, next_offset)
+            other_bytes = len(view) - position - sum(header.size_bytes for header in sound)
+        if sound:
+            end = sound[-1].next_offset
+            missing = end - next_offset - sum(header.next_offset - header.base_offset for header in sound)
+            if missing <= other_bytes:
+                self.given_until = max(self.given_until, end)
+        return bool(sound)
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.kept[:_SHOWN])
+        return f"{shown} and {len(self.kept) - _SHOWN} more files" if len(self.kept) > _SHOWN else shown
+
+
+def keep_end(fs: Fs, path: str, position: int) -> str:
+    """Copy a file's bytes from ``position`` on to a file beside it, whose name is returned. The copy is synced."""
+    file = fs.open(path)
+    size_bytes = file.size()
+    kept = _free_name(fs, path + TORN_SUFFIX)
+    torn = fs.open(kept, create=True)
+    for at in range(position, size_bytes, _PIECE_BYTES):
+        write_whole(torn, file.pread(min(_PIECE_BYTES, size_bytes - at), at), at - position)
+    torn.sync()
+    return kept
+
+
+def set_segment_aside(fs: Fs, directory: str, base_offset: int) -> str:
+    """Rename a segment, and remove its indexes; return its new name."""
+    path = f"{directory}/{base_offset:020d}{LOG_SUFFIX}"
+    kept = _free_name(fs, path + TORN_SUFFIX)
+    fs.rename(path, kept)
+    remove_indexes(fs, directory, base_offset)
+    return kept
+
+
+def remove_indexes(fs: Fs, directory: str, base_offset: int) -> None:
+    """Remove a segment's indexes, as far as there are any."""
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        path = f"{directory}/{base_offset:020d}{suffix}"
+        if fs.exists(path):
+            fs.unlink(path)
+
+
+class Mapped:
+    """A file's bytes as a view: mapped where there is a descriptor, read where there is none."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._map: mmap.mmap | None = None
+
+    def __enter__(self) -> memoryview:
+        size = self._file.size()
+        try:
+            descriptor = self._file.fileno()
+        except OSError:
+            descriptor = -1
+        if descriptor < 0 or not size:
+            self._view = memoryview(self._file.pread(size, 0))
+        else:
+            self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+            self._view = memoryview(self._map)
+        return self._view
+
+    def __exit__(self, *_: object) -> None:
+        self._view.release()
+        if self._map is not None:
+            self._map.close()
+
+
+def sound_header(view: memoryview, position: int) -> BatchHeader:
+    """Return the header of the batch at a position. Raises CorruptMessage unless all of the batch is sound."""
+    header = kernel.read_header(view, position)
+    left = len(view) - position
+    if header.size_bytes > left:
+        raise CorruptMessage(f"a batch of {header.size_bytes} bytes, {left} are left")
+    if header.last_offset_delta < 0:
+        raise CorruptMessage(f"a batch with last offset delta {header.last_offset_delta}")
+    kernel.check_crc(view, position, header.size_bytes)
+    return header
+
+
+def sound_batches(view: memoryview, position: int, next_offset: int) -> list[BatchHeader]:
+    """Return the headers of sound batches wherever they lie from ``position`` on."""
+    found: list[BatchHeader] = []
+    data = view.obj if isinstance(view.obj, bytes | mmap.mmap) else bytes(view)
+    while True:
+        magic = data.find(_MAGIC, position + MAGIC_POSITION)
+        if magic < 0 or len(view) - (magic - MAGIC_POSITION) < HEADER_BYTES:
+            return found
+        position = magic - MAGIC_POSITION
+        try:
+            header = sound_header(view, position)
+        except CorruptMessage:
+            position += 1
+            continue
+        if header.base_offset >= next_offset:
+            found.append(header)
+            next_offset = header.next_offset
+        position += header.size_bytes
+
+
+def _free_name(fs: Fs, path: str) -> str:
+    """Return ``path``, or with a number behind it when an earlier repair has taken it."""
+    number, name = 0, path
+    while fs.exists(name):
+        number += 1
+        name = f"{path}.{number}"
+    return name

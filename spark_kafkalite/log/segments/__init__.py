@@ -1,0 +1,1 @@
+"""The segments of one log and their indexes."""

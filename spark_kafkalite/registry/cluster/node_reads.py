@@ -1,0 +1,115 @@
+"""Reads of a session's nodes, thousands at once: asked for some at a time, their results taken in the loop, in order.
+
+Every watched node is read with its next watch in one call; an event only causes a new read. Answers and events come
+through one queue (``inbox``): one is taken after the other, in slices.
+
+A read that fails because the connection broke is not repeated here: its owner reads everything again when the
+connection is back. Until then :attr:`NodeReads.failed` says that what is known may not be all there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
+
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.cluster.inbox import Inbox, Take
+from spark_kafkalite.registry.store import NoNode, Watcher, WatchEvent
+from spark_kafkalite.slices import Slices, Work
+
+_LOG = logging.getLogger(__name__)
+
+# Reads that the store has been asked for and has not answered; the others wait here, where they take less memory.
+_MAX_READS: Final = 1000
+
+Ask = Callable[[], "Future[Any]"]
+# Takes what a read is for, and its result: None when the node does not exist.
+Apply = Callable[..., "Work[None] | None"]
+
+
+class NodeReads:
+    """See the module's text."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, slices: Slices, after_each: Callable[[], Work[None]]) -> None:
+        """``after_each`` is done after each call that the queue holds, before the next one."""
+        self._inbox = Inbox(loop, slices, after_each)
+        self._watchers: dict[tuple[Any, ...], Watcher] = {}
+        self._to_ask: deque[tuple[Ask, Apply, tuple[Any, ...]]] = deque()
+        self._asked = 0
+        self._when_settled: list[Callable[[], None]] = []
+        # Reads whose results have not been applied, among them those that have not been asked for yet.
+        self.pending = 0
+        # Whether some read since this was last cleared has had no result.
+        self.failed = False
+
+    def put(self, take: Take, *arguments: Any) -> None:
+        """Have ``take(*arguments)`` called in the loop, behind all that was put before. In any thread."""
+        self._inbox.put(take, *arguments)
+
+    def close(self) -> None:
+        """Take nothing more. Watches that are still out there fire into nothing."""
+        self._inbox.close()
+        self._to_ask.clear()
+
+    def watch(self, read_again: Callable[..., None], *arguments: Any) -> Watcher:
+        """Return the one watcher of a node: a store keeps equal watchers once, so repeated reads add none."""
+        key = (read_again, *arguments)
+        watcher = self._watchers.get(key)
+        if watcher is None:
+
+            def on_event(_: WatchEvent) -> None:
+                self._inbox.put(read_again, *arguments)
+
+            watcher = self._watchers[key] = on_event
+        return watcher
+
+    def forget_watch(self, read_again: Callable[..., None], *arguments: Any) -> None:
+        """Drop the watcher of a node that is gone."""
+        self._watchers.pop((read_again, *arguments), None)
+
+    def read(self, ask: Ask, apply: Apply, *arguments: Any) -> None:
+        """Have ``apply(*arguments, result)`` called in the loop; the result is None when the node does not exist."""
+        self.pending += 1
+        self._to_ask.append((ask, apply, arguments))
+        self._ask()
+
+    def when_settled(self, read_again: Callable[[], None]) -> None:
+        """Have ``read_again`` called once nothing is pending any more."""
+        self._when_settled.append(read_again)
+
+    def _ask(self) -> None:
+        while self._to_ask and self._asked < _MAX_READS:
+            ask, apply, arguments = self._to_ask.popleft()
+            self._asked += 1
+            ask().add_done_callback(partial(self._inbox.put, self._arrived, apply, arguments))
+
+    def _arrived(self, apply: Apply, arguments: tuple[Any, ...], done: Future[Any]) -> Work[None]:
+        self._asked -= 1
+        error = done.exception()
+        if error is None or isinstance(error, NoNode):
+            try:
+                work = apply(*arguments, None if error else done.result())
+                if work is not None:
+                    yield from work
+            except RegistryError as malformed:
+                # What was known before stands; a broker must not stop because another program wrote a bad node.
+                _LOG.error("ignoring a registry node: %s", malformed)
+            except Exception:
+                # A fault here costs what the node says, not the news of all others.
+                _LOG.exception("a registry node could not be taken up")
+        else:
+            # The session is suspended or over.
+            self.failed = True
+            _LOG.warning("a registry read failed: %s", error)
+        self.pending -= 1
+        self._ask()
+        if self.pending == 0 and self._when_settled:
+            settled, self._when_settled = self._when_settled, []
+            for read_again in settled:
+                read_again()
+                yield None

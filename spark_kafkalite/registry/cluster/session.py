@@ -1,0 +1,110 @@
+"""One session of a broker with the registry, and everything that lives and ends with it.
+
+A session has a store, a watcher that keeps the view of the cluster fresh, a candidacy for the controller's role, a
+block of producer ids, and the broker's registration. None of it outlives the session: watches fire no more, the role
+and the registration are gone, and what is left of the block is never given out. The next session begins with nothing
+(``membership``).
+
+Lives in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.producer_ids import ProducerIds
+from spark_kafkalite.registry.cluster.registration import deregister_broker, register_broker
+from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
+from spark_kafkalite.registry.controller.controller import Controller
+from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Store, call_in_loop
+from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.slices import Slices
+
+_LOG = logging.getLogger(__name__)
+
+# How long the orderly end may wait for a registry that does not answer; it ends the session by itself then.
+_LEAVE_WITHIN_S: Final = 2.0
+
+
+class RegistrySession:
+    """See the module's text. To be made in the loop that it will live in."""
+
+    def __init__(
+        self,
+        store: Store,
+        view: ClusterView,
+        broker_id: BrokerId,
+        clock: Clock,
+        slices: Slices,
+        unclean_election: Callable[[str], bool],
+    ) -> None:
+        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on."""
+        self.store = store
+        self.watcher = ClusterWatcher(store, view, slices=slices)
+        self.controller = Controller(
+            store, self.watcher, broker_id, clock, unclean_election=unclean_election, slices=slices
+        )
+        self.producer_ids = ProducerIds(store, broker_id)
+        # Set once the registry has ended the session, or is known to have gone.
+        self.lost = asyncio.Event()
+        self._broker_id = broker_id
+        self._registered = False
+        loop = asyncio.get_running_loop()
+        store.add_session_listener(lambda state: call_in_loop(loop, self._state_changed, state))
+        # It may have ended before anybody listened.
+        self._state_changed(store.state)
+
+    def __repr__(self) -> str:
+        return f"RegistrySession({self.store!r})"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session has ended, also if :attr:`lost` has not been set yet."""
+        return self.store.state is SessionState.LOST
+
+    async def register(self, registration: BrokerRegistration) -> BrokerInfo:
+        """Register the broker and return it as others see it. Raises DuplicateBrokerId, RegistryError."""
+        epoch = await register_broker(self.store, registration)
+        self._registered = True
+        return BrokerInfo(registration.broker_id, registration.host, registration.port, registration.rack, epoch)
+
+    async def start_controller(self) -> None:
+        """Try to get the controller's role, once the view shows this broker's registration."""
+        # What a broken connection interrupts is taken up when it is back (resume).
+        with contextlib.suppress(ConnectionLoss):
+            await self.watcher.caught_up()
+        with contextlib.suppress(ConnectionLoss):
+            await self.controller.start()
+
+    async def close(self) -> None:
+        """End everything that lives with the session; give up what is not lost, so that others have it at once."""
+        try:
+            with contextlib.suppress(RegistryError, TimeoutError):
+                async with asyncio.timeout(_LEAVE_WITHIN_S):
+                    await self._leave()
+        finally:
+            self.watcher.close()
+            self.store.close()
+
+    async def _leave(self) -> None:
+        await self.controller.close()
+        if self._registered and not self.is_lost:
+            await deregister_broker(self.store, self._broker_id)
+
+    def _state_changed(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self.lost.set()
+        elif state is SessionState.SUSPENDED:
+            _LOG.warning("the connection to the registry is lost; the session may last until it is back")
+        elif state is SessionState.CONNECTED and self._registered:
+            _LOG.info("the registry is connected again")
+            self.controller.resume()

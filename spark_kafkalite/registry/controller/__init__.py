@@ -1,0 +1,1 @@
+"""What the controller decides: leaders, placement, changes to topics."""

@@ -1,0 +1,251 @@
+"""Creating, extending and deleting topics in the registry, thousands in one go; what the controller does of it.
+
+What is asked for is planned in slices and written some at a time (``topic_writes``), each topic in a multi of its own
+and those of a batch in one commit of the registry. The controller lends its fenced write, and sees to it that one
+change, or election, runs at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from spark_kafkalite.errors import (
+    InvalidPartitions,
+    KafkaError,
+    KafkaStorageError,
+    NotController,
+    RegistryError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from spark_kafkalite.model import ControllerEpoch
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
+from spark_kafkalite.registry.controller import topic_writes
+from spark_kafkalite.registry.controller.topic_plan import Extension, NewTopic, planned_extension, planned_topics
+from spark_kafkalite.registry.store import (
+    Create,
+    Delete,
+    NodeError,
+    NodeExists,
+    Operation,
+    OutOfRoom,
+    SetData,
+    Store,
+    answer,
+)
+from spark_kafkalite.registry.znodes import TopicAssignment
+from spark_kafkalite.slices import Slices, Work
+
+_LOG = logging.getLogger(__name__)
+
+# Nodes that are looked at together.
+_LISTED_AT_ONCE: Final = 100
+
+FencedWrite = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
+
+
+class TopicChanges:
+    """See the module's text. Lives in the controller's event loop."""
+
+    def __init__(self, store: Store, slices: Slices, write: FencedWrite, epoch: Callable[[], ControllerEpoch]) -> None:
+        """``write`` does a multi that the controller's epoch fences; ``epoch`` gives that."""
+        self._store = store
+        self._slices = slices
+        self._write = write
+        self._epoch = epoch
+
+    async def create(
+        self, topics: Sequence[NewTopic], state: ClusterState, *, validate_only: bool
+    ) -> dict[str, TopicAssignment | KafkaError]:
+        """Create topics; give each one's assignment, or the error that it met. Raises NotController (41)."""
+        planned = await self._slices.run(planned_topics(topics, state))
+        if not validate_only:
+            accepted = ((topic, topic.size) for topic in topics if isinstance(planned[topic.name], TopicAssignment))
+            for batch in topic_writes.batches(accepted):
+                outcomes = await asyncio.gather(
+                    *(self._create_topic(topic, planned[topic.name], state) for topic in batch),
+                    return_exceptions=True,
+                )
+                _take_outcomes(planned, {topic.name: "creating" for topic in batch}, outcomes)
+        return planned
+
+    async def _create_topic(
+        self, topic: NewTopic, assignment: TopicAssignment | KafkaError, cluster: ClusterState
+    ) -> TopicAssignment:
+        assert isinstance(assignment, TopicAssignment)
+        encoded = await self._encoded(topic.name, assignment)
+
+        async def write(*, replaces_config: bool) -> None:
+            partitions, live = assignment.partitions, cluster.brokers
+            await self._write_in_pieces(
+                topic_writes.creation(topic, encoded, partitions, live, self._epoch(), replaces_config=replaces_config)
+            )
+
+        try:
+            try:
+                await write(replaces_config=False)
+            except NodeExists as error:
+                if error.path != znodes.topic_config_path(topic.name):
+                    raise
+                await write(replaces_config=True)
+        except NodeExists as error:
+            raise TopicAlreadyExists(f"Topic '{topic.name}' already exists.") from error
+        return assignment
+
+    async def _encoded(self, name: str, assignment: TopicAssignment) -> bytes:
+        encoded = await self._slices.run(assignment.encode_work())
+        if len(encoded) > topic_writes.MAX_ASSIGNMENT_BYTES:
+            raise InvalidPartitions(
+                f"topic {name}: {len(assignment.partitions)} partitions take {len(encoded)} bytes in "
+                f"the registry; {topic_writes.MAX_ASSIGNMENT_BYTES} are the most: use several topics"
+            )
+        return encoded
+
+    async def _write_in_pieces(self, operations: Iterable[Operation]) -> None:
+        for piece in topic_writes.pieces(operations):
+            await self._write(piece)
+
+    async def extend(
+        self, extensions: Sequence[Extension], state: ClusterState, *, validate_only: bool
+    ) -> dict[str, TopicAssignment | KafkaError]:
+        """Extend topics; give each one's assignment, or the error that it met. Raises NotController (41)."""
+        results: dict[str, TopicAssignment | KafkaError] = {}
+        known: list[Extension] = []
+
+        def look() -> Work[None]:
+            # A request may name very many that do not exist: no task for each of them.
+            for extension in extensions:
+                yield None
+                if extension.name in state.topics:
+                    known.append(extension)
+                else:
+                    results[extension.name] = _unknown(extension.name)
+
+        await self._slices.run(look())
+        sized = ((extension, max(extension.total, 1)) for extension in known)
+        for batch in topic_writes.batches(sized):
+            outcomes = await asyncio.gather(
+                *(self._extend_topic(extension, state, validate_only=validate_only) for extension in batch),
+                return_exceptions=True,
+            )
+            _take_outcomes(results, {extension.name: "adding partitions to" for extension in batch}, outcomes)
+        return results
+
+    async def _extend_topic(self, extension: Extension, state: ClusterState, *, validate_only: bool) -> TopicAssignment:
+        name = extension.name
+        topic = _known(state, name)
+        data, stat = await answer(self._store.get(znodes.topic_path(name)))
+        old = await self._slices.run(TopicAssignment.decode_work(name, data))
+        added = await self._slices.run(planned_extension(extension, old, state))
+        extended = TopicAssignment(topic.topic_id, {**old.partitions, **added})
+        encoded = await self._encoded(name, extended)
+        if not validate_only:
+            topic_node = SetData(znodes.topic_path(name), encoded, stat.version)
+            await self._write_in_pieces(
+                chain([topic_node], topic_writes.new_partitions(name, added, state.brokers, self._epoch()))
+            )
+        return extended
+
+    async def delete(self, names: Sequence[str], state: ClusterState) -> dict[str, KafkaError | None]:
+        """Remove topics; give each one's error, None for success. Raises NotController (41)."""
+        results: dict[str, KafkaError | None] = {}
+        names_marked: list[str] = await answer(self._store.children(znodes.DELETED_TOPICS))
+        marked = set(names_marked)
+        known = {name: topic for name in names if (topic := state.topics.get(name)) is not None}
+        for batch in topic_writes.batches((name, len(topic.partitions)) for name, topic in known.items()):
+            outcomes = await asyncio.gather(
+                *(self._delete_topic(name, known[name], marked=name in marked) for name in batch),
+                return_exceptions=True,
+            )
+            _take_outcomes(results, dict.fromkeys(batch, "deleting"), outcomes)
+        unreadable = [name for name in dict.fromkeys(names) if name in state.unreadable_topics]
+        outcomes = await asyncio.gather(*map(self._delete_found, unreadable), return_exceptions=True)
+        _take_outcomes(results, dict.fromkeys(unreadable, "deleting"), outcomes)
+        for name in names:
+            if name not in known and name not in results:
+                results[name] = _unknown(name)
+        return results
+
+    async def _delete_topic(self, name: str, topic: TopicState, *, marked: bool) -> None:
+        marker = znodes.deleted_topic_path(name)
+        if not marked and not topic_writes.fits_one_multi(topic):
+            await self._write([Create(marker)])
+            marked = True
+        try:
+            last = [Delete(marker)] if marked else []
+            await self._write_in_pieces(chain(topic_writes.deletion(name, topic), last))
+        except NodeError:
+            # There is less, or more, than a topic of ours consists of.
+            await self._delete_found(name)
+
+    async def _delete_found(self, name: str) -> None:
+        """Delete whatever there is of a topic, and its marker last."""
+        marker, config = znodes.deleted_topic_path(name), znodes.topic_config_path(name)
+        with contextlib.suppress(NodeExists):
+            await self._write([Create(marker)])
+        paths = [*reversed(await self._subtree(znodes.topic_path(name)))]
+        if await answer(self._store.exists(config)):
+            paths.append(config)
+        await self._write_in_pieces(Delete(path) for path in (*paths, marker))
+
+    async def _subtree(self, path: str) -> list[str]:
+        """Return the paths at and below ``path``, parents first; none when it does not exist."""
+        found: list[str] = []
+        level = [path] if await answer(self._store.exists(path)) else []
+        while level:
+            found += level
+            below: list[str] = []
+            for first in range(0, len(level), _LISTED_AT_ONCE):
+                parents = level[first : first + _LISTED_AT_ONCE]
+                children: list[list[str]] = await asyncio.gather(
+                    *(answer(self._store.children(parent)) for parent in parents)
+                )
+                below += [f"{parent}/{name}" for parent, names in zip(parents, children, strict=True) for name in names]
+            level = below
+        return found
+
+    async def finish_deletions(self) -> None:
+        """Finish what a former controller, or a tool that writes the marker, has begun."""
+        for name in await answer(self._store.children(znodes.DELETED_TOPICS)):
+            _LOG.info("finishing the deletion of topic %s", name)
+            await self._delete_found(name)
+
+
+def _unknown(name: str) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+
+
+def _known(state: ClusterState, name: str) -> TopicState:
+    topic = state.topics.get(name)
+    if topic is None:
+        raise _unknown(name)
+    return topic
+
+
+def _take_outcomes(results: dict[str, Any], doing: Mapping[str, str], outcomes: Sequence[Any]) -> None:
+    """Put what became of some topics among the results. Raises NotController, and what nobody has foreseen."""
+    for (name, what), outcome in zip(doing.items(), outcomes, strict=True):
+        if isinstance(outcome, NotController):
+            raise outcome
+        if isinstance(outcome, (KafkaError, RegistryError)):
+            # Without its frames, which would live as long: there may be thousands.
+            outcome = _as_kafka_error(outcome, f"{what} topic {name}").with_traceback(None)
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        results[name] = outcome
+
+
+def _as_kafka_error(error: KafkaError | RegistryError, what: str) -> KafkaError:
+    """Turn a registry's error into one with a wire code."""
+    if isinstance(error, KafkaError):
+        return error
+    if isinstance(error, OutOfRoom):
+        return KafkaStorageError(f"{what}: {error}")
+    return RequestTimedOut(f"{what}: the registry did not answer ({error}); it may or may not have been done")

@@ -1,0 +1,119 @@
+"""The registry operations of which creating, extending and deleting topics consist. Pure.
+
+Operations come one after the other as they are needed, and :func:`pieces` gathers as many of them as fit into one
+multi: a topic of ten thousand partitions is twenty thousand operations, which nobody wants to hold at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState
+from spark_kafkalite.registry.controller.election import elect
+from spark_kafkalite.registry.controller.topic_plan import NewTopic
+from spark_kafkalite.registry.store import (
+    MAX_DATA_BYTES,
+    MAX_MULTI_OPERATIONS,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+)
+from spark_kafkalite.registry.znodes import LeaderAndIsr
+
+T = TypeVar("T")
+
+# One is the check of the controller's epoch.
+_PIECE_OPERATIONS: Final = MAX_MULTI_OPERATIONS - 1
+# Topics, and partitions of these, that are written at a time: one commit of the registry, and no long turn of the loop.
+_BATCH_TOPICS: Final = 50
+_BATCH_PARTITIONS: Final = 300
+_PIECE_BYTES: Final = MAX_DATA_BYTES - 1024
+# What a topic's node may hold, so that one piece has room for it.
+MAX_ASSIGNMENT_BYTES: Final = _PIECE_BYTES - 1024
+
+
+def pieces(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
+    """Cut operations into lists of which each fits into one multi, together with a check."""
+    piece: list[Operation] = []
+    size_bytes = 0
+    for operation in operations:
+        data = operation.data if isinstance(operation, (Create, SetData)) else b""
+        operation_bytes = len(operation.path) + len(data)
+        if piece and (len(piece) >= _PIECE_OPERATIONS or size_bytes + operation_bytes > _PIECE_BYTES):
+            yield piece
+            piece, size_bytes = [], 0
+        piece.append(operation)
+        size_bytes += operation_bytes
+    if piece:
+        yield piece
+
+
+def batches(topics: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
+    """Cut topics, given with their numbers of partitions, into those that are written together."""
+    batch: list[T] = []
+    size = 0
+    for topic, partition_count in topics:
+        if batch and (len(batch) >= _BATCH_TOPICS or size + partition_count > _BATCH_PARTITIONS):
+            yield batch
+            batch, size = [], 0
+        batch.append(topic)
+        size += partition_count
+    if batch:
+        yield batch
+
+
+def creation(
+    topic: NewTopic,
+    encoded: bytes,
+    partitions: Mapping[int, tuple[BrokerId, ...]],
+    live: Mapping[int, BrokerInfo],
+    controller_epoch: ControllerEpoch,
+    *,
+    replaces_config: bool,
+) -> Iterator[Operation]:
+    """Make a topic with its leaders elected; ``encoded`` is its node's data, the assignment of these partitions.
+
+    ``replaces_config``: the settings of an earlier topic of the name have been left over.
+    """
+    config_path, config = znodes.topic_config_path(topic.name), znodes.encode_config(topic.config)
+    yield SetData(config_path, config) if replaces_config else Create(config_path, config)
+    yield Create(znodes.topic_path(topic.name), encoded)
+    yield Create(znodes.partitions_path(topic.name))
+    yield from new_partitions(topic.name, partitions, live, controller_epoch)
+
+
+def new_partitions(
+    name: str,
+    partitions: Mapping[int, tuple[BrokerId, ...]],
+    live: Mapping[int, BrokerInfo],
+    controller_epoch: ControllerEpoch,
+) -> Iterator[Operation]:
+    """Make partitions of a topic with their leaders elected."""
+    encoded: dict[tuple[BrokerId, ...], bytes] = {}
+    for number, replicas in partitions.items():
+        state = encoded.get(replicas)
+        if state is None:
+            leader, isr = elect(PartitionState(replicas), live)
+            state = encoded[replicas] = LeaderAndIsr(leader, LeaderEpoch(0), isr, controller_epoch).encode()
+        yield Create(znodes.partition_path(name, number))
+        yield Create(znodes.state_path(name, number), state)
+
+
+def deletion(name: str, topic: TopicState) -> Iterator[Operation]:
+    """Remove a topic of which the snapshot knows everything, children first."""
+    yield Delete(znodes.topic_config_path(name))
+    for number, partition in topic.partitions.items():
+        if partition.has_state:
+            yield Delete(znodes.state_path(name, number))
+        yield Delete(znodes.partition_path(name, number))
+    yield Delete(znodes.partitions_path(name))
+    yield Delete(znodes.topic_path(name))
+
+
+def fits_one_multi(topic: TopicState) -> bool:
+    """Return whether :func:`deletion` needs only one piece."""
+    return 2 * len(topic.partitions) + 3 < _PIECE_OPERATIONS

@@ -1,0 +1,1 @@
+"""ZooKeeper's protocol over the embedded tree, for other processes."""

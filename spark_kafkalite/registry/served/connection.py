@@ -1,0 +1,355 @@
+"""One connection of ZooKeeper's protocol: frames in, answers and events out in order, bounded memory.
+
+Requests run in the registry's writer thread in the order in which they came; what they answer, and the events of this
+connection's watches, come back through the server's outbox in the order of the transactions and leave in that order.
+
+Bounds, so that nobody's behaviour costs more than it should:
+
+- a frame has at most MAX_FRAME_BYTES, the first one (before there is a session) MAX_HELLO_BYTES;
+- what arrives waits in a buffer until the server's loop has a slice for it (``advance_work``); with more than
+  MAX_UNTAKEN_BYTES of that nothing more is read;
+- MAX_IN_FLIGHT requests, or MAX_IN_FLIGHT_BYTES of them with REQUEST_OVERHEAD_BYTES each, may be unanswered: then
+  nothing more is read;
+- MAX_HELD_BYTES of answers may wait for a slow reader (or the server's share, if that is used up): later requests are
+  then *postponed*, which means that they are not run before the answers have left, and nothing more is read; who has
+  taken nothing of them for STALLED_S is closed when the server's share is used up, or others would never get theirs;
+- events cannot be held back: with more than MAX_UNSENT_BYTES unsent the connection is closed, and so is the one whose
+  event is too much for all together (``MAX_EVENT_BYTES`` of the server);
+- there must be a session within HELLO_S; then its deadline rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from spark_kafkalite.errors import FrameError
+from spark_kafkalite.registry.served import jute
+from spark_kafkalite.registry.served.requests import Run
+from spark_kafkalite.registry.served.sessions import ServedSession
+from spark_kafkalite.registry.store import WatchEvent
+from spark_kafkalite.slices import Work
+
+MAX_HELLO_BYTES: Final = 1024
+MAX_IN_FLIGHT: Final = 1000
+MAX_IN_FLIGHT_BYTES: Final = 4 * 1024 * 1024
+MAX_HELD_BYTES: Final = 4 * 1024 * 1024
+MAX_UNSENT_BYTES: Final = 16 * 1024 * 1024
+# More than the largest frame.
+MAX_UNTAKEN_BYTES: Final = 2 * 1024 * 1024
+# What a request takes besides its frame while it is under way: objects, not bytes of the wire.
+REQUEST_OVERHEAD_BYTES: Final = 512
+HELLO_S: Final = 5.0
+STALLED_S: Final = 5.0
+
+_WORD_BYTES: Final = 4
+_WRITE_BUFFER_BYTES: Final = 256 * 1024
+# A connection that holds less of requests is not worth adding all of them up: 1,000 of these are within the bound.
+_NOTABLE_BYTES: Final = 60 * 1024
+# Postponed requests that are tried again together: few of them, as most are postponed again.
+_AGAIN_AT_ONCE: Final = 32
+_LENGTH: Final = struct.Struct("!i")
+
+
+class Request:
+    """One request under way. ``answer_bytes`` is set in the writer thread, again if it is run again."""
+
+    __slots__ = ("answer_bytes", "run", "size", "xid")
+
+    def __init__(self, xid: int, run: Run, size: int) -> None:
+        self.xid = xid
+        self.run = run
+        self.size = size + REQUEST_OVERHEAD_BYTES
+        self.answer_bytes = 0
+
+
+class ConnectionOwner(Protocol):
+    """What a connection asks of the server around it; see ``tree_server.TreeServer``."""
+
+    @property
+    def has_room_for_answers(self) -> bool:
+        """Whether all connections together hold few enough answers."""
+        ...
+
+    def connection_made(self, connection: TreeConnection) -> None:
+        """Take a connection on."""
+        ...
+
+    def connection_lost(self, connection: TreeConnection) -> None:
+        """Forget a connection, and what belonged to it."""
+        ...
+
+    def log_closed(self, connection: TreeConnection, reason: str) -> None:
+        """Say why a connection was closed."""
+        ...
+
+    def check_buffers(self) -> None:
+        """Close the connection that holds most, if all together hold too much."""
+        ...
+
+    def advance_soon(self, connection: TreeConnection) -> None:
+        """Have a connection take its frames when it is its turn."""
+        ...
+
+    def take(self, connection: TreeConnection, frame: bytes) -> None:
+        """Take one frame. Raises FrameError when it makes no sense."""
+        ...
+
+    def submit(self, connection: TreeConnection, request: Request) -> None:
+        """Have a request run by the registry."""
+        ...
+
+    def put_event(self, connection: TreeConnection, event: WatchEvent) -> None:
+        """Have a connection told of an event, unless that is too much."""
+        ...
+
+    def four_letters(self, connection: TreeConnection, word: bytes) -> bool:
+        """Answer a four-letter word; return whether it was one."""
+        ...
+
+
+class TreeConnection(asyncio.Protocol):
+    """One client's connection. In the server's loop, but for what says otherwise."""
+
+    def __init__(self, server: ConnectionOwner) -> None:
+        self._server = server
+        self.transport: asyncio.Transport
+        self.peer = "?"
+        self.session: ServedSession | None = None
+        # Between the client's hello and the session there is nothing else to do.
+        self.opening = False
+        self.authorized = False
+        self.closed = False
+        # Since when a session, or the end, is awaited.
+        self.began_s = time.monotonic()
+        self._buffer = bytearray()
+        self._ending = False
+        self._reading = True
+        self._writable = True
+        self.in_flight = 0
+        self._in_flight_bytes = 0
+        # The largest zxid that the client knows of.
+        self.last_zxid = 0
+        # Bytes of answers: made (writer thread), handed to the transport, and of these sent.
+        self.made_bytes = 0
+        self._handed_bytes = 0
+        self.sent_bytes = 0
+        # What the transport had left to send when that last changed, and when that was.
+        self._left_bytes = 0
+        self._left_since_s = self.began_s
+        # Set in the writer thread, taken back here when nothing of this connection is there any more.
+        self.postponing = False
+        self.postponed: deque[Request] = deque()
+        # Of these, those that were tried again and have been postponed once more; their place is before the others.
+        self._returned: deque[Request] = deque()
+        # Whether the server knows that frames may have to be taken.
+        self.in_turn = False
+        # Events made (writer thread) and handed to the transport; whether they became too many.
+        self.event_bytes = 0
+        self.told_bytes = 0
+        self.overrun = False
+
+    def __repr__(self) -> str:
+        session = f"session {self.session.session_id}" if self.session else "no session"
+        return f"TreeConnection({self.peer}, {session}, in_flight={self.in_flight}, held={self.held_bytes})"
+
+    @property
+    def held_bytes(self) -> int:
+        """Answers that were made and have not left."""
+        return self.made_bytes - self.sent_bytes
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._buffer) + self._in_flight_bytes
+
+    def overdue(self, now_s: float) -> bool:
+        """Whether there should be a session, or an end, by now."""
+        return (self._ending or (self.session is None and not self.opening)) and now_s > self.began_s + HELLO_S
+
+    def stalled(self, now_s: float) -> bool:
+        """Whether the client has taken nothing of what waits for it for long. To be asked regularly."""
+        left_bytes = 0 if self.closed else self.transport.get_write_buffer_size()
+        if left_bytes != self._left_bytes or not left_bytes:
+            self._left_bytes, self._left_since_s = left_bytes, now_s
+        return now_s > self._left_since_s + STALLED_S
+
+    @property
+    def waits_for_registry(self) -> bool:
+        """Whether it is the registry's turn: whoever waits for that is not silent."""
+        return self.in_flight > len(self.postponed) + len(self._returned)
+
+    # asyncio ----------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
+        address = transport.get_extra_info("peername")
+        self.peer = f"{address[0]}:{address[1]}" if address else "?"
+        self._server.connection_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed or self._ending:
+            return
+        self._buffer += data
+        self._server.advance_soon(self)
+        self._read_or_not()
+        if self.buffered_bytes > _NOTABLE_BYTES:
+            self._server.check_buffers()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.closed:
+            self.closed = True
+            self._buffer.clear()
+            self._server.connection_lost(self)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self.sent_bytes = self._handed_bytes
+        self.retry_postponed()
+        self._server.advance_soon(self)
+
+    # In ---------------------------------------------------------------------------------------------------------------
+
+    def advance_work(self) -> Work[None]:
+        """Take the frames that have arrived, as far as the bounds allow."""
+        self.in_turn = False
+        position = 0
+        try:
+            while not (self.closed or self._ending) and self._may_take():
+                frame_bytes = self._frame_at(position)
+                if frame_bytes is None:
+                    break
+                start = position + _WORD_BYTES
+                position = start + frame_bytes
+                self._server.take(self, bytes(self._buffer[start:position]))
+                yield None
+        except FrameError as error:
+            self.close(str(error))
+            return
+        if self.closed or self._ending:
+            self._buffer.clear()
+        elif position:
+            del self._buffer[:position]
+        self._read_or_not()
+
+    def _frame_at(self, position: int) -> int | None:
+        """Return the length of the whole frame at a position of the buffer, None when it has not arrived."""
+        available = len(self._buffer) - position - _WORD_BYTES
+        if available < 0:
+            return None
+        known = self.session is not None
+        if not known and self._server.four_letters(self, bytes(self._buffer[position : position + _WORD_BYTES])):
+            return None
+        length: int = _LENGTH.unpack_from(self._buffer, position)[0]
+        most = jute.MAX_FRAME_BYTES if known else MAX_HELLO_BYTES
+        if not 0 < length <= most:
+            raise FrameError(f"a frame of {length} bytes; {most} are the most")
+        return length if available >= length else None
+
+    def _may_take(self) -> bool:
+        return (
+            not self.opening
+            and self._writable
+            and not self.postponed
+            and not self._returned
+            and self.in_flight < MAX_IN_FLIGHT
+            and self._in_flight_bytes < MAX_IN_FLIGHT_BYTES
+        )
+
+    def _read_or_not(self) -> None:
+        if self.closed or self._ending or self.transport.is_closing():
+            return
+        reading = self._may_take() and len(self._buffer) <= MAX_UNTAKEN_BYTES
+        if reading != self._reading:
+            self._reading = reading
+            if reading:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    def begin(self, request: Request) -> None:
+        """Count a request that is handed to the registry."""
+        self.in_flight += 1
+        self._in_flight_bytes += request.size
+
+    def postpone(self, requests: Sequence[Request]) -> None:
+        """Keep requests that were not run, in their order."""
+        self._returned += requests
+        self.retry_postponed()
+
+    def retry_postponed(self) -> None:
+        """Run what was postponed, once its place is free and nothing that was asked for later can overtake it."""
+        if (
+            (self.postponed or self._returned)
+            and not self.closed
+            and self._writable
+            and not self.waits_for_registry
+            and self.held_bytes < MAX_HELD_BYTES // 2
+            and self._server.has_room_for_answers
+        ):
+            self.postponing = False
+            self.postponed.extendleft(reversed(self._returned))
+            self._returned.clear()
+            for _ in range(min(_AGAIN_AT_ONCE, len(self.postponed))):
+                self._server.submit(self, self.postponed.popleft())
+
+    # Out --------------------------------------------------------------------------------------------------------------
+
+    def tell(self, event: WatchEvent) -> None:
+        """Send a watch event, in the order of the transactions. In the writer thread."""
+        self._server.put_event(self, event)
+
+    def deliver(self, frames: list[bytes], done: list[Request]) -> None:
+        """Send what came out of the registry, which completes these requests."""
+        self.in_flight -= len(done)
+        self._in_flight_bytes -= sum(request.size for request in done)
+        self._handed_bytes += sum(request.answer_bytes for request in done)
+        if self.closed:
+            self.sent_bytes = self._handed_bytes
+            return
+        if frames:
+            self.transport.writelines(frames)
+        if self._writable:
+            self.sent_bytes = self._handed_bytes
+        elif self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.close("it does not read its events")
+            return
+        else:
+            self.sent_bytes = max(self.sent_bytes, self._handed_bytes - self.transport.get_write_buffer_size())
+        self.retry_postponed()
+        if self._buffer or not self._reading:
+            self._server.advance_soon(self)
+
+    def send(self, data: bytes) -> None:
+        """Send something that has no request under way."""
+        if not self.closed:
+            self.transport.write(data)
+
+    def end(self) -> None:
+        """Take nothing more, and close when everything has been sent."""
+        self._ending = True
+        self._buffer.clear()
+        self.began_s = time.monotonic()
+        if not self.closed:
+            self.transport.close()
+
+    def close(self, reason: str) -> None:
+        """Close at once."""
+        if self.closed:
+            return
+        self._server.log_closed(self, reason)
+        self.closed = True
+        self._buffer.clear()
+        self.transport.abort()
+        self._server.connection_lost(self)

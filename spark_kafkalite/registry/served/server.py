@@ -1,0 +1,586 @@
+"""Serves the embedded tree to other processes in ZooKeeper's client protocol: kazoo, ZooKeeper's shell, registry
+consumers and tools use it like a ZooKeeper of one server.
+
+A server has a thread and an event loop of its own. Its loop only cuts frames and sends answers, in slices, so that no
+number of them keeps anybody waiting; bodies are read, and requests run, in the registry's writer thread
+(``registry.embedded``), in the order in which a connection sent them. An
+answer or event therefore leaves after the commit of what it shows, and in the order of the transactions; the zxid in an
+answer is that of the tree when the request was run.
+
+Sessions are the registry's; their numbers only grow, also across crashes. They end with this process, as their
+ephemeral nodes do: a client that comes back with a session of an earlier process is told that it has expired. Watches
+and identities belong to a connection; clients leave them again when they come back (SetWatches, auth).
+
+A session ends when its timeout passes without a word. What is not held against it: time in which this process stood
+still, and waiting for the registry.
+
+With ``digest`` (``user:password``) every connection must authenticate as that user before anything else is answered.
+Four-letter words that are answered: ruok, srvr, stat, isro, envi. Source: zookeeper/server/NIOServerCnxn.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final
+
+from spark_kafkalite.errors import FrameError, RegistryError
+from spark_kafkalite.registry import store
+from spark_kafkalite.registry.served import jute, requests
+from spark_kafkalite.registry.served.connection import (
+    MAX_HELD_BYTES,
+    MAX_UNSENT_BYTES,
+    Request,
+    TreeConnection,
+)
+from spark_kafkalite.registry.served.sessions import ServedSession, Sessions, negotiated_ms
+from spark_kafkalite.registry.store import WatchEvent
+from spark_kafkalite.registry.tree.acl import NoAuth, digest_identity
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.slices import Slices, Work
+
+_LOG = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 1000
+MAX_SESSIONS: Final = 10_000
+# All connections together: requests that have not been run, and answers that have not left.
+MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+# All connections together: events that have not been handed to a socket.
+MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
+MAX_WATCHES_OF_SESSION: Final = 50_000
+MAX_WATCHES: Final = 200_000
+
+_BACKLOG: Final = 512
+_TICK_S: Final = 0.1
+# Sessions that end in one tick; the others end in the next ones.
+_EXPIRED_AT_ONCE: Final = 200
+# What comes out of the registry and is looked at in one piece.
+_SENT_AT_ONCE: Final = 64
+_RETRY_EXPIRY_S: Final = 1.0
+_START_TIMEOUT_S: Final = 30.0
+_PING_XID: Final = -2
+_AUTH_XID: Final = -4
+_AUTH_FAILED: Final = -115
+_PASSWORD_BYTES: Final = 16
+_VERSION: Final = "3.9.5-kafkalite"
+_WORDS: Final = (b"ruok", b"srvr", b"stat", b"isro", b"envi")
+
+
+class TooManyWatches(RegistryError):
+    """A session, or all together, have left more watches than are kept."""
+
+
+class _Ran:
+    """What running a request gave: a body and events or an error, and the zxid of the tree then. None: postponed."""
+
+    __slots__ = ("answer", "error", "zxid")
+
+    def __init__(self, answer: requests.Answer | None, error: Exception | None, zxid: int) -> None:
+        self.answer = answer
+        self.error = error
+        self.zxid = zxid
+
+
+class TreeServer:
+    """A listener on the tree of ``registry``, in a thread of its own."""
+
+    def __init__(
+        self, registry: EmbeddedRegistry, *, digest: str | None = None, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
+        """``max_connections`` for a process that has descriptors for fewer."""
+        self.registry = registry
+        self._max_connections = max_connections
+        self._identity = digest_identity(digest) if digest else None
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread | None = None
+        self._stopping: asyncio.Event
+        self._connections: set[TreeConnection] = set()
+        self._sessions = Sessions(_TICK_S, time.monotonic())
+        # From the writer thread: connection, bytes to send, the request that they answer (None: an event).
+        # bytes None: the request was not run, or, when there is none either, the connection ends here.
+        self._outbox: deque[tuple[TreeConnection, bytes | None, Request | None]] = deque()
+        self._flush_wanted = False
+        self._flushing = False
+        # Connections whose buffers hold something to take.
+        self._in_turn: deque[TreeConnection] = deque()
+        self._taking = False
+        self._slices: Slices
+        # The last event told and its frame: one event goes to thousands. Writer thread only.
+        self._last_event: tuple[WatchEvent | None, bytes] = (None, b"")
+        # Events: made by the writer thread, and handed to sockets.
+        self._event_bytes = 0
+        self._told_bytes = 0
+        # Answers: made by the writer thread; those that have left, or whose connection has, at the last look.
+        self._made_bytes = 0
+        self._sent_bytes = 0
+        self._received = 0
+        self._sent = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that serves, once started."""
+        return self._loop
+
+    # Life -------------------------------------------------------------------------------------------------------------
+
+    def start(self, host: str, port: int) -> int:
+        """Listen, and return the port (a free one for port 0). Raises OSError."""
+        started: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(host, port, started)),
+            name="kafkalite-registry-listener",
+            daemon=True,
+        )
+        self._thread.start()
+        return started.result(_START_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Stop listening and close all connections; their sessions go on until the registry is closed. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            store.call_in_loop(self._loop, self._stopping.set)
+            thread.join()
+            self.registry.after_answers.remove(self._send_soon)
+
+    async def _serve(self, host: str, port: int, started: Future[int]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._slices = Slices(self._loop)
+        self._stopping = asyncio.Event()
+        self.registry.after_answers.append(self._send_soon)
+        try:
+            # asyncio accepts as many as the backlog in one go, before any of them is counted here.
+            listener = await self._loop.create_server(
+                lambda: TreeConnection(self), host, port, backlog=min(_BACKLOG, self._max_connections)
+            )
+            for each in listener.sockets:
+                with socket.socket(fileno=os.dup(each.fileno())) as again:
+                    again.listen(_BACKLOG)
+        except OSError as error:
+            self._thread = None
+            self.registry.after_answers.remove(self._send_soon)
+            started.set_exception(error)
+            return
+        ticking = self._loop.create_task(self._tick())
+        started.set_result(listener.sockets[0].getsockname()[1])
+        await self._stopping.wait()
+        ticking.cancel()
+        listener.close()
+        for connection in list(self._connections):
+            connection.close("the server stops")
+        # Once more around, for the transports.
+        await asyncio.sleep(0)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_s = time.monotonic()
+            for session in self._sessions.tick(now_s)[:_EXPIRED_AT_ONCE]:
+                connection: TreeConnection | None = session.connection
+                if connection is not None and connection.waits_for_registry:
+                    session.touch(now_s)
+                else:
+                    self._expire(session)
+            self._count_sent()
+            has_room = self.has_room_for_answers
+            for connection in list(self._connections):
+                if connection.overdue(now_s):
+                    connection.close("it opened no session, or did not end, in time")
+                elif connection.stalled(now_s) and not has_room:
+                    connection.close("it does not read its answers, and there is no room left for those of others")
+                else:
+                    connection.retry_postponed()
+
+    # Connections ------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, connection: TreeConnection) -> None:
+        self._connections.add(connection)
+        if len(self._connections) > self._max_connections:
+            connection.close(f"there are {self._max_connections} connections already")
+
+    def connection_lost(self, connection: TreeConnection) -> None:
+        """Forget a connection, and what belonged to it."""
+        self._connections.discard(connection)
+        session = connection.session
+        if session is not None and session.connection is connection:
+            session.connection = None
+            self._forget_rights(session.session_id)
+
+    def _forget_rights(self, session_id: int) -> None:
+        tree = self.registry.tree
+
+        def forget() -> None:
+            tree.drop_watches(session_id)
+            if session_id in tree.identities:
+                tree.identities[session_id] = set()
+
+        self.registry.submit(forget, Future())
+
+    def log_closed(self, connection: TreeConnection, reason: str) -> None:
+        _LOG.debug("closed the registry connection of %s: %s", connection.peer, reason)
+
+    def check_buffers(self) -> None:
+        """Close the connection that holds most, if all together hold too much."""
+        if sum(connection.buffered_bytes for connection in self._connections) > MAX_BUFFERED_BYTES:
+            most = max(self._connections, key=lambda connection: connection.buffered_bytes)
+            most.close(f"all connections together hold more than {MAX_BUFFERED_BYTES} bytes of requests, it the most")
+
+    @property
+    def has_room_for_answers(self) -> bool:
+        return self._made_bytes - self._sent_bytes < MAX_ANSWER_BYTES
+
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    def advance_soon(self, connection: TreeConnection) -> None:
+        """Have a connection take its frames when it is its turn."""
+        if not connection.in_turn:
+            connection.in_turn = True
+            self._in_turn.append(connection)
+            if not self._taking:
+                self._taking = True
+                # Not at once: thousands of connections may have something to take in the same pass of the loop.
+                self._loop.call_soon(self._slices.start, self._take_all(), self._all_taken)
+
+    def _take_all(self) -> Work[None]:
+        while self._in_turn:
+            yield from self._in_turn.popleft().advance_work()
+            yield None
+
+    def _all_taken(self, _: None, error: BaseException | None) -> None:
+        self._taking = False
+        if error is not None:
+            _LOG.error("a registry connection's frames could not be taken", exc_info=error)
+        if self._in_turn:
+            self._taking = True
+            self._loop.call_soon(self._slices.start, self._take_all(), self._all_taken)
+
+    def take(self, connection: TreeConnection, frame: bytes) -> None:
+        """Take one frame. Raises FrameError when it makes no sense."""
+        self._received += 1
+        reader, size = jute.Reader(frame), len(frame)
+        session = connection.session
+        if session is None:
+            self._hello(connection, reader)
+            return
+        session.touch(time.monotonic())
+        xid, kind = reader.int32(), reader.int32()
+        if kind == requests.PING:
+            connection.send(jute.reply(_PING_XID, connection.last_zxid, 0))
+        elif kind == requests.AUTH:
+            self._authenticate(connection, session, reader, size)
+        elif kind == requests.CLOSE_SESSION:
+            self._close_session(connection, session, xid)
+        elif self._identity is not None and not connection.authorized:
+            self._refuse(connection, xid, NoAuth("this registry answers after digest authentication", "/"))
+        else:
+            self.submit(connection, Request(xid, _reading(kind, frame), size), begin=True)
+
+    def submit(self, connection: TreeConnection, request: Request, *, begin: bool = False) -> None:
+        """Have a request run by the registry."""
+        if begin:
+            connection.begin(request)
+        session = connection.session
+        assert session is not None
+        asked = requests.Requester(self.registry, session.session_id, connection.tell)
+        self.registry.submit_call(
+            lambda: self._run(connection, request, asked),
+            lambda ran, problem: self._answered(connection, request, ran, problem),
+        )
+
+    # In the writer thread ---------------------------------------------------------------------------------------------
+
+    def _run(self, connection: TreeConnection, request: Request, asked: requests.Requester) -> _Ran | None:
+        """Run a request, unless answers are in the way. May be called again, when the disk had no room."""
+        made_before = request.answer_bytes
+        if connection.postponing or connection.held_bytes > MAX_HELD_BYTES or not self.has_room_for_answers:
+            connection.postponing = True
+            return None
+        registry = self.registry
+        answer, failure = None, None
+        try:
+            if asked.session_id not in registry.tree.sessions:
+                raise store.SessionExpired(f"registry session {asked.session_id} has ended")
+            watches = registry.tree.watches
+            if watches.count(asked.session_id) > MAX_WATCHES_OF_SESSION or len(watches) > MAX_WATCHES:
+                raise TooManyWatches(f"registry session {asked.session_id} has left too many watches")
+            answer = request.run(asked)
+        except (RegistryError, FrameError) as error:
+            failure = error
+        request.answer_bytes = len(answer.body) if answer is not None else 0
+        connection.made_bytes += request.answer_bytes - made_before
+        self._made_bytes += request.answer_bytes - made_before
+        return _Ran(answer, failure, registry.last_zxid)
+
+    def _answered(
+        self, connection: TreeConnection, request: Request, ran: _Ran | None, problem: BaseException | None
+    ) -> None:
+        if problem is not None:
+            # What it gave has not happened.
+            ran = None
+        elif ran is None:
+            # Behind what was answered before it.
+            self._outbox.append((connection, None, request))
+            return
+        if ran is not None and ran.answer is not None:
+            connection.last_zxid = ran.zxid
+            for event in ran.answer.events:
+                connection.tell(event)
+            self.put(connection, jute.reply(request.xid, ran.zxid, 0, ran.answer.body), request)
+            return
+        error = problem if ran is None else ran.error
+        assert error is not None
+        code = requests.error_code(error)
+        if code == requests.SYSTEM_ERROR and not isinstance(error, RegistryError):
+            _LOG.error("a registry request of %s failed", connection.peer, exc_info=error)
+        self.put(connection, jute.reply(request.xid, connection.last_zxid if ran is None else ran.zxid, code), request)
+        if isinstance(
+            error, (FrameError, store.SessionExpired, store.ConnectionLoss, requests.UnknownRequest, TooManyWatches)
+        ):
+            self._end_soon(connection)
+
+    def put(self, connection: TreeConnection, frame: bytes, request: Request | None) -> None:
+        """Have a frame sent behind all that were put before, together with what else comes out of the same commit."""
+        self._outbox.append((connection, frame, request))
+
+    def put_event(self, connection: TreeConnection, event: WatchEvent) -> None:
+        """Have a connection told of an event, unless that is too much; then it is closed, and will look for itself."""
+        if connection.overrun:
+            return
+        last, frame = self._last_event
+        if event is not last:
+            frame = jute.event_frame(event)
+            self._last_event = (event, frame)
+        size = len(frame)
+        waiting = connection.event_bytes - connection.told_bytes + size
+        if waiting > MAX_UNSENT_BYTES or self._event_bytes - self._told_bytes + size > MAX_EVENT_BYTES:
+            connection.overrun = True
+            store.call_in_loop(self._loop, connection.close, "its events are more than are kept")
+            return
+        connection.event_bytes += size
+        self._event_bytes += size
+        self._outbox.append((connection, frame, None))
+
+    def _end_soon(self, connection: TreeConnection) -> None:
+        """End a connection behind what was put for it."""
+        self._outbox.append((connection, None, None))
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        if self._outbox and not self._flush_wanted:
+            self._flush_wanted = True
+            store.call_in_loop(self._loop, self._flush)
+
+    # In the loop ------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_wanted = False
+        if not self._flushing:
+            self._flushing = True
+            self._slices.start(self._flush_all(), self._flushed)
+
+    def _flush_all(self) -> Work[None]:
+        while self._outbox:
+            frames: dict[TreeConnection, list[bytes]] = {}
+            done: dict[TreeConnection, list[Request]] = {}
+            postponed: dict[TreeConnection, list[Request]] = {}
+            ended: list[TreeConnection] = []
+            for _ in range(min(_SENT_AT_ONCE, len(self._outbox))):
+                connection, frame, request = self._outbox.popleft()
+                if frame is None:
+                    if request is not None:
+                        postponed.setdefault(connection, []).append(request)
+                    else:
+                        ended.append(connection)
+                    continue
+                frames.setdefault(connection, []).append(frame)
+                if request is not None:
+                    done.setdefault(connection, []).append(request)
+                else:
+                    connection.told_bytes += len(frame)
+                    self._told_bytes += len(frame)
+            for connection, of_one in frames.items():
+                self._sent += len(of_one)
+                connection.deliver(of_one, done.get(connection, []))
+                yield None
+            for connection, requests_of_one in postponed.items():
+                # A connection takes nothing more before these are run: no answer can be behind them.
+                connection.postpone(requests_of_one)
+                yield None
+            for connection in ended:
+                connection.end()
+        self._count_sent()
+
+    def _flushed(self, _: None, error: BaseException | None) -> None:
+        self._flushing = False
+        if error is not None:
+            _LOG.error("answers of the registry could not be sent", exc_info=error)
+        if self._outbox:
+            self._send_soon()
+
+    def _count_sent(self) -> None:
+        self._sent_bytes = self._made_bytes - sum(connection.held_bytes for connection in self._connections)
+
+    # Sessions ---------------------------------------------------------------------------------------------------------
+
+    def _hello(self, connection: TreeConnection, reader: jute.Reader) -> None:
+        """Answer a ConnectRequest: a new session, an old one, or none any more."""
+        reader.int32()
+        seen_zxid, wanted_ms, session_id = reader.int64(), reader.int32(), reader.int64()
+        password = reader.buffer() or b""
+        # Clients before 3.4 do not send it, and do not expect it back.
+        knows_read_only = reader.remaining > 0
+        if seen_zxid > self.registry.last_zxid:
+            connection.close(f"it has seen zxid {seen_zxid:#x}, later than ours: it comes from another registry")
+        elif session_id:
+            session = self._sessions.find(session_id, password)
+            if session is not None:
+                session.timeout_ms = negotiated_ms(wanted_ms)
+                if session.connection is not None:
+                    session.connection.close("its session came back on another connection")
+            self._welcome(connection, session, knows_read_only)
+        elif len(self._sessions) >= MAX_SESSIONS:
+            connection.close(f"there are {MAX_SESSIONS} sessions already")
+        else:
+            connection.opening = True
+            opened: Future[int] = Future()
+            opened.add_done_callback(
+                lambda done: store.call_in_loop(
+                    self._loop, self._opened, connection, negotiated_ms(wanted_ms), knows_read_only, done
+                )
+            )
+            self.registry.submit(lambda: self.registry.open_session(set()), opened)
+
+    def _opened(self, connection: TreeConnection, timeout_ms: int, knows_read_only: bool, done: Future[int]) -> None:
+        connection.opening = False
+        if done.exception() is not None:
+            connection.close(f"no session could be opened for it: {done.exception()}")
+            return
+        session = self._sessions.add(done.result(), timeout_ms, time.monotonic())
+        if not connection.closed:
+            self._welcome(connection, session, knows_read_only)
+            self.advance_soon(connection)
+
+    def _welcome(self, connection: TreeConnection, session: ServedSession | None, knows_read_only: bool) -> None:
+        timeout_ms, session_id, password = 0, 0, bytes(_PASSWORD_BYTES)
+        if session is not None:
+            session.touch(time.monotonic())
+            session.connection, connection.session = connection, session
+            timeout_ms, session_id, password = session.timeout_ms, session.session_id, session.password
+        hello = jute.write_int(0) + jute.write_int(timeout_ms) + jute.write_long(session_id)
+        connection.send(jute.frame(hello + jute.write_buffer(password) + b"\0" * knows_read_only))
+        if session is None:
+            connection.end()
+
+    def _close_session(self, connection: TreeConnection, session: ServedSession, xid: int) -> None:
+        self._sessions.remove(session.session_id)
+        request = Request(xid, _raising(store.SessionExpired("")), 0)
+        connection.begin(request)
+
+        def ended(done: Future[None]) -> None:
+            code = 0 if done.exception() is None else requests.SYSTEM_ERROR
+            self.put(connection, jute.reply(xid, self.registry.last_zxid, code), request)
+            self._end_soon(connection)
+
+        # Behind all that the session has asked for.
+        self._end(session, ended)
+
+    def _expire(self, session: ServedSession) -> None:
+        # Loud only when somebody will miss it: a hostile peer can leave any number of sessions to expire.
+        level = logging.INFO if self.registry.tree.sessions.get(session.session_id) else logging.DEBUG
+        _LOG.log(level, "registry session %d has expired after %d ms", session.session_id, session.timeout_ms)
+        self._sessions.remove(session.session_id)
+        connection: TreeConnection | None = session.connection
+        if connection is not None:
+            connection.close("its session has expired")
+        self._end(session, lambda _: None)
+
+    def _end(self, session: ServedSession, then: Callable[[Future[None]], None]) -> None:
+        """End a session in the registry; when that has no room for it, again later."""
+
+        def ended(done: Future[None]) -> None:
+            if isinstance(done.exception(), store.OutOfRoom):
+                store.call_in_loop(self._loop, self._end_later, session)
+            then(done)
+
+        self.registry.expire(session.session_id).add_done_callback(ended)
+
+    def _end_later(self, session: ServedSession) -> None:
+        self._loop.call_later(_RETRY_EXPIRY_S, self._end, session, lambda _: None)
+
+    # Single requests --------------------------------------------------------------------------------------------------
+
+    def _authenticate(self, connection: TreeConnection, session: ServedSession, reader: jute.Reader, size: int) -> None:
+        reader.int32()
+        scheme, credential = reader.optional_string(), reader.buffer() or b""
+        try:
+            text = credential.decode()
+        except UnicodeDecodeError:
+            text = ""
+        identity = digest_identity(text) if scheme == "digest" and text.partition(":")[1] else None
+        if identity is not None and self._identity is not None:
+            connection.authorized = hmac.compare_digest(identity[1].encode(), self._identity[1].encode())
+        if identity is None or (self._identity is not None and not connection.authorized):
+            self.log_closed(connection, f"authentication by {scheme} failed")
+            connection.send(jute.reply(_AUTH_XID, connection.last_zxid, _AUTH_FAILED))
+            connection.end()
+            return
+        proved = identity
+
+        def run(asked: requests.Requester) -> requests.Answer:
+            asked.registry.tree.identities.setdefault(session.session_id, set()).add(proved)
+            return requests.Answer(b"")
+
+        self.submit(connection, Request(_AUTH_XID, run, size), begin=True)
+
+    def _refuse(self, connection: TreeConnection, xid: int, error: RegistryError) -> None:
+        connection.send(jute.reply(xid, connection.last_zxid, requests.error_code(error)))
+
+    def four_letters(self, connection: TreeConnection, word: bytes) -> bool:
+        """Answer a four-letter word; return whether it was one."""
+        if word not in _WORDS:
+            return False
+        connection.send(self._about(word.decode()).encode())
+        connection.end()
+        return True
+
+    def _about(self, word: str) -> str:
+        if word == "ruok":
+            return "imok"
+        if word == "isro":
+            return "rw"
+        if word == "envi":
+            return f"Environment:\nzookeeper.version={_VERSION}\n"
+        clients = "".join(f" {connection!r}\n" for connection in self._connections) if word == "stat" else ""
+        return (
+            f"Zookeeper version: {_VERSION}\n"
+            + (f"Clients:\n{clients}\n" if clients else "")
+            + f"Received: {self._received}\nSent: {self._sent}\nConnections: {len(self._connections)}\n"
+            f"Outstanding: {sum(connection.in_flight for connection in self._connections)}\n"
+            f"Zxid: {self.registry.last_zxid:#x}\nMode: standalone\nNode count: {len(self.registry.tree.nodes)}\n"
+        )
+
+
+def _reading(kind: int, frame: bytes) -> requests.Run:
+    """Read a request's body when it is run: that may take as long as running it."""
+
+    def run(asked: requests.Requester) -> requests.Answer:
+        reader = jute.Reader(frame)
+        reader.int64()
+        return requests.parse(kind, reader)(asked)
+
+    return run
+
+
+def _raising(error: Exception) -> requests.Run:
+    def run(_: requests.Requester) -> requests.Answer:
+        raise error
+
+    return run

@@ -1,0 +1,1 @@
+"""The embedded registry: ZooKeeper's data tree in this process, kept in SQLite."""

@@ -1,0 +1,244 @@
+"""Where the embedded registry keeps its persistent nodes: one SQLite file.
+
+File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced):
+
+- table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion)``: the
+  persistent nodes; ``acl`` is JSON (``[[permissions, scheme, id], ...]``), null when anyone may do everything;
+- table ``counters(name, value)``: ``format`` (3), ``zxid``, ``session`` (the last number given).
+
+The last transaction's number is the largest of the counter ``zxid`` and all ``mzxid`` and ``pzxid``: a commit that
+saves a node with its last zxid in it need not write the counter, and a row with the largest is only replaced or removed
+by a commit that leaves a larger one. So the usual commit is one statement, and gives up the interpreter's lock once,
+which the writer thread must win back from the listener's each time.
+Format 1 had no ``acl`` and ``aversion``, format 2 always wrote the counter ``zxid``; both are upgraded when opened.
+
+Nothing of these goes back across a crash: after kill -9 or power loss the last commit stands. One thread at a time uses
+a database, and one process: whoever opens it holds the directory's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.tree.acl import from_text, to_text
+from spark_kafkalite.registry.tree.tree import Node, Tree
+
+DATABASE_NAME: Final = "registry.db"
+_FORMAT: Final = 3
+
+_SCHEMA: Final = (
+    "CREATE TABLE nodes(path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL, "
+    "pzxid INTEGER NOT NULL, ctime INTEGER NOT NULL, mtime INTEGER NOT NULL, version INTEGER NOT NULL, "
+    "child_creations INTEGER NOT NULL, acl TEXT, aversion INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
+    "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+)
+# What it takes to bring an older format up to this one.
+_UPGRADES: Final[dict[int, tuple[str, ...]]] = {
+    1: (
+        "ALTER TABLE nodes ADD COLUMN acl TEXT",
+        "ALTER TABLE nodes ADD COLUMN aversion INTEGER NOT NULL DEFAULT 0",
+    ),
+    2: (),
+}
+_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
+# Rows of one statement; SQLite binds at most 32766 values in one.
+_ROWS_AT_ONCE: Final = 64
+_SAVE_NODES: Final = [f"INSERT OR REPLACE INTO nodes VALUES {','.join([_ROW] * n)}" for n in range(_ROWS_AT_ONCE + 1)]
+# Beyond it there would be no room for more transactions.
+_MAX_ZXID: Final = 2**63 - 2**32
+_MAX_INT32: Final = 2**31 - 1
+# A node's cversion, a 32-bit number, is twice that less its children.
+_MAX_CHILD_CREATIONS: Final = 2**30 - 1
+_SAVE_COUNTER: Final = "INSERT OR REPLACE INTO counters VALUES (?,?)"
+
+
+class DatabaseFailed(RegistryError):
+    """A commit failed: what it held is not on disk, and the disk cannot be trusted."""
+
+
+class DatabaseFull(RegistryError):
+    """A commit found no room on the disk (or no memory): what it held is not there, all before it is."""
+
+
+class NodeDatabase:
+    """The open file."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make an empty one; ``create`` makes a database of that, so that a look changes nothing.
+
+        Raises RegistryError when it is no such database, or of an unknown format.
+        """
+        self.path = path
+        self._saved_session = 0
+        for each in (path, path.with_name(f"{path.name}-wal")):
+            if each.exists() and not each.is_file():
+                # SQLite would find out with the first commit, and say that the disk has failed.
+                raise RegistryError(f"cannot open the registry {path}: {each} is no file; put the file in its place")
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            self.close()
+            raise self._unusable(error) from error
+
+    def _open(self) -> None:
+        # One process by the lock file, so SQLite needs no shared memory file for its WAL index.
+        for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        found = self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone()
+        self._is_new = found is None
+        if not self._is_new:
+            self._upgrade()
+
+    def create(self) -> None:
+        """Make the tables, if the file is new. Raises RegistryError."""
+        if not self._is_new:
+            return
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.executemany(_SAVE_COUNTER, (("format", _FORMAT), ("zxid", 0), ("session", 0)))
+            connection.execute(_SAVE_NODES[1], _row("/", Tree().nodes["/"]))
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+        self._is_new = False
+
+    def _upgrade(self) -> None:
+        connection = self._connection
+        (found,) = connection.execute("SELECT value FROM counters WHERE name = 'format'").fetchone() or (None,)
+        if found not in _UPGRADES:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _UPGRADES[found]:
+            connection.execute(statement)
+        connection.execute(_SAVE_COUNTER, ("format", _FORMAT))
+        connection.execute("COMMIT")
+
+    def load(self, tree: Tree) -> tuple[int, int]:
+        """Put all nodes into the tree; return the last zxid and the last session number. Raises RegistryError."""
+        if self._is_new:
+            return 0, 0
+        try:
+            counters = dict(self._connection.execute("SELECT name, value FROM counters"))
+            if counters.get("format") != _FORMAT:
+                problem = f"format {counters.get('format')} is not known, this version reads format {_FORMAT}"
+                raise RegistryError(problem)
+            for name in ("zxid", "session"):
+                if type(counters[name]) is not int or not 0 <= counters[name] <= _MAX_ZXID:
+                    raise ValueError(f"the counter {name} is {counters[name]!r}, not 0 to {_MAX_ZXID}")
+            last_zxid = counters["zxid"]
+            # A parent's path is a prefix of its children's, so this order loads parents first.
+            for path, *fields in self._connection.execute("SELECT * FROM nodes ORDER BY path"):
+                data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion = fields
+                if type(data) is not bytes or not all(type(each) is int for each in (*fields[1:8], aversion)):
+                    raise ValueError(f"the row of {path} holds values of other types")
+                _check_range(path, (czxid, mzxid, pzxid), _MAX_ZXID)
+                _check_range(path, (version, aversion), _MAX_INT32)
+                _check_range(path, (child_creations,), _MAX_CHILD_CREATIONS)
+                node = Node(data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)
+                node.acl, node.aversion = from_text(acl), aversion
+                tree.load(path, node)
+                last_zxid = max(last_zxid, mzxid, pzxid)
+            self._saved_session = counters["session"]
+        except (sqlite3.Error, RegistryError, ValueError, TypeError, KeyError) as error:
+            self.close()
+            raise self._unusable(error) from error
+        return last_zxid, self._saved_session
+
+    def commit(self, saved: Sequence[tuple[str, Node]], removed: Sequence[str], zxid: int, session: int) -> None:
+        """Write all of it in one transaction, on disk when this returns.
+
+        Raises DatabaseFull and DatabaseFailed: none of it is there.
+        """
+        connection = self._connection
+        saves_zxid = any(zxid in (node.mzxid, node.pzxid) for _, node in saved)
+        try:
+            if saves_zxid and len(saved) <= _ROWS_AT_ONCE and not removed and session == self._saved_session:
+                # A transaction of its own.
+                self._save(saved)
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            for first in range(0, len(saved), _ROWS_AT_ONCE):
+                self._save(saved[first : first + _ROWS_AT_ONCE])
+            connection.executemany("DELETE FROM nodes WHERE path = ?", [(path,) for path in removed])
+            if not saves_zxid:
+                connection.execute(_SAVE_COUNTER, ("zxid", zxid))
+            if session != self._saved_session:
+                connection.execute(_SAVE_COUNTER, ("session", session))
+            connection.execute("COMMIT")
+        except (sqlite3.Error, MemoryError, OverflowError) as error:
+            with contextlib.suppress(sqlite3.Error, MemoryError):
+                connection.execute("ROLLBACK")
+            # A transaction that cannot be taken back would swallow those after it.
+            if self._has_no_room(error) and not connection.in_transaction:
+                raise DatabaseFull(str(error) or "out of memory") from error
+            raise DatabaseFailed(str(error)) from error
+        self._saved_session = session
+
+    def _save(self, saved: Sequence[tuple[str, Node]]) -> None:
+        values: list[Any] = []
+        for path, node in saved:
+            values += _row(path, node)
+        self._connection.execute(_SAVE_NODES[len(saved)], values)
+
+    def _has_no_room(self, error: Exception) -> bool:
+        """Return whether an error says no more than that there is no room; all others mean that the disk failed."""
+        if isinstance(error, MemoryError):
+            return True
+        name = getattr(error, "sqlite_errorname", "")
+        if name in ("SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_NOMEM") or name.startswith("SQLITE_READONLY"):
+            return True
+        # SQLite has no number for a write that a read-only file system refuses.
+        try:
+            return name == "SQLITE_IOERR_WRITE" and bool(os.statvfs(self.path).f_flag & os.ST_RDONLY)
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close the file; the write-ahead log moves into it, unless the disk has failed."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def _unusable(self, error: Exception) -> RegistryError:
+        text = f"cannot open the registry {self.path}: {error}"
+        damaged = not isinstance(error, (sqlite3.Error, RegistryError)) or getattr(error, "sqlite_errorname", "") in (
+            "SQLITE_CORRUPT",
+            "SQLITE_NOTADB",
+        )
+        if damaged:
+            text += "; restore it from a backup, or have a broker's made from its logs: kafkalite registry rebuild"
+        return RegistryError(text)
+
+
+def _check_range(path: str, numbers: Iterable[int], most: int) -> None:
+    for number in numbers:
+        if not 0 <= number <= most:
+            raise ValueError(f"the row of {path} holds {number}, which is not one of 0 to {most}")
+
+
+def _row(path: str, node: Node) -> tuple[Any, ...]:
+    return (
+        path,
+        node.data,
+        node.czxid,
+        node.mzxid,
+        node.pzxid,
+        node.ctime,
+        node.mtime,
+        node.version,
+        node.child_creations,
+        to_text(node.acl),
+        node.aversion,
+    )

@@ -1,0 +1,70 @@
+"""Produce and Fetch, packed and parsed by hand: the four messages that carry records.
+
+The same bytes as ``codec`` for the same content (a test holds both against each other and against kio), but without a
+message object per struct, and without moving records: a parsed request or response holds views into the frame, and what
+is packed comes as *pieces*, bytes and record buffers in their order on the wire, for ``sendmsg``. In a Fetch response
+the records may be any object with a ``length`` in bytes, such as a slice of a segment file; it becomes a piece of its
+own that the connection sends with ``sendfile``.
+
+Pieces and frames here have headers but not the length in front: that is the connection's, who alone knows how it sends.
+
+Versions: Produce 3 to 11, Fetch 4 to 12, beyond which topics are named by their ids. Of the tagged fields, a Fetch
+response's diverging epoch and current leader are kept (followers need them); all others are skipped, and none is needed
+to be a correct answer. Malformed bytes raise ``FrameError``, another version ``UnsupportedVersion``.
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.wire.packed.fetch import (
+    FETCH_VERSIONS,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    pack_fetch_request,
+    pack_fetch_response,
+    pack_fetch_response_in_slices,
+    parse_fetch,
+    parse_fetch_in_slices,
+    parse_fetch_response,
+)
+from spark_kafkalite.wire.packed.layout import Piece, Records, RecordSlice
+from spark_kafkalite.wire.packed.produce import (
+    PRODUCE_VERSIONS,
+    ProducedPartition,
+    ProduceRequest,
+    ProduceResponse,
+    pack_produce_request,
+    pack_produce_response,
+    pack_produce_response_in_slices,
+    parse_produce,
+    parse_produce_in_slices,
+    parse_produce_response,
+)
+
+__all__ = [
+    "FETCH_VERSIONS",
+    "PRODUCE_VERSIONS",
+    "FetchPartition",
+    "FetchRequest",
+    "FetchResponse",
+    "FetchedPartition",
+    "Piece",
+    "ProduceRequest",
+    "ProduceResponse",
+    "ProducedPartition",
+    "RecordSlice",
+    "Records",
+    "pack_fetch_request",
+    "pack_fetch_response",
+    "pack_fetch_response_in_slices",
+    "pack_produce_request",
+    "pack_produce_response",
+    "pack_produce_response_in_slices",
+    "parse_fetch",
+    "parse_fetch_in_slices",
+    "parse_fetch_response",
+    "parse_produce",
+    "parse_produce_in_slices",
+    "parse_produce_response",
+]

@@ -1,0 +1,457 @@
+"""Fetch, packed and parsed by hand; see ``packed``.
+
+One flow for all versions: what differs is the layout of lengths (flexible from 12), the fixed part of a partition, for
+which there is one ``struct`` per shape, and which fields exist, given where they are read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.wire import header
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
+from spark_kafkalite.wire.packed.layout import (
+    AT_ONCE,
+    COMPACT,
+    LEGACY,
+    Buffer,
+    Layout,
+    Piece,
+    Pieces,
+    Records,
+    check_version,
+    parsed,
+    parsed_in_slices,
+    skip_tags,
+    skip_tags_of_request,
+    tag_count,
+)
+from spark_kafkalite.wire.primitives import append_uvarint, bad_tag_size, read_tagged_field, too_many_elements
+
+FETCH: Final = ApiKey.FETCH
+FETCH_VERSIONS: Final = range(4, 13)
+_FETCH_FLEXIBLE: Final = 12
+
+_I: Final = struct.Struct(">i")
+_HI: Final = struct.Struct(">hi")
+_II: Final = struct.Struct(">ii")
+_IQ: Final = struct.Struct(">iq")
+_QQ: Final = struct.Struct(">qq")
+
+
+class FetchPartition(NamedTuple):
+    """Where to read one partition in a Fetch request, -1 for what the version does not say."""
+
+    partition: int
+    fetch_offset: int
+    partition_max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+class FetchRequest(NamedTuple):
+    """A Fetch request; the session fields' defaults mean a fetch without a session."""
+
+    topics: list[tuple[str, list[FetchPartition]]]
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 0x7FFFFFFF
+    isolation_level: int = 0
+    replica_id: int = -1
+    session_id: int = 0
+    session_epoch: int = -1
+    forgotten_topics: Sequence[tuple[str, Sequence[int]]] = ()
+    rack_id: str = ""
+    cluster_id: str | None = None
+
+
+class FetchedPartition(NamedTuple):
+    """One partition in a Fetch response.
+
+    ``records`` is a view when parsed; when packed it may be a slice. ``aborted_transactions`` are (producer id, first
+    offset) pairs, None for null. ``diverging_epoch`` is (epoch, end offset), ``current_leader`` (leader id, leader
+    epoch); both exist from version 12 on.
+    """
+
+    partition: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: Records | None = b""
+    aborted_transactions: Sequence[tuple[int, int]] | None = None
+    preferred_read_replica: int = -1
+    diverging_epoch: tuple[int, int] | None = None
+    current_leader: tuple[int, int] | None = None
+
+
+class FetchResponse(NamedTuple):
+    """A Fetch response."""
+
+    correlation_id: int
+    topics: list[tuple[str, list[FetchedPartition]]]
+    throttle_time_ms: int
+    error_code: int
+    session_id: int
+
+
+# Fetch --------------------------------------------------------------------------------------------------------------
+
+_FETCH_HEAD: Final = struct.Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
+_FETCH_PARTITION_4: Final = struct.Struct(">iqi")  # partition, fetch offset, max bytes
+_FETCH_PARTITION_5: Final = struct.Struct(">iqqi")  # ... with the log start offset before max bytes
+_FETCH_PARTITION_9: Final = struct.Struct(">iiqqi")  # ... with the current leader epoch after the partition
+_FETCH_PARTITION_12: Final = struct.Struct(">iiqiqi")  # ... with the last fetched epoch after the fetch offset
+
+
+def _fetch_partition_struct(version: int) -> struct.Struct:
+    if version >= 12:
+        return _FETCH_PARTITION_12
+    if version >= 9:
+        return _FETCH_PARTITION_9
+    return _FETCH_PARTITION_5 if version >= 5 else _FETCH_PARTITION_4
+
+
+def parse_fetch(view: Buffer, position: int, version: int) -> FetchRequest:
+    """Parse a Fetch request body."""
+    return parsed(_parse_whole, view, position, version, FETCH_VERSIONS, "Fetch request")
+
+
+def _parse_whole(view: memoryview, position: int, version: int) -> FetchRequest:
+    return run_whole(_parse_fetch(view, position, version))
+
+
+def parse_fetch_in_slices(view: Buffer, position: int, version: int) -> Work[FetchRequest]:
+    """Parse a Fetch request body; yields after every ``AT_ONCE`` partitions."""
+    return parsed_in_slices(_parse_fetch, view, position, version, FETCH_VERSIONS, "Fetch request")
+
+
+def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchRequest]:
+    flexible = version >= _FETCH_FLEXIBLE
+    layout = COMPACT if flexible else LEGACY
+    fixed = _fetch_partition_struct(version)
+    replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _FETCH_HEAD.unpack_from(view, position)
+    position += _FETCH_HEAD.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _II.unpack_from(view, position)
+        position += 8
+    topics: list[tuple[str, list[FetchPartition]]] = []
+    count, position = layout.array_count(view, position, 3, "topics", False)
+    room = MAX_REQUEST_ELEMENTS - count
+    since = 0
+    for _ in range(count):
+        name, position = layout.string(view, position, "topic")
+        partition_count, position = layout.array_count(view, position, fixed.size, "partitions", False)
+        room -= partition_count
+        if room < 0:
+            too_many_elements("Fetch request")
+        partitions = []
+        since += partition_count + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        for index in range(partition_count):
+            if index & AT_ONCE == AT_ONCE:
+                yield None
+            values = fixed.unpack_from(view, position)
+            position += fixed.size
+            if version >= 12:
+                partition, epoch, offset, last_epoch, log_start, limit = values
+                partitions.append(FetchPartition(partition, offset, limit, epoch, last_epoch, log_start))
+                if view[position]:
+                    position, room = skip_tags_of_request(view, position, room, "Fetch request")
+                else:
+                    position += 1
+            elif version >= 9:
+                partition, epoch, offset, log_start, limit = values
+                partitions.append(FetchPartition(partition, offset, limit, epoch, -1, log_start))
+            elif version >= 5:
+                partition, offset, log_start, limit = values
+                partitions.append(FetchPartition(partition, offset, limit, -1, -1, log_start))
+            else:
+                partitions.append(FetchPartition(*values))
+        if flexible:
+            if view[position]:
+                position, room = skip_tags_of_request(view, position, room, "Fetch request")
+            else:
+                position += 1
+        topics.append((name, partitions))
+    forgotten_topics: Sequence[tuple[str, Sequence[int]]] = ()
+    if version >= 7:
+        forgotten_topics, position = yield from _parse_forgotten(view, position, layout, flexible, room)
+    rack_id = ""
+    if version >= 11:
+        rack_id, position = layout.string(view, position, "rack_id")
+    cluster_id = None
+    if flexible:
+        cluster_id = _parse_cluster_id(view, position)
+    return FetchRequest(
+        topics,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        replica_id,
+        session_id,
+        session_epoch,
+        forgotten_topics,
+        rack_id,
+        cluster_id,
+    )
+
+
+def _parse_forgotten(
+    view: memoryview, position: int, layout: Layout, flexible: bool, room: int
+) -> Work[tuple[Sequence[tuple[str, Sequence[int]]], int]]:
+    forgotten: list[tuple[str, Sequence[int]]] = []
+    count, position = layout.array_count(view, position, 3, "forgotten_topics_data", False)
+    room -= count
+    since = 0
+    for _ in range(count):
+        name, position = layout.string(view, position, "forgotten topic")
+        partition_count, position = layout.array_count(view, position, 4, "forgotten partitions", False)
+        room -= partition_count
+        if room < 0:
+            too_many_elements("Fetch request")
+        since += partition_count + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        forgotten.append((name, list(struct.unpack_from(f">{partition_count}i", view, position))))
+        position += 4 * partition_count
+        if flexible:
+            position, room = skip_tags_of_request(view, position, room, "Fetch request")
+    return tuple(forgotten), position
+
+
+def _parse_cluster_id(view: memoryview, position: int) -> str | None:
+    cluster_id: str | None = None
+    count, position = tag_count(view, position)
+    for _ in range(count):
+        tag, position, stop = read_tagged_field(view, position, len(view))
+        if tag == 0:
+            cluster_id, used = COMPACT.nullable_string(view, position, "cluster_id")
+            if used != stop:
+                bad_tag_size("cluster_id", stop - position, used - position)
+        position = stop
+    return cluster_id
+
+
+def pack_fetch_request(correlation_id: int, client_id: str | None, version: int, request: FetchRequest) -> bytes:
+    """Return a Fetch request with its header."""
+    check_version("Fetch", version, FETCH_VERSIONS)
+    flexible = version >= _FETCH_FLEXIBLE
+    layout = COMPACT if flexible else LEGACY
+    out = header.pack_request_header(FETCH, version, correlation_id, client_id)
+    out += _FETCH_HEAD.pack(
+        request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level
+    )
+    if version >= 7:
+        out += _II.pack(request.session_id, request.session_epoch)
+    layout.put_count(out, len(request.topics))
+    for name, partitions in request.topics:
+        layout.put_string(out, name)
+        layout.put_count(out, len(partitions))
+        for partition, offset, limit, epoch, last_epoch, log_start in partitions:
+            if version >= 12:
+                out += _FETCH_PARTITION_12.pack(partition, epoch, offset, last_epoch, log_start, limit)
+                out.append(0)
+            elif version >= 9:
+                out += _FETCH_PARTITION_9.pack(partition, epoch, offset, log_start, limit)
+            elif version >= 5:
+                out += _FETCH_PARTITION_5.pack(partition, offset, log_start, limit)
+            else:
+                out += _FETCH_PARTITION_4.pack(partition, offset, limit)
+        if flexible:
+            out.append(0)
+    if version >= 7:
+        layout.put_count(out, len(request.forgotten_topics))
+        for name, numbers in request.forgotten_topics:
+            layout.put_string(out, name)
+            layout.put_count(out, len(numbers))
+            out += struct.pack(f">{len(numbers)}i", *numbers)
+            if flexible:
+                out.append(0)
+    if version >= 11:
+        layout.put_string(out, request.rack_id)
+    if flexible:
+        tags = bytearray()
+        if request.cluster_id is not None:
+            layout.put_string(tags, request.cluster_id)
+            out += b"\x01\x00"
+            append_uvarint(out, len(tags))
+            out += tags
+        else:
+            out.append(0)
+    return bytes(out)
+
+
+_FETCHED_4: Final = struct.Struct(">ihqq")  # partition, error code, high watermark, last stable offset
+_FETCHED_5: Final = struct.Struct(">ihqqq")  # ... and the log start offset
+
+
+def pack_fetch_response(
+    correlation_id: int,
+    version: int,
+    topics: Sequence[tuple[str, Sequence[FetchedPartition]]],
+    throttle_time_ms: int = 0,
+    error_code: int = 0,
+    session_id: int = 0,
+) -> tuple[list[Piece], int]:
+    """Return the pieces of a Fetch response, record buffers and slices among them, and their length together."""
+    return run_whole(
+        pack_fetch_response_in_slices(correlation_id, version, topics, throttle_time_ms, error_code, session_id)
+    )
+
+
+def pack_fetch_response_in_slices(
+    correlation_id: int,
+    version: int,
+    topics: Sequence[tuple[str, Sequence[FetchedPartition]]],
+    throttle_time_ms: int = 0,
+    error_code: int = 0,
+    session_id: int = 0,
+) -> Work[tuple[list[Piece], int]]:
+    """As :func:`pack_fetch_response`, in slices."""
+    check_version("Fetch", version, FETCH_VERSIONS)
+    flexible = version >= _FETCH_FLEXIBLE
+    layout = COMPACT if flexible else LEGACY
+    pieces = Pieces(header.pack_response_header(FETCH, version, correlation_id))
+    out = pieces.out
+    out += _I.pack(throttle_time_ms)
+    if version >= 7:
+        out += _HI.pack(error_code, session_id)
+    layout.put_count(out, len(topics))
+    since = 0
+    for name, partitions in topics:
+        layout.put_string(out, name)
+        layout.put_count(out, len(partitions))
+        since += len(partitions) + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        for number, partition in enumerate(partitions):
+            if number & AT_ONCE == AT_ONCE:
+                yield None
+            out += _FETCHED_5.pack(*partition[:5]) if version >= 5 else _FETCHED_4.pack(*partition[:4])
+            aborted = partition.aborted_transactions
+            if aborted is None:
+                layout.put_count(out, -1)
+            else:
+                layout.put_count(out, len(aborted))
+                for producer_id, first_offset in aborted:
+                    out += _QQ.pack(producer_id, first_offset)
+                    if flexible:
+                        out.append(0)
+            if version >= 11:
+                out += _I.pack(partition.preferred_read_replica)
+            out = pieces.records(partition.records, layout)
+            if flexible:
+                _put_fetched_tags(out, partition)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    return pieces.finish()
+
+
+def _put_fetched_tags(out: bytearray, partition: FetchedPartition) -> None:
+    diverging, leader = partition.diverging_epoch, partition.current_leader
+    out.append((diverging is not None) + (leader is not None))
+    if diverging is not None:
+        out += b"\x00\x0d" + _IQ.pack(*diverging) + b"\x00"  # tag 0, 13 bytes, no tagged fields inside
+    if leader is not None:
+        out += b"\x01\x09" + _II.pack(*leader) + b"\x00"  # tag 1, 9 bytes
+
+
+def parse_fetch_response(view: Buffer, version: int) -> FetchResponse:
+    """Parse a whole Fetch response frame; the records are views into it."""
+    return parsed(_parse_fetch_response, view, 0, version, FETCH_VERSIONS, "Fetch response")
+
+
+def _parse_fetch_response(view: memoryview, position: int, version: int) -> FetchResponse:
+    flexible = version >= _FETCH_FLEXIBLE
+    layout = COMPACT if flexible else LEGACY
+    fixed = _FETCHED_5 if version >= 5 else _FETCHED_4
+    aborted_size = _QQ.size + flexible
+    correlation_id, position = header.read_response_header(view, FETCH, version)
+    (throttle_time_ms,) = _I.unpack_from(view, position)
+    position += 4
+    error_code = session_id = 0
+    if version >= 7:
+        error_code, session_id = _HI.unpack_from(view, position)
+        position += 6
+    topics: list[tuple[str, list[FetchedPartition]]] = []
+    count, position = layout.array_count(view, position, 3, "responses", False)
+    for _ in range(count):
+        name, position = layout.string(view, position, "topic")
+        partition_count, position = layout.array_count(view, position, fixed.size, "partitions", False)
+        partitions = []
+        for _ in range(partition_count):
+            partition, code, high_watermark, last_stable, *log_start = fixed.unpack_from(view, position)
+            position += fixed.size
+            aborted: list[tuple[int, int]] | None = None
+            aborted_count, position = layout.array_count(view, position, aborted_size, "aborted_transactions", True)
+            if aborted_count >= 0:
+                aborted = []
+                for _ in range(aborted_count):
+                    aborted.append(_QQ.unpack_from(view, position))
+                    position += _QQ.size
+                    if flexible:
+                        position = skip_tags(view, position)
+            preferred_read_replica = -1
+            if version >= 11:
+                (preferred_read_replica,) = _I.unpack_from(view, position)
+                position += 4
+            records, position = layout.records(view, position)
+            diverging_epoch = current_leader = None
+            if flexible:
+                if view[position]:
+                    diverging_epoch, current_leader, position = _parse_fetched_tags(view, position)
+                else:
+                    position += 1
+            partitions.append(
+                FetchedPartition(
+                    partition,
+                    code,
+                    high_watermark,
+                    last_stable,
+                    log_start[0] if log_start else -1,
+                    records,
+                    aborted,
+                    preferred_read_replica,
+                    diverging_epoch,
+                    current_leader,
+                )
+            )
+        if flexible:
+            position = skip_tags(view, position)
+        topics.append((name, partitions))
+    if flexible:
+        skip_tags(view, position)
+    return FetchResponse(correlation_id, topics, throttle_time_ms, error_code, session_id)
+
+
+def _parse_fetched_tags(view: memoryview, position: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
+    diverging_epoch = current_leader = None
+    count, position = tag_count(view, position)
+    for _ in range(count):
+        tag, position, stop = read_tagged_field(view, position, len(view))
+        if tag <= 1:
+            fixed = _II if tag else _IQ
+            pair = fixed.unpack_from(view, position)
+            used = skip_tags(view, position + fixed.size)
+            if used != stop:
+                bad_tag_size("current_leader" if tag else "diverging_epoch", stop - position, used - position)
+            if tag:
+                current_leader = pair
+            else:
+                diverging_epoch = pair
+        position = stop
+    return diverging_epoch, current_leader, position

@@ -1,0 +1,147 @@
+"""Runs a broker that notes how long its event loops are busy from one look at their sockets to the next.
+
+    python metered_broker.py FILE COMMAND...
+
+stands before a broker's command; only the command's ``--override NAME=VALUE`` pairs count. On SIGUSR1 it writes to FILE
+what was longest since the last time, and how much memory was in use at most (:class:`Readings`), and begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from spark_kafkalite.broker.event_log import configure_logging
+from spark_kafkalite.broker.server import Broker
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.cli.broker import parse_overrides
+from spark_kafkalite.testing.cluster import BrokerProcess
+
+
+@dataclass
+class Readings:
+    """Longest turns in ms of the thread's processor time and of the clock, by thread; the collector's longest pause,
+    in the same time; memory in bytes."""
+
+    busy_ms: dict[str, float] = field(default_factory=dict)
+    wall_ms: dict[str, float] = field(default_factory=dict)
+    collector_ms: float = 0.0
+    resident_bytes: int = 0
+    peak_bytes: int = 0
+
+    @property
+    def longest_ms(self) -> float:
+        return max(self.busy_ms.values(), default=0.0)
+
+    @property
+    def longest_wall_ms(self) -> float:
+        return max(self.wall_ms.values(), default=0.0)
+
+
+class MeteredBroker(BrokerProcess):
+    """A broker process whose turns can be read off."""
+
+    def __init__(self, data_dir: Path, **arguments: Any) -> None:
+        self._readings = data_dir.parent / "readings.json"
+        super().__init__(
+            data_dir, command_prefix=[sys.executable, str(Path(__file__)), str(self._readings)], **arguments
+        )
+
+    def start(self) -> Self:
+        super().start()
+        self.read()
+        return self
+
+    def read(self, timeout_s: float = 30.0) -> Readings:
+        """Return what was longest and most since the last time."""
+        self._readings.unlink(missing_ok=True)
+        os.kill(self.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + timeout_s
+        while not self._readings.exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the broker did not write its readings")
+            time.sleep(0.005)
+        return Readings(**json.loads(self._readings.read_text()))
+
+
+class _Meter:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._readings = Readings()
+        self._is_asked = False
+        self._collection_began_s = 0.0
+        gc.callbacks.append(self._collected)
+
+    def _collected(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._collection_began_s = time.thread_time()
+        else:
+            took_ms = 1000 * (time.thread_time() - self._collection_began_s)
+            self._readings.collector_ms = max(self._readings.collector_ms, took_ms)
+
+    def watch(self, loop: Any) -> None:
+        """Measure a loop that is about to run in this thread."""
+        select = loop._selector.select
+        name = threading.current_thread().name
+        began = (time.thread_time(), time.monotonic())
+
+        def measured(timeout: float | None = None) -> Any:
+            nonlocal began
+            busy_ms, wall_ms = 1000 * (time.thread_time() - began[0]), 1000 * (time.monotonic() - began[1])
+            readings = self._readings
+            readings.busy_ms[name] = max(readings.busy_ms.get(name, 0.0), busy_ms)
+            readings.wall_ms[name] = max(readings.wall_ms.get(name, 0.0), wall_ms)
+            if self._is_asked and name == "MainThread":
+                self._report()
+            events = select(timeout)
+            began = (time.thread_time(), time.monotonic())
+            return events
+
+        loop._selector.select = measured
+
+    def ask(self, *_: object) -> None:
+        """Have the readings written when the present turn is over; the signal has woken the loop."""
+        self._is_asked = True
+
+    def _report(self) -> None:
+        self._is_asked = False
+        readings, self._readings = self._readings, Readings()
+        status = Path("/proc/self/status").read_text()
+        fields = dict(line.split(":", 1) for line in status.splitlines())
+        readings.resident_bytes = 1024 * int(fields["VmRSS"].split()[0])
+        readings.peak_bytes = 1024 * int(fields["VmHWM"].split()[0])
+        Path("/proc/self/clear_refs").write_text("5")
+        temporary = self._file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(readings)))
+        temporary.rename(self._file)
+
+
+def main(arguments: list[str]) -> int:
+    file, *command = arguments
+    meter = _Meter(Path(file))
+    run_forever = asyncio.SelectorEventLoop.run_forever
+
+    def watched(loop: Any) -> None:
+        meter.watch(loop)
+        run_forever(loop)
+
+    asyncio.SelectorEventLoop.run_forever = watched  # type: ignore[method-assign]
+    signal.signal(signal.SIGUSR1, meter.ask)
+    given = tuple(value for name, value in itertools.pairwise(command) if name == "--override")
+    config = BrokerConfig.load(None, parse_overrides(given))
+    configure_logging(config["logging.level"])
+    return asyncio.run(Broker(config).run(lambda line: print(line, flush=True)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
