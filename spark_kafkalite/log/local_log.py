@@ -159,7 +159,8 @@ class LocalLog:
         except OSError as error:
             raise self._failed("append to", error, len(batch)) from error
         self._reader.remember(base_offset, position)
-        self.log_end_offset = Offset(last_offset + 1)
+        # Not Offset(...): a call for each append, which gives back what it is given.
+        self.log_end_offset = last_offset + 1  # type: ignore[assignment]
         if self._dirty_since_s is None:
             self._dirty_since_s = self._clock.monotonic_s()
             self._on_dirty(self)

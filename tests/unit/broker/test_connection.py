@@ -21,7 +21,6 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.wire.header import RequestHeader
 from tests.unit.broker.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
 
 
@@ -30,7 +29,7 @@ def framed(*bodies: bytes) -> bytes:
 
 
 def exchange(connection: Connection) -> Exchange:
-    return Exchange(connection, RequestHeader(0, 0, 1, None))
+    return Exchange(connection, (0, 0, 1, None))
 
 
 def answer(connection: Connection, response: Response) -> None:

@@ -598,4 +598,4 @@ def test_what_is_queued_after_the_end_is_refused_at_once(harness: Harness) -> No
     outcomes: list[object] = []
     queue.add(QueuedBatch(harness.batch(), 9, None, outcomes.append, lambda: outcomes.append("released")))
     assert outcomes == ["released", end]
-    assert not queue
+    assert not queue.waiting

@@ -330,7 +330,9 @@ def _copy_small_slices(result: _Reading) -> None:
 def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
     records = fetched.records
     if type(records) is FileRange and records.length <= _COPIED_BYTES and records.is_whole:
-        return fetched._replace(records=records.file.pread(records.length, records.position))  # type: ignore[attr-defined]
+        data = records.file.pread(records.length, records.position)  # type: ignore[attr-defined]
+        # As _replace does, in half the time: nearly every fetch of a consumer that keeps up comes here.
+        return FetchedPartition(*fetched[:5], data, *fetched[6:])
     return fetched
 
 
