@@ -10,6 +10,7 @@ the epoch, UTC, unless a name says otherwise.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, NewType, Protocol
 
@@ -94,6 +95,16 @@ class CommittedOffset(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = NO_LEADER_EPOCH
+
+
+CommittedOffsets = Mapping[TopicPartition, CommittedOffset]
+
+
+class LogBounds(NamedTuple):
+    """What a partition's log holds: its first offset, and the next one that will be written."""
+
+    start_offset: int
+    end_offset: int
 
 
 Headers = list[tuple[str, bytes | None]]

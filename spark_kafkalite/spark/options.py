@@ -29,8 +29,8 @@ from spark_kafkalite.spark.conditions import SparkConditionError as SparkConditi
 from spark_kafkalite.spark.offset_options import (
     EARLIEST,
     LATEST,
+    ConsumerStrategy,
     OffsetSpec,
-    Subscription,
     duration_ms,
     offset_spec,
     subscription_of,
@@ -130,7 +130,7 @@ class ReaderOptions:
     """The checked options of a read. ``starting`` and ``ending`` are None where no option says anything."""
 
     client: Mapping[str, str]
-    subscription: Subscription
+    subscription: ConsumerStrategy
     starting: OffsetSpec | None
     ending: OffsetSpec | None
     ending_options: tuple[str, ...]

@@ -35,7 +35,6 @@ from spark_kafkalite.cli.groups.reset_scenarios import (
 from spark_kafkalite.cli.options import existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said, warn
 from spark_kafkalite.client.group.offset_resets import (
-    LogBounds,
     PlannedReset,
     Reset,
     plan,
@@ -44,7 +43,7 @@ from spark_kafkalite.client.group.offset_resets import (
 )
 from spark_kafkalite.client.offset_stores.store import GroupStore, refuse_if_members
 from spark_kafkalite.errors import ConfigError, GroupIdNotFound
-from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.model import CommittedOffset, LogBounds, TopicPartition
 
 _EPILOG = """\b
 Examples:

@@ -7,9 +7,7 @@ import click
 from spark_kafkalite.cli.groups.group_options import Places, no_such_group, parse_topics, place_options, topic_option
 from spark_kafkalite.cli.output import print_json, print_table
 from spark_kafkalite.client.offset_stores.store import KAFKA, ZOOKEEPER, GroupStore
-from spark_kafkalite.model import CommittedOffset, TopicPartition
-
-CommittedOffsets = dict[TopicPartition, CommittedOffset]
+from spark_kafkalite.model import CommittedOffsets, TopicPartition
 
 
 def offsets_of(store: GroupStore, topics: dict[str, set[int] | None]) -> CommittedOffsets:

@@ -6,14 +6,14 @@ members, so there is no race to lose.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from spark_kafkalite.client.group.administration import delete_group, delete_offsets, describe_group
 from spark_kafkalite.client.group.coordinator import CoordinatorLink
 from spark_kafkalite.client.group.group_offsets import commit_offsets, fetch_offsets
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.offset_stores.store import KAFKA
-from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.model import CommittedOffset, CommittedOffsets, TopicPartition
 
 
 class CoordinatorOffsets:
@@ -36,7 +36,7 @@ class CoordinatorOffsets:
     ) -> dict[TopicPartition, CommittedOffset]:
         return dict(sorted(fetch_offsets(self._coordinator, partitions, deadline or self._patience()).items()))
 
-    def write(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline: Deadline | None = None) -> None:
+    def write(self, offsets: CommittedOffsets, deadline: Deadline | None = None) -> None:
         commit_offsets(self._coordinator, offsets, deadline=deadline or self._patience())
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class CoordinatorOffsets:
         described = describe_group(self._coordinator, self._patience())
         return [f"{each.client_id} at {each.host.lstrip('/')}" for each in described.members]
 
-    def alter(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def alter(self, offsets: CommittedOffsets) -> None:
         self.write(offsets)
 
     def delete_offsets(self, partitions: Iterable[TopicPartition]) -> None:

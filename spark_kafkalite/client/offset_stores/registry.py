@@ -9,7 +9,7 @@ Nothing here opens a session: that is the link's, and with it the registry's add
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,7 +17,7 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.offset_stores.store import ZOOKEEPER, refuse_if_members
 from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.errors import GroupIdNotFound, NonEmptyGroup
-from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.model import CommittedOffset, CommittedOffsets, TopicPartition
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.store import NodeExists, NoNode, NotEmpty, Stat
 from spark_kafkalite.registry.znodes import partition_of
@@ -66,7 +66,7 @@ class RegistryOffsets:
     def _decoded(self, topic_partition: TopicPartition, data: bytes) -> CommittedOffset:
         return CommittedOffset(consumer_nodes.decode_offset(self.group_id, *topic_partition, data))
 
-    def write(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline: Deadline | None = None) -> None:
+    def write(self, offsets: CommittedOffsets, deadline: Deadline | None = None) -> None:
         session = self._link.session(deadline)
         data = {self._path(each): consumer_nodes.encode_offset(offset.offset) for each, offset in offsets.items()}
         # One session's requests are done in order: two writes cannot overtake each other.
@@ -121,7 +121,7 @@ class RegistryOffsets:
             if node is not None
         }
 
-    def alter(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def alter(self, offsets: CommittedOffsets) -> None:
         refuse_if_members(self, "its offsets cannot be moved")
         self.write(offsets)
         refuse_if_members(
@@ -203,7 +203,7 @@ class CheckedRegistryOffsets(RegistryOffsets):
         self._versions.update({each: stat.version for each, (_, stat) in nodes.items()})
         return {each: self._decoded(each, data) for each, (data, _) in nodes.items()}
 
-    def write(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline: Deadline | None = None) -> None:
+    def write(self, offsets: CommittedOffsets, deadline: Deadline | None = None) -> None:
         session = self._link.session(deadline)
         answers: list[Future[Any]] = []
         for each, offset in offsets.items():

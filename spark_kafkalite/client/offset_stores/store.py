@@ -10,12 +10,12 @@ matter of those who write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import KafkaliteError, NonEmptyGroup
-from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.model import CommittedOffset, CommittedOffsets, TopicPartition
 
 KAFKA: Final = "kafka"
 ZOOKEEPER: Final = "zookeeper"
@@ -37,7 +37,7 @@ class OffsetStore(Protocol):
         """
         ...
 
-    def write(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline: Deadline | None = None) -> None:
+    def write(self, offsets: CommittedOffsets, deadline: Deadline | None = None) -> None:
         """Store offsets and return once they will survive; after an error, some of them may be stored."""
         ...
 
@@ -60,7 +60,7 @@ class GroupStore(OffsetStore, Protocol):
         """Return the live members, as texts for people."""
         ...
 
-    def alter(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def alter(self, offsets: CommittedOffsets) -> None:
         """Write offsets in the name of a group without members. Raises when it has some."""
         ...
 
@@ -108,7 +108,7 @@ class DualOffsets:
                     larger[each] = found
         return dict(sorted(larger.items()))
 
-    def write(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline: Deadline | None = None) -> None:
+    def write(self, offsets: CommittedOffsets, deadline: Deadline | None = None) -> None:
         """Write both, the second also when the first fails; raises the first error."""
         failure: KafkaliteError | None = None
         for store, own in self._each_with(deadline):

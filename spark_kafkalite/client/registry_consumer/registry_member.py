@@ -58,7 +58,7 @@ _LOG = logging.getLogger("spark_kafkalite.client")
 _GRACE_MS: Final = 2_000
 
 
-class Reader(Protocol):
+class RebalanceListener(Protocol):
     """Who reads the partitions: what a member tells its connector."""
 
     def joined(self) -> None:
@@ -92,7 +92,7 @@ class RegistryMember:
         group_id: str,
         consumer_id: str,
         registration: ConsumerRegistration,
-        reader: Reader,
+        reader: RebalanceListener,
         *,
         max_retries: int,
         backoff_ms: int,

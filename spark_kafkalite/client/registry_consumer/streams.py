@@ -179,12 +179,12 @@ class ConsumerConnector:
     # What the member tells ------------------------------------------------------------------------------------------
 
     def joined(self) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``registry_member.RebalanceListener``."""
         with self._assigning:
             self._has_session = True
 
     def acquire(self, threads: Mapping[TopicPartition, str]) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``registry_member.RebalanceListener``."""
         self._cluster.request_refresh()
         committed = self._offsets.read(threads, self._offsets_deadline())
         with self._assigning:
@@ -210,7 +210,7 @@ class ConsumerConnector:
         return stream or self._streams[None, owned.thread]
 
     def release(self, partitions: set[TopicPartition]) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``registry_member.RebalanceListener``."""
         with self._assigning:
             removed = self._remove(partitions)
             self._former.update({owned.topic_partition: owned for owned in removed})
@@ -223,7 +223,7 @@ class ConsumerConnector:
                     _LOG.warning("offsets were not committed before partitions were given up: %s", error)
 
     def lost(self) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``registry_member.RebalanceListener``."""
         with self._assigning:
             self._has_session = False
             self._remove(set(self.owned_partitions))
@@ -236,7 +236,7 @@ class ConsumerConnector:
         return removed
 
     def leased(self, until_s: float) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``registry_member.RebalanceListener``."""
         if self._stopping:
             return
         lapsed = self._clock.monotonic_s() >= self._lease.until_s

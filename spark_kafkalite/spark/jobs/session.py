@@ -13,11 +13,11 @@ import click
 
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
-from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, LogBounds, TopicPartition
 from spark_kafkalite.settings import SettingGroup
 from spark_kafkalite.spark.jobs.files import Files, files_for
 from spark_kafkalite.spark.jobs.manifest import HOME
-from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError, TopicLogs
+from spark_kafkalite.spark.jobs.planning import PlanError, TopicLogs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
