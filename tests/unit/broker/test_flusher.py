@@ -46,7 +46,7 @@ class Flushed:
             self.clock,
             Purgatory(self.loop),
             self.threads,  # type: ignore[arg-type]
-            lambda: self.told.append(self.flusher.flushed_end_offset),
+            lambda: self.told.append(self.log.recovery_point),
             self.failures.append,
         )
         return self
@@ -61,7 +61,7 @@ class Flushed:
 
     @property
     def end(self) -> int:
-        return int(self.flusher.flushed_end_offset)
+        return int(self.log.recovery_point)
 
 
 @pytest.fixture
