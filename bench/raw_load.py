@@ -16,6 +16,7 @@ from typing import Self
 
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, packed
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 _SIZE = struct.Struct(">i")
@@ -55,7 +56,9 @@ def offset_request(topic: str, timestamp: int) -> bytes:
 
 
 def offset_in(response: bytes) -> int:
-    return int(codec.decode_response(2, _LIST_OFFSETS_VERSION, response)[1].topics[0].partitions[0].offset)
+    return int(
+        codec.decode_response(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, response)[1].topics[0].partitions[0].offset
+    )
 
 
 def fetched_in(response: bytes) -> packed.FetchedPartition:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.replication.bounds import ACKS_ALL
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.page_cache import look_up
@@ -44,7 +45,6 @@ from spark_kafkalite.slices import Slices
 logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
-_ACKS_ALL: Final = -1
 # Of a log that is being read; a few thousand batches at most, whose headers are looked at in one go.
 _PIECE_BYTES: Final = 256 * 1024
 # How long a request for a coordinator waits for the topic; afterwards its client asks again.
@@ -118,7 +118,7 @@ class InternalTopicHost:
         except KafkaError as error:
             done.set_exception(error)
             return done
-        if appended.last_offset < hosted.acknowledged_end_offset(_ACKS_ALL):
+        if appended.last_offset < hosted.acknowledged_end_offset(ACKS_ALL):
             done.set_result(appended.base_offset)
         else:
             _Appended(hosted, leader_epoch, appended, done)
@@ -284,7 +284,7 @@ class _Appended(_CommitWait):
         self._done = done
 
     def is_committed(self) -> bool:
-        return self._appended.last_offset < self._partition.acknowledged_end_offset(_ACKS_ALL)
+        return self._appended.last_offset < self._partition.acknowledged_end_offset(ACKS_ALL)
 
     def tell(self, error: KafkaError | None) -> None:
         if not self._done.done():

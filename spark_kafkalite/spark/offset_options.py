@@ -18,6 +18,7 @@ from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
+# Offsets that name places, in the options' JSON. Source: Spark's KafkaOffsetRangeLimit.
 EARLIEST: Final = -2
 LATEST: Final = -1
 _LONG_MAX: Final = 2**63 - 1

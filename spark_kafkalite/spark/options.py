@@ -146,7 +146,6 @@ class ReaderOptions:
     retry_interval_ms: int
     read_timeout_ms: int
     commit: CommitOptions
-    group_id_given: bool = False
 
     @property
     def read_committed(self) -> bool:
@@ -239,7 +238,6 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         retry_interval_ms=values["fetchOffset.retryIntervalMs"],
         read_timeout_ms=values["kafkaConsumer.pollTimeoutMs"],
         commit=commit_options(given, starting),
-        group_id_given=any(name.lower() == "kafka.group.id" for name in options),
     )
 
 

@@ -16,13 +16,14 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.wire import primitives
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages import SCHEMAS
 
 Buffer = bytes | bytearray | memoryview
 
 _FIXED: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
-_API_VERSIONS: Final = 18
+_API_VERSIONS: Final = ApiKey.API_VERSIONS
 _MAX_SHORT: Final = 32767
 
 
@@ -37,7 +38,7 @@ class RequestHeader(NamedTuple):
 
 def is_flexible(api_key: int, version: int) -> bool:
     """Say whether this version uses compact lengths and tagged fields; False for an API that is not known."""
-    api = API.get(api_key)
+    api = SCHEMAS.get(api_key)
     return api is not None and version >= api.flexible_from
 
 

@@ -28,7 +28,7 @@ from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.znodes import BrokerRegistration, broker_path
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.interop.assigned_member import assigned_member
+from tests.interop.support.assigned_member import assigned_member
 
 RECORDS = 10
 _numbers = count()

@@ -23,7 +23,7 @@ from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash.workload import Holes, Plan, Promise, Workload
-from tests.interop.raw_client import RawClient
+from tests.interop.support.raw_client import RawClient
 
 _READ_TIMEOUT_S = 15.0
 _LEFT_BEHIND = re.compile(r".*\.(cleaned|swap|tmp)")

@@ -57,7 +57,7 @@ for make, settings, use in (
 MAKE_TOPIC = """
 import sys
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.interop.raw_client import RawClient
+from tests.interop.support.raw_client import RawClient
 with RawClient(sys.argv[1]) as client:
     client.call(MetadataRequest(topics=[MetadataRequestTopic(name=sys.argv[2])]), 12)
 """

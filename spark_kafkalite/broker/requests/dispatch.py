@@ -43,6 +43,7 @@ from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import (
     decode_request,
     decode_request_in_slices,
@@ -57,8 +58,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-API_VERSIONS_KEY = 18
-_PRODUCE_KEY = 0
 # What a request of this many bytes names is served in a few milliseconds, at once.
 SMALL_REQUEST_BYTES = 32 * 1024
 # Twice what a group's members may say of themselves (group.max.bytes); a thousand topics take a hundredth of it.
@@ -67,10 +66,9 @@ _MOST_DECODED_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServedApi:
-    """One served API; versions are inclusive. ``advertised_from`` is what clients are told for ``min_version``."""
+    """One API and its handler; versions are inclusive. ``advertised_from`` is what clients hear for ``min_version``."""
 
-    key: int
-    name: str
+    key: ApiKey
     min_version: int
     max_version: int
     advertised_from: int
@@ -80,12 +78,17 @@ class ServedApi:
     is_work: bool
     waits_for_clients: bool = False
 
+    @property
+    def name(self) -> str:
+        """Kafka's name of it."""
+        return self.key.api_name
 
-API_TABLE: dict[int, ServedApi] = {}
+
+SERVED_APIS: dict[int, ServedApi] = {}
 
 
 def handles(
-    key: int,
+    key: ApiKey,
     min_version: int,
     max_version: int,
     *,
@@ -96,15 +99,13 @@ def handles(
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        if key in API_TABLE:
-            raise RuntimeError(f"API {key} has two handlers: {API_TABLE[key].handler} and {handler}")
-        # handlers/list_offsets.py serves ListOffsets.
-        name = "".join(word.capitalize() for word in handler.__module__.rpartition(".")[2].split("_"))
+        if key in SERVED_APIS:
+            raise RuntimeError(f"API {key} has two handlers: {SERVED_APIS[key].handler} and {handler}")
         advertised = min_version if advertised_from is None else advertised_from
         is_coroutine = inspect.iscoroutinefunction(handler)
         is_work = inspect.isgeneratorfunction(handler)
-        API_TABLE[key] = ServedApi(
-            key, name, min_version, max_version, advertised, handler, raw, is_coroutine, is_work, waits_for_clients
+        SERVED_APIS[key] = ServedApi(
+            key, min_version, max_version, advertised, handler, raw, is_coroutine, is_work, waits_for_clients
         )
         return handler
 
@@ -115,7 +116,7 @@ class Dispatcher:
     """Serves the requests of all connections."""
 
     def __init__(
-        self, context: BrokerContext, apis: Mapping[int, ServedApi] = API_TABLE, oversight: Oversight | None = None
+        self, context: BrokerContext, apis: Mapping[int, ServedApi] = SERVED_APIS, oversight: Oversight | None = None
     ) -> None:
         """``apis`` are those served, by key."""
         self._context = context
@@ -138,7 +139,7 @@ class Dispatcher:
         if api is None or not api.min_version <= version <= api.max_version:
             self._answer_unserved(exchange)
             return
-        if len(frame) > _MOST_DECODED_BYTES and key != _PRODUCE_KEY:
+        if len(frame) > _MOST_DECODED_BYTES and key != ApiKey.PRODUCE:
             raise FrameError(
                 f"{api.name} has {len(frame)} bytes, at most {_MOST_DECODED_BYTES} are possible; ask for less at a time"
             )
@@ -270,9 +271,9 @@ class Dispatcher:
 
     def _answer_unserved(self, exchange: Exchange) -> None:
         """Answer a request of an API or version that is not served, or raise FrameError, which closes."""
-        if exchange.api_key == API_VERSIONS_KEY:
+        if exchange.api_key == ApiKey.API_VERSIONS:
             # A newer client learns from a version 0 answer which version to use. Source: KIP-511.
-            answer = self._apis[API_VERSIONS_KEY].handler(self._context, exchange, None)
+            answer = self._apis[ApiKey.API_VERSIONS].handler(self._context, exchange, None)
             exchange.answer(encode_response(answer, 0, exchange.correlation_id))
             return
         api = self._apis.get(exchange.api_key)

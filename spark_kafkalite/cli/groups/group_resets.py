@@ -153,11 +153,11 @@ def plan_with_brokers(
     places: Places, reset: Reset, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> list[PlannedReset]:
     """Ask the brokers what the scenario needs and return its plan."""
-    from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST
+    from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
     admin = places.admin
-    starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
+    ends = admin.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
     bounds = {
         each: LogBounds(start.offset, end.offset)
         for each in partitions

@@ -8,18 +8,20 @@ from typing import Final
 
 import click
 
-# Kafka's numbers for places in a partition, in ListOffsets.
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
+from spark_kafkalite.model import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
+
 _PLACES: Final = {
-    "latest": LATEST,
-    "earliest": EARLIEST,
+    "latest": LATEST_TIMESTAMP,
+    "earliest": EARLIEST_TIMESTAMP,
     "max-timestamp": MAX_TIMESTAMP,
-    "earliest-local": EARLIEST_LOCAL,
-    "latest-tiered": LATEST_TIERED,
+    "earliest-local": EARLIEST_LOCAL_TIMESTAMP,
+    "latest-tiered": LATEST_TIERED_TIMESTAMP,
 }
 
 

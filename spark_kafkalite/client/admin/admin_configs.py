@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 
 from spark_kafkalite.client.admin.admin_requests import AdminRequests
 from spark_kafkalite.client.network.cluster import not_live
-from spark_kafkalite.client.network.connection import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerNotAvailable, ConfigError
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages import alter_configs, incremental_alter_configs
 from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -136,7 +136,7 @@ class ConfigAdmin(AdminRequests):
         )
 
         def ask(deadline: Deadline) -> dict[str, ConfigEntry]:
-            result = self._ask_about(resource, DESCRIBE_CONFIGS, request, deadline).results[0]
+            result = self._ask_about(resource, ApiKey.DESCRIBE_CONFIGS, request, deadline).results[0]
             if result.error_code:
                 raise error_for(
                     result.error_code, result.error_message or f"settings of {resource} cannot be described"
@@ -179,7 +179,7 @@ class ConfigAdmin(AdminRequests):
             ],
             validate_only=validate_only,
         )
-        self._alter(resource, INCREMENTAL_ALTER_CONFIGS, message, timeout_ms)
+        self._alter(resource, ApiKey.INCREMENTAL_ALTER_CONFIGS, message, timeout_ms)
 
     def alter_configs(
         self,
@@ -206,7 +206,7 @@ class ConfigAdmin(AdminRequests):
             ],
             validate_only=validate_only,
         )
-        self._alter(resource, ALTER_CONFIGS, message, timeout_ms)
+        self._alter(resource, ApiKey.ALTER_CONFIGS, message, timeout_ms)
 
     def _alter(self, resource: _Resource, api_key: int, message: Any, timeout_ms: int | None) -> None:
         def ask(deadline: Deadline) -> None:

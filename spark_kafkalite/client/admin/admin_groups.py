@@ -26,7 +26,6 @@ from spark_kafkalite.client.group.administration import (
 from spark_kafkalite.client.group.coordinator import CoordinatorLink
 from spark_kafkalite.client.group.group_lag import PartitionLag, partition_lags
 from spark_kafkalite.client.group.group_offsets import as_committed, commit_offsets, fetch_offsets
-from spark_kafkalite.client.network.connection import LIST_GROUPS
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import (
     ConfigError,
@@ -36,6 +35,7 @@ from spark_kafkalite.errors import (
     UnsupportedVersion,
 )
 from spark_kafkalite.model import GROUP_STATES, CommittedOffset, TopicPartition
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.list_groups import ListGroupsRequest
 
@@ -80,7 +80,7 @@ class GroupAdmin(AdminRequests):
 
     def _listed(self, broker_id: int, request: ListGroupsRequest, deadline: Deadline) -> Any:
         answer = self._cluster.request_to(
-            broker_id, LIST_GROUPS, request, deadline.earlier_of(self.config.request_timeout_ms)
+            broker_id, ApiKey.LIST_GROUPS, request, deadline.earlier_of(self.config.request_timeout_ms)
         )
         if answer.error_code:
             raise error_for(answer.error_code, f"the groups of broker {broker_id} cannot be listed")

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from spark_kafkalite.client.admin.admin_requests import AdminRequests
 from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
-from spark_kafkalite.client.network.connection import DELETE_RECORDS, DESCRIBE_LOG_DIRS
 from spark_kafkalite.client.network.retry import Backoff, Deadline, needs_refresh
 from spark_kafkalite.errors import BrokerUnreachable, ConfigError, KafkaError, KafkaliteError, UnknownTopicOrPartition
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import HIGH_WATERMARK, IsolationLevel, TopicPartition
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -24,9 +24,6 @@ from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from spark_kafkalite.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-
-# The end of what consumers see, for delete_records.
-HIGH_WATERMARK: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +119,7 @@ class LogAdmin(AdminRequests):
                 timeout_ms=self._broker_timeout_ms(deadline),
             )
             try:
-                answer = self._cluster.request_to(leader, DELETE_RECORDS, request, deadline)
+                answer = self._cluster.request_to(leader, ApiKey.DELETE_RECORDS, request, deadline)
             except BrokerUnreachable as error:
                 passing.update(dict.fromkeys(partitions, error))
                 continue
@@ -145,8 +142,8 @@ class LogAdmin(AdminRequests):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return offsets by time (ms), or for one of the places in a log; None where there is none.
 
-        LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3), EARLIEST_LOCAL (-4: the first on the broker's own disk),
-        LATEST_TIERED (-5: the last that is only in tiered storage).
+        one of those that ``model`` names: LATEST_TIMESTAMP (-1), EARLIEST_TIMESTAMP (-2), MAX_TIMESTAMP (-3),
+        EARLIEST_LOCAL_TIMESTAMP (-4), LATEST_TIERED_TIMESTAMP (-5).
         """
         wanted = {TopicPartition(*each): timestamp for each, timestamp in timestamps.items()}
         return offsets_for(self._cluster, wanted, self._deadline(timeout_ms), isolation=isolation)
@@ -178,7 +175,7 @@ class LogAdmin(AdminRequests):
         return found
 
     def _log_dirs(self, broker_id: int, request: DescribeLogDirsRequest, deadline: Deadline) -> Any:
-        answer = self._cluster.request_to(broker_id, DESCRIBE_LOG_DIRS, request, deadline)
+        answer = self._cluster.request_to(broker_id, ApiKey.DESCRIBE_LOG_DIRS, request, deadline)
         if answer.error_code:
             raise error_for(answer.error_code, f"the log directories of broker {broker_id} cannot be described")
         return answer

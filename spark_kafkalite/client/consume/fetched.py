@@ -229,18 +229,6 @@ class FetchedBatches:
         index = bisect_left(self._headers, offset, key=_base_offset)
         return self._headers[index - 1].partition_leader_epoch if index else None
 
-    def skip_batch(self) -> None:
-        """Pass the batch at the cursor, for a reader that goes on behind one that cannot be read."""
-        if self._index < len(self._headers):
-            header = self._headers[self._index]
-            self.next_offset = max(self.next_offset, header.next_offset)
-            self._index += 1
-            self._at += header.size_bytes
-            self._hidden = None
-            self._payload = None
-        if self.is_exhausted:
-            self.release()
-
     def release(self) -> None:
         """Give the memory back; done by itself once everything is decoded. The batches cannot be read afterwards."""
         self._index = len(self._headers)

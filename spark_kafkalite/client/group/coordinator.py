@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import FIND_COORDINATOR, SUPPORTED, BrokerConnection
+from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import Node
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.errors import (
@@ -29,6 +29,7 @@ from spark_kafkalite.errors import (
     NotCoordinator,
     RequestTimedOut,
 )
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.message import Message
 from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -84,7 +85,7 @@ class CoordinatorLink:
         # Both forms: versions before 4 ask for one key, later ones for a list.
         request = FindCoordinatorRequest(key=self.group_id, key_type=_GROUP_KEY_TYPE, coordinator_keys=[self.group_id])
         attempt = deadline.earlier_of(self.cluster.config.request_timeout_ms)
-        answer = self.cluster.request_any(FIND_COORDINATOR, request, attempt)
+        answer = self.cluster.request_any(ApiKey.FIND_COORDINATOR, request, attempt)
         found = answer.coordinators[0] if answer.coordinators else answer
         if found.error_code:
             why = found.error_message or "no coordinator was found"
@@ -111,7 +112,7 @@ class CoordinatorLink:
         Codes in the answer other than :data:`RETRIED_CODES` are the caller's. Raises the last error at the deadline,
         and UnsupportedVersion when coordinator and client share no version.
         """
-        name = SUPPORTED[request.API_KEY][0]
+        name = request.API_KEY.api_name
         backoff = self._backoff()
         while True:
             node = self.node(deadline)

@@ -15,13 +15,13 @@ from typing import Final
 
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, fetch
 from spark_kafkalite.client.consume.fetched import FetchedBatches, columns_from
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST, offsets_for
+from spark_kafkalite.client.consume.list_offsets import offsets_for
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 # A broker sends one whole batch however low the limit is. Behind it may be only markers or compacted gaps.
 _ONE_BATCH: Final = FetchLimits(0, 1, 0, IsolationLevel.READ_UNCOMMITTED)
@@ -68,8 +68,8 @@ def partition_lags(
     """Return the lag of each partition, behind its committed offset (None: it has none)."""
     snapshot = cluster.refresh({each.topic for each in committed}, deadline)
     readable = [each for each in committed if snapshot.leader(*each) in snapshot.nodes]
-    starts = offsets_for(cluster, dict.fromkeys(readable, EARLIEST), deadline)
-    ends = offsets_for(cluster, dict.fromkeys(readable, LATEST), deadline)
+    starts = offsets_for(cluster, dict.fromkeys(readable, EARLIEST_TIMESTAMP), deadline)
+    ends = offsets_for(cluster, dict.fromkeys(readable, LATEST_TIMESTAMP), deadline)
     bounds = {
         each: (start.offset, end.offset)
         for each in readable

@@ -15,7 +15,6 @@ from spark_kafkalite.client.group.assignors import GroupMemberSubscription
 from spark_kafkalite.client.group.consumer_protocol import PROTOCOL_TYPE, Assignment, Subscription
 from spark_kafkalite.client.group.group_offsets import GroupMember
 from spark_kafkalite.client.group.group_settings import GroupConfig
-from spark_kafkalite.client.network.connection import HEARTBEAT, JOIN_GROUP, SYNC_GROUP
 from spark_kafkalite.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -29,6 +28,7 @@ from spark_kafkalite.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.join_group import (
     JoinGroupRequest,
@@ -62,9 +62,9 @@ _ELSEWHERE: Final = {
 _OUT: Final = {IllegalGeneration.code: Then.LOSE, UnknownMemberId.code: Then.FORGET}
 
 AFTER: Final[Mapping[int, Mapping[int, Then]]] = {
-    JOIN_GROUP: {**_ELSEWHERE, UnknownMemberId.code: Then.FORGET, RebalanceInProgress.code: Then.AGAIN},
-    SYNC_GROUP: {**_ELSEWHERE, **_OUT, RebalanceInProgress.code: Then.REJOIN},
-    HEARTBEAT: {**_ELSEWHERE, **_OUT, RebalanceInProgress.code: Then.REJOIN},
+    ApiKey.JOIN_GROUP: {**_ELSEWHERE, UnknownMemberId.code: Then.FORGET, RebalanceInProgress.code: Then.AGAIN},
+    ApiKey.SYNC_GROUP: {**_ELSEWHERE, **_OUT, RebalanceInProgress.code: Then.REJOIN},
+    ApiKey.HEARTBEAT: {**_ELSEWHERE, **_OUT, RebalanceInProgress.code: Then.REJOIN},
 }
 
 ADVICE: Final[Mapping[int, str]] = {

@@ -30,63 +30,37 @@ from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, FrameError, UnsupportedVersion
 from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-LIST_OFFSETS: Final = 2
-METADATA: Final = 3
-OFFSET_COMMIT: Final = 8
-OFFSET_FETCH: Final = 9
-FIND_COORDINATOR: Final = 10
-JOIN_GROUP: Final = 11
-HEARTBEAT: Final = 12
-LEAVE_GROUP: Final = 13
-SYNC_GROUP: Final = 14
-DESCRIBE_GROUPS: Final = 15
-LIST_GROUPS: Final = 16
-API_VERSIONS: Final = 18
-CREATE_TOPICS: Final = 19
-DELETE_TOPICS: Final = 20
-DELETE_RECORDS: Final = 21
-INIT_PRODUCER_ID: Final = 22
-DESCRIBE_CONFIGS: Final = 32
-ALTER_CONFIGS: Final = 33
-DESCRIBE_LOG_DIRS: Final = 35
-CREATE_PARTITIONS: Final = 37
-DELETE_GROUPS: Final = 42
-INCREMENTAL_ALTER_CONFIGS: Final = 44
-OFFSET_DELETE: Final = 47
-DESCRIBE_CLUSTER: Final = 60
-
-# API key: name, lowest and highest version that the code in this package sends. Fetch ends before topic ids (13),
+# The lowest and highest version of each API that the code in this package sends. Fetch ends before topic ids (13),
 # OffsetCommit and OffsetFetch before them (10).
-SUPPORTED: Final[dict[int, tuple[str, int, int]]] = {
-    PRODUCE: ("Produce", 3, 9),
-    FETCH: ("Fetch", 4, 12),
-    LIST_OFFSETS: ("ListOffsets", 1, 9),
-    METADATA: ("Metadata", 1, 12),
-    OFFSET_COMMIT: ("OffsetCommit", 2, 9),
-    OFFSET_FETCH: ("OffsetFetch", 1, 9),
-    FIND_COORDINATOR: ("FindCoordinator", 0, 4),
-    JOIN_GROUP: ("JoinGroup", 0, 9),
-    HEARTBEAT: ("Heartbeat", 0, 4),
-    LEAVE_GROUP: ("LeaveGroup", 0, 5),
-    SYNC_GROUP: ("SyncGroup", 0, 5),
-    DESCRIBE_GROUPS: ("DescribeGroups", 0, 5),
-    LIST_GROUPS: ("ListGroups", 0, 5),
-    CREATE_TOPICS: ("CreateTopics", 2, 7),
-    DELETE_TOPICS: ("DeleteTopics", 1, 6),
-    DELETE_RECORDS: ("DeleteRecords", 0, 2),
-    INIT_PRODUCER_ID: ("InitProducerId", 0, 4),
-    DESCRIBE_CONFIGS: ("DescribeConfigs", 1, 4),
-    ALTER_CONFIGS: ("AlterConfigs", 0, 2),
-    DESCRIBE_LOG_DIRS: ("DescribeLogDirs", 1, 4),
-    CREATE_PARTITIONS: ("CreatePartitions", 0, 3),
-    DELETE_GROUPS: ("DeleteGroups", 0, 2),
-    INCREMENTAL_ALTER_CONFIGS: ("IncrementalAlterConfigs", 0, 1),
-    OFFSET_DELETE: ("OffsetDelete", 0, 0),
-    DESCRIBE_CLUSTER: ("DescribeCluster", 0, 1),
+SUPPORTED: Final[dict[int, tuple[int, int]]] = {
+    ApiKey.PRODUCE: (3, 9),
+    ApiKey.FETCH: (4, 12),
+    ApiKey.LIST_OFFSETS: (1, 9),
+    ApiKey.METADATA: (1, 12),
+    ApiKey.OFFSET_COMMIT: (2, 9),
+    ApiKey.OFFSET_FETCH: (1, 9),
+    ApiKey.FIND_COORDINATOR: (0, 4),
+    ApiKey.JOIN_GROUP: (0, 9),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.DESCRIBE_GROUPS: (0, 5),
+    ApiKey.LIST_GROUPS: (0, 5),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.DELETE_RECORDS: (0, 2),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.ALTER_CONFIGS: (0, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DELETE_GROUPS: (0, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.OFFSET_DELETE: (0, 0),
+    ApiKey.DESCRIBE_CLUSTER: (0, 1),
 }
 _API_VERSIONS_MAX: Final = 3
 
@@ -150,11 +124,11 @@ class BrokerConnection:
             request = ApiVersionsRequest(
                 client_software_name="spark-kafkalite", client_software_version=_software_version()
             )
-            self._send_encoded(API_VERSIONS, version, request)
+            self._send_encoded(ApiKey.API_VERSIONS, version, request)
             # A broker that does not know the version answers in version 0, which the codec understands (KIP-511).
             answer = self.receive(deadline)
             if answer.error_code == UnsupportedVersion.code and version:
-                highest = next((api.max_version for api in answer.api_keys if api.api_key == API_VERSIONS), 0)
+                highest = next((api.max_version for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
                 version = max(0, min(version - 1, highest))
                 continue
             if answer.error_code:
@@ -168,15 +142,15 @@ class BrokerConnection:
 
     def version(self, api_key: int) -> int:
         """Return the version to use for an API. Raises UnsupportedVersion when broker and client share none."""
-        name, lowest, highest = SUPPORTED[api_key]
+        lowest, highest = SUPPORTED[api_key]
         if api_key not in self._versions:
-            raise UnsupportedVersion(f"broker {self.name} does not serve {name} (API {api_key})")
+            raise UnsupportedVersion(f"broker {self.name} does not serve {ApiKey(api_key).api_name} (API {api_key})")
         broker_lowest, broker_highest = self._versions[api_key]
         version = min(highest, broker_highest)
         if version < max(lowest, broker_lowest):
             raise UnsupportedVersion(
-                f"broker {self.name} serves {name} in versions {broker_lowest} to {broker_highest}, this client "
-                f"speaks {lowest} to {highest}"
+                f"broker {self.name} serves {ApiKey(api_key).api_name} in versions {broker_lowest} to "
+                f"{broker_highest}, this client speaks {lowest} to {highest}"
             )
         return version
 

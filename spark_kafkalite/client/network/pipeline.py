@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.client.network.connection import (
     MAX_RESPONSE_BYTES,
-    PRODUCE,
     BrokerConnection,
     Buffer,
     describe,
@@ -23,6 +22,7 @@ from spark_kafkalite.client.network.connection import (
 from spark_kafkalite.client.produce.accumulator import PartitionQueue
 from spark_kafkalite.client.produce.delivery import ProducerBatch
 from spark_kafkalite.errors import BrokerUnreachable
+from spark_kafkalite.wire.api_keys import ApiKey
 
 _LENGTH: Final = struct.Struct(">i")
 _RECEIVE_BYTES: Final = 65_536
@@ -43,7 +43,7 @@ class Pipeline:
 
     def __init__(self, connection: BrokerConnection, now_s: float) -> None:
         self.connection = connection
-        self.version = connection.version(PRODUCE)
+        self.version = connection.version(ApiKey.PRODUCE)
         self._sock = connection.detach()
         self._output: list[memoryview] = []
         self._input = bytearray()

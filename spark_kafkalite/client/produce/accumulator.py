@@ -126,7 +126,6 @@ class Accumulator:
         self.reserved_bytes = 0
         self.memory_waiters = 0
         self.flushing = 0
-        self.closing = False
         self.producer_id = -1
         self.producer_epoch = -1
 
@@ -163,6 +162,11 @@ class Accumulator:
         if queue.open is not None:
             queue.waiting.append(queue.open)
             queue.open = None
+
+    def close_batches(self) -> None:
+        """Have every open batch leave at once."""
+        for queue in self._active:
+            self.close_batch(queue)
 
     def add_closed(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Add an encoded batch, whose memory is reserved, behind all earlier records of its partition."""
@@ -208,7 +212,7 @@ class Accumulator:
             return queue.retry_at_s
         if queue.open is None or not queue.open.record_count:
             return None
-        if self.flushing or self.closing or self.memory_waiters:
+        if self.flushing or self.memory_waiters:
             return queue.retry_at_s
         return max(queue.retry_at_s, queue.open.created_s + self._linger_s)
 

@@ -121,7 +121,6 @@ class TreeServer:
         self._told_bytes = 0
         # Answers: made by the writer thread; those that have left, or whose connection has, at the last look.
         self._made_bytes = 0
-        self._sent_of_gone = 0
         self._sent_bytes = 0
         self._received = 0
         self._sent = 0

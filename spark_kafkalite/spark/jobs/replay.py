@@ -17,7 +17,6 @@ from typing import Final, cast
 import click
 
 from spark_kafkalite.client.admin.admin import Admin
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST
 from spark_kafkalite.model import IsolationLevel, LogBounds, TopicPartition
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import planning, publish, staging
@@ -34,6 +33,7 @@ from spark_kafkalite.spark.jobs.session import (
     start_session,
     topic_logs,
 )
+from spark_kafkalite.spark.offset_options import EARLIEST, LATEST
 
 _FROM_OFFSETS: Final = (
     'First offset of every partition: \'{"0": 120, "1": 80}\'; -2 is the earliest offset there is, -1 the end.'

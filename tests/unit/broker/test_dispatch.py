@@ -21,12 +21,13 @@ from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
 from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.unit.broker.fake_channels import FakeChannel, FakeLoop
 from tests.unit.broker.test_connection import FakeOwner
 
-DELETE_GROUPS, HEARTBEAT = 42, 12
+DELETE_GROUPS, HEARTBEAT = ApiKey.DELETE_GROUPS, ApiKey.HEARTBEAT
 
 
 class World:
@@ -43,7 +44,7 @@ class World:
     ) -> None:
         is_coroutine = asyncio.iscoroutinefunction(handler)
         is_work = not raw and inspect.isgeneratorfunction(handler)
-        self.apis[key] = ServedApi(key, str(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients)
+        self.apis[key] = ServedApi(ApiKey(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients)
 
     def connect(self) -> Client:
         return Client(self)

@@ -16,6 +16,7 @@ from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.slices import SLICE_S, Work
 from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -23,7 +24,7 @@ from spark_kafkalite.wire.messages.produce import ProduceRequest, ProduceRespons
 from tests.unit.broker.test_connection import FakeFile
 from tests.unit.broker.test_dispatch import DELETE_GROUPS, HEARTBEAT, Client, World, busy, echo, names, run, small
 
-PRODUCE = 0
+PRODUCE = ApiKey.PRODUCE
 REFUSED = 29
 
 

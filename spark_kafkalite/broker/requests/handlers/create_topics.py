@@ -32,6 +32,7 @@ from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.registry.controller.placement import NO_PARTITIONS, NO_REPLICAS
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -45,7 +46,7 @@ _Outcomes = dict[str, TopicAssignment | KafkaError]
 _DEFAULT = -1
 
 
-@handles(19, 2, 7)
+@handles(ApiKey.CREATE_TOPICS, 2, 7)
 async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
     names, wanted, outcomes = await context.work(exchange, _checked(context, message))

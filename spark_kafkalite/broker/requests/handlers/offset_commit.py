@@ -35,6 +35,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed.offset_commit import (
     NO_RETENTION,
     OffsetCommit,
@@ -52,7 +53,7 @@ _LEAST_RECORD_BYTES = 39
 _Outcomes = list[tuple[str, list[tuple[int, int]]]]
 
 
-@handles(8, 2, 9, raw=True)
+@handles(ApiKey.OFFSET_COMMIT, 2, 9, raw=True)
 def handle(
     context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> bytes | Work[Response | None] | None:

@@ -44,6 +44,7 @@ from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import (
     ProducedPartition,
     ProduceRequest,
@@ -62,7 +63,7 @@ _NO_ANSWER = b""
 _PARSED_AT_ONCE = 5
 
 
-@handles(0, 3, 9, advertised_from=0, raw=True)
+@handles(ApiKey.PRODUCE, 3, 9, advertised_from=0, raw=True)
 def handle(
     context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> bytes | Work[Response | None] | None:
