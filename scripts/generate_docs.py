@@ -19,7 +19,7 @@ from pathlib import Path
 
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
 from spark_kafkalite.client.registry_consumer.streams_config import CONNECTOR_SETTINGS
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS

@@ -18,6 +18,7 @@ from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.errors import GroupIdNotFound
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 
 _numbers = itertools.count()
 
@@ -85,7 +86,7 @@ class TestInTheRegistry(OffsetStoreContract):
         made: Callable[[RegistryLink, str], RegistryOffsets] = request.param
         with EmbeddedRegistry(tmp_path) as registry:
             link = RegistryLink(answer_within_s=15)
-            link.replace(registry.connect())
+            link.replace(EmbeddedStore(registry))
             yield made(link, "g")
             if (session := link.close()) is not None:
                 session.close()

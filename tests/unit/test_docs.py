@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]

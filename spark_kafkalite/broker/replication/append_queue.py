@@ -99,8 +99,12 @@ def _without_frames(error: KafkaError) -> KafkaError:
     return error
 
 
-class _Queued:
-    """A batch in the queue."""
+class QueuedBatch:
+    """A batch for the queue, and who is told what became of it.
+
+    ``batch`` stays as it is until ``release`` is called, which may be after ``on_done``: a thread may still be at work
+    on it. ``header``: it has been admitted and needs a thread; None: not looked at.
+    """
 
     __slots__ = ("ahead", "batch", "header", "in_thread", "on_done", "produce_version", "release")
 
@@ -152,29 +156,18 @@ class AppendQueue:
         # Why nothing is taken any more.
         self._end: KafkaError | None = None
         self._io = io
-        self._queue: deque[_Queued] = deque()
+        self._queue: deque[QueuedBatch] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._queue)
 
-    def add(
-        self,
-        batch: memoryview,
-        produce_version: int,
-        header: BatchHeader | None,
-        on_done: Callable[[AppendOutcome], None],
-        release: Callable[[], None],
-    ) -> None:
-        """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error.
-
-        ``batch`` stays as it is until ``release`` is called, which may be later: a thread may still be at work on it.
-        ``header``: it has been admitted and needs a thread; None: not looked at.
-        """
+    def add(self, queued: QueuedBatch) -> None:
+        """Append a batch after those that were handed in before it; its ``on_done`` gets the result or the error."""
         if self._end is not None:
-            release()
-            on_done(self._end)
+            queued.release()
+            queued.on_done(self._end)
             return
-        self._queue.append(_Queued(batch, produce_version, header, on_done, release))
+        self._queue.append(queued)
         if len(self._queue) == 1:
             self._work_off()
 
@@ -202,7 +195,7 @@ class AppendQueue:
             if not self._done(queued, outcome):
                 return
 
-    def _start_thread(self, queued: _Queued, header: BatchHeader) -> None:
+    def _start_thread(self, queued: QueuedBatch, header: BatchHeader) -> None:
         rules, recompression = self._appender.thread_rules()
         own_rules = replace(rules)
         missing = self._appender.read_first()
@@ -216,7 +209,7 @@ class AppendQueue:
 
         self._submit(queued, work, lambda checked: self._append(queued, checked))
 
-    def _submit(self, queued: _Queued, work: Callable[[], T], on_done: Callable[[T], None]) -> None:
+    def _submit(self, queued: QueuedBatch, work: Callable[[], T], on_done: Callable[[T], None]) -> None:
         """Have a thread work on the batch at the head."""
 
         def is_wanted() -> bool:
@@ -238,7 +231,7 @@ class AppendQueue:
         queued.in_thread = True
         self._io.submit(work, done, failed, Lane.CHECK)
 
-    def _append(self, queued: _Queued, checked: Checked) -> None:
+    def _append(self, queued: QueuedBatch, checked: Checked) -> None:
         """Append the batch at the head, or have a thread write it first."""
         outcome: AppendOutcome
         try:
@@ -254,10 +247,10 @@ class AppendQueue:
         if self._done(queued, outcome):
             self._work_off()
 
-    def _is_head(self, queued: _Queued) -> bool:
+    def _is_head(self, queued: QueuedBatch) -> bool:
         return bool(self._queue) and self._queue[0] is queued
 
-    def _done(self, queued: _Queued, outcome: AppendOutcome) -> bool:
+    def _done(self, queued: QueuedBatch, outcome: AppendOutcome) -> bool:
         """Answer the head and return True; False when ``close`` has answered it already, for example because its own
         append has taken the partition offline."""
         if not self._is_head(queued):

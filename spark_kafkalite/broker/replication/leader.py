@@ -20,9 +20,9 @@ from typing import Protocol
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.append_queue import (
     Appender,
-    AppendOutcome,
     AppendQueue,
     Checked,
+    QueuedBatch,
     Recompression,
     recompression_of,
 )
@@ -224,21 +224,10 @@ class Leader(Appender):
             return header
         return self._append(batch, header)
 
-    def append_later(
-        self,
-        batch: memoryview,
-        produce_version: int,
-        header: BatchHeader | None,
-        on_done: Callable[[AppendOutcome], None],
-        release: Callable[[], None],
-    ) -> None:
-        """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error, also that
-        the epoch is over.
-
-        ``batch`` must stay valid until ``release`` is called. ``header`` is what :meth:`try_append` returned, None when
-        not asked.
-        """
-        self._queue.add(batch, produce_version, header, on_done, release)
+    def append_later(self, queued: QueuedBatch) -> None:
+        """Append a batch after those that were handed in before it. Its ``on_done`` gets the result or the error, also
+        that the epoch is over; its ``header`` is what :meth:`try_append` returned, None when not asked."""
+        self._queue.add(queued)
 
     def append_checked(self, checked: Checked, ahead: WriteAhead | None) -> AppendResult | WriteAhead:
         """Append a batch that a thread has checked; of a large one return what a thread has to write first."""

@@ -54,6 +54,23 @@ class ClusterSurvey:
     problems: list[str] = field(default_factory=list)
 
 
+def stored_cluster_id(fs: Fs, log_dirs: Sequence[str]) -> str | None:
+    """Return the cluster id that the directories belong to, None when they are new. ConfigError when a file is damaged.
+
+    A directory that cannot be read is, or will be, offline.
+    """
+    for path in log_dirs:
+        try:
+            meta = read_meta(fs, f"{path}/{META_FILE}")
+        except CheckpointError as error:
+            raise ConfigError(str(error)) from error
+        except OSError:
+            continue
+        if meta is not None and "cluster.id" in meta:
+            return meta["cluster.id"]
+    return None
+
+
 def survey_log_dirs(fs: Fs, log_dirs: Sequence[str]) -> ClusterSurvey:
     """Read the directories. ConfigError when they contradict each other, OSError when one cannot be read."""
     survey = ClusterSurvey(*_identity(fs, log_dirs))

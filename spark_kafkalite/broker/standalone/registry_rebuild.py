@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.standalone.log_dirs_survey import SurveyedTopic, survey_log_dirs
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError

@@ -22,7 +22,7 @@ from typing import Any
 from spark_kafkalite.client.config import ClientConfig, parse_address
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
-from spark_kafkalite.client.network.pooled_connection import PooledConnection
+from spark_kafkalite.client.network.pooled_connection import OpenConnection, PooledConnection
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
@@ -46,9 +46,15 @@ _SILENCE_S = 5.0
 class ClusterClient:
     """Metadata and short requests; shared by the parts of one client."""
 
-    def __init__(self, config: ClientConfig, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        clock: Clock = SYSTEM_CLOCK,
+        open_connection: OpenConnection = BrokerConnection.open,
+    ) -> None:
         self.config = config
         self._clock = clock
+        self._open_connection = open_connection
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._snapshot = ClusterSnapshot()
@@ -240,7 +246,7 @@ class ClusterClient:
         """
         node = self._node(node_id)
         try:
-            return BrokerConnection.open(node.host, node.port, self.config, deadline)
+            return self._open_connection(node.host, node.port, self.config, deadline)
         except BrokerUnreachable as error:
             raise self._advertised_unreachable(node, error) from error
 
@@ -327,7 +333,7 @@ class ClusterClient:
             if pooled is None or (pooled.host, pooled.port) != (host, port):
                 if pooled is not None:
                     pooled.close()
-                pooled = self._pool[key] = PooledConnection(host, port, self.config, self._clock)
+                pooled = self._pool[key] = PooledConnection(host, port, self.config, self._clock, self._open_connection)
             return pooled
 
     # Partitions -----------------------------------------------------------------------------------------------------

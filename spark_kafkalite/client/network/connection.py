@@ -85,7 +85,7 @@ def _software_version() -> str:
 
 
 class BrokerConnection:
-    """An open connection. Make one with :meth:`open`."""
+    """An open connection. Make one with :meth:`open`, or :meth:`over`."""
 
     def __init__(self, sock: socket.socket, name: str, config: ClientConfig) -> None:
         self._sock = sock
@@ -110,7 +110,12 @@ class BrokerConnection:
         Every address of the host is tried. Raises BrokerUnreachable naming each and why it failed.
         """
         deadline = deadline.earlier_of(config.connection_setup_timeout_ms)
-        connection = cls(_connect(host, port, config, deadline), f"{host}:{port}", config)
+        return cls.over(_connect(host, port, config, deadline), f"{host}:{port}", config, deadline)
+
+    @classmethod
+    def over(cls, sock: socket.socket, name: str, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
+        """Learn the broker's versions over a connected, blocking socket, which is the connection's from then on."""
+        connection = cls(sock, name, config)
         try:
             connection._handshake(deadline)
         except BaseException:

@@ -288,6 +288,9 @@ class Accumulator:
         elif batch in queue.waiting:
             queue.waiting.remove(batch)
         self._after_removal(queue)
+        self._release_memory(batch)
+
+    def _release_memory(self, batch: ProducerBatch) -> None:
         if batch.reserved_bytes:
             self.release(batch.reserved_bytes)
             batch.reserved_bytes = 0
@@ -297,7 +300,9 @@ class Accumulator:
         queue.proven = False
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
-        if not batch.done:
+        if batch.done:
+            self._release_memory(batch)
+        else:
             self._insert(queue, batch)
             queue.muted = bool(queue.in_flight)
             queue.retry_at_s = max(queue.retry_at_s, retry_at_s)

@@ -31,6 +31,7 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.tree.database import DATABASE_NAME
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import LeaderAndIsr, ProducerIdBlock, TopicAssignment
 from spark_kafkalite.testing.batches import make_batch
 
@@ -69,7 +70,7 @@ def nodes(registry: Path) -> dict[str, bytes]:
 
 def registry_with(registry: Path, content: dict[str, bytes]) -> int:
     with EmbeddedRegistry(registry) as opened:
-        store = opened.connect()
+        store = EmbeddedStore(opened)
         for path, data in content.items():
             store.create(path, data, make_parents=True).result(10)
         return opened.last_zxid

@@ -11,13 +11,14 @@ from spark_kafkalite.client.registry_consumer.registry_cluster import live_broke
 from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, broker_path
 
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Store]:
     with EmbeddedRegistry(tmp_path) as registry:
-        session = registry.connect()
+        session = EmbeddedStore(registry)
         yield session
         session.close()
 

@@ -14,6 +14,7 @@ from spark_kafkalite.client.registry_link import RegistryLink, ZooKeeperLink
 from spark_kafkalite.errors import ClosedError
 from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sto
             def open_session(connect: str, *, connect_timeout_s: float, make_chroot: bool) -> Store:
                 assert (connect, make_chroot) == ("there:2181", False)
                 assert 0.1 <= connect_timeout_s <= 5
-                sessions.append(registry.connect())
+                sessions.append(EmbeddedStore(registry))
                 return sessions[-1]
 
             return open_session

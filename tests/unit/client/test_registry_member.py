@@ -82,7 +82,7 @@ class Group:
 
     def __init__(self, directory: Path) -> None:
         self.registry = EmbeddedRegistry(directory)
-        self.admin = self.registry.connect()
+        self.admin = EmbeddedStore(self.registry)
         self.members: list[RegistryMember] = []
         self.stores: dict[str, list[RecordingStore]] = {}
         for path in znodes.PERSISTENT_PATHS:
@@ -102,7 +102,7 @@ class Group:
 
     def own(self, topic: str, number: int, thread: str = "other-0") -> EmbeddedStore:
         """Have somebody else own a partition; returns that session."""
-        store = self.registry.connect()
+        store = EmbeddedStore(self.registry)
         path = consumer_nodes.owner_path("g", topic, number)
         store.create(path, thread.encode(), ephemeral=True, make_parents=True).result(TIMEOUT_S)
         return store
@@ -118,10 +118,10 @@ class Group:
         prepare: Callable[[RecordingStore], None] = lambda store: None,
     ) -> RegistryMember:
         def open_store() -> Store:
-            store = RecordingStore(self.registry.connect())
+            store = RecordingStore(EmbeddedStore(self.registry))
             prepare(store)
             self.stores.setdefault(consumer_id, []).append(store)
-            return store  # type: ignore[return-value]
+            return store
 
         member = RegistryMember(
             RegistryLink(),
@@ -411,8 +411,8 @@ def test_while_the_registry_is_silent_the_lease_runs_out_and_its_return_is_looke
     assert len(silent) == 1  # one question at a time
     monkeypatch.undo()
     rebalances = group.members[0].rebalances
-    for listener in list(store._store._listeners._listeners):
-        listener(SessionState.CONNECTED)
+    for state in (SessionState.SUSPENDED, SessionState.CONNECTED):
+        store.listeners.report(state)
     silent[0].set_result(None)
     reading.wait_for(lambda: reading.until_s > time.monotonic())
     wait_until(lambda: group.members[0].rebalances > rebalances)

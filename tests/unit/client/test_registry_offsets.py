@@ -16,6 +16,7 @@ from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration
 from spark_kafkalite.registry.store import BadVersion, ConnectionLoss, NodeExists, NoNode, SessionExpired
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import MalformedNode
 from tests.unit.client.recording_store import RecordingStore
 
@@ -25,7 +26,7 @@ P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[RecordingStore]:
     with EmbeddedRegistry(tmp_path) as registry:
-        session = RecordingStore(registry.connect())
+        session = RecordingStore(EmbeddedStore(registry))
         yield session
         session.close()
 

@@ -55,7 +55,7 @@ class Member:
 
 
 async def join(registry: EmbeddedRegistry, broker_id: int) -> Member:
-    store = registry.connect()
+    store = EmbeddedStore(registry)
     await registration.create_base_nodes(store)
     cluster_id = await registration.cluster_id(store)
     await registration.register_broker(store, BrokerRegistration(BrokerId(broker_id), "h", 9000 + broker_id))
@@ -327,7 +327,7 @@ def test_a_large_topic_takes_several_writes_and_is_deleted_whole(tmp_path: Path)
 def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> None:
     async def work() -> None:
         registry = EmbeddedRegistry(tmp_path)
-        store = registry.connect()
+        store = EmbeddedStore(registry)
         await registration.create_base_nodes(store)
         planned = znodes.TopicAssignment(znodes.new_uuid(), {0: (BrokerId(1),), 1: (BrokerId(1),)})
         # A topic without states, and one whose deletion had begun.

@@ -23,6 +23,7 @@ from spark_kafkalite.registry.controller.controller import Controller, Extension
 from spark_kafkalite.registry.controller.placement import MAX_PARTITIONS
 from spark_kafkalite.registry.store import MAX_DATA_BYTES, MAX_MULTI_OPERATIONS, Create, Delete
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from tests.unit.turns import Turns
 
@@ -36,7 +37,7 @@ class Member:
 
     def __init__(self, registry: EmbeddedRegistry) -> None:
         self.registry = registry
-        self.store = registry.connect()
+        self.store = EmbeddedStore(registry)
         self.changes: list[ClusterChange] = []
         self.view = ClusterView()
         self.view.add_listener(self._changed)

@@ -20,7 +20,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.settings import logger_levels
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, UnknownTopicOrPartition
 from spark_kafkalite.log.config_sources import (
     SOURCE_BROKER_LOGGER,

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import Response, as_response
-from spark_kafkalite.broker.replication.append_queue import AppendOutcome
+from spark_kafkalite.broker.replication.append_queue import AppendOutcome, QueuedBatch
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -253,11 +253,13 @@ class DelayedProduce(DelayedOperation):
         self._queued += 1
         kept, release = self._exchange.keep_part(batch)
         leader.append_later(
-            kept,
-            self._exchange.api_version,
-            header,
-            lambda outcome: self._appended(leader, outcome, produced, index),
-            release,
+            QueuedBatch(
+                kept,
+                self._exchange.api_version,
+                header,
+                lambda outcome: self._appended(leader, outcome, produced, index),
+                release,
+            )
         )
 
     def start(self, timeout_ms: int) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 from spark_kafkalite.client.lifecycle import Lifecycle
 
 
-class ConsumerState(Enum):
+class ConsumerPhase(Enum):
     """See the module's text."""
 
     OPEN = auto()
@@ -30,14 +30,14 @@ class ConsumerState(Enum):
 
 
 FOLLOWING: Final = {
-    ConsumerState.OPEN: {ConsumerState.CLOSING},
-    ConsumerState.CLOSING: {ConsumerState.LEAVING, ConsumerState.CLOSED},
-    ConsumerState.LEAVING: {ConsumerState.LEFT, ConsumerState.CLOSED},
-    ConsumerState.LEFT: {ConsumerState.CLOSED},
-    ConsumerState.CLOSED: frozenset[ConsumerState](),
+    ConsumerPhase.OPEN: {ConsumerPhase.CLOSING},
+    ConsumerPhase.CLOSING: {ConsumerPhase.LEAVING, ConsumerPhase.CLOSED},
+    ConsumerPhase.LEAVING: {ConsumerPhase.LEFT, ConsumerPhase.CLOSED},
+    ConsumerPhase.LEFT: {ConsumerPhase.CLOSED},
+    ConsumerPhase.CLOSED: frozenset[ConsumerPhase](),
 }
 
 
-def consumer_lifecycle() -> Lifecycle[ConsumerState]:
+def consumer_lifecycle() -> Lifecycle[ConsumerPhase]:
     """Return the life of a new consumer."""
-    return Lifecycle(ConsumerState.OPEN, FOLLOWING)
+    return Lifecycle(ConsumerPhase.OPEN, FOLLOWING)

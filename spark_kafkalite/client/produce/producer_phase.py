@@ -18,7 +18,7 @@ from typing import Final
 from spark_kafkalite.client.lifecycle import Lifecycle
 
 
-class ProducerState(Enum):
+class ProducerPhase(Enum):
     """See the module's text."""
 
     OPEN = auto()
@@ -28,13 +28,13 @@ class ProducerState(Enum):
 
 
 FOLLOWING: Final = {
-    ProducerState.OPEN: {ProducerState.CLOSING, ProducerState.ABORTING},
-    ProducerState.CLOSING: {ProducerState.ABORTING},
-    ProducerState.ABORTING: {ProducerState.ENDED},
-    ProducerState.ENDED: frozenset[ProducerState](),
+    ProducerPhase.OPEN: {ProducerPhase.CLOSING, ProducerPhase.ABORTING},
+    ProducerPhase.CLOSING: {ProducerPhase.ABORTING},
+    ProducerPhase.ABORTING: {ProducerPhase.ENDED},
+    ProducerPhase.ENDED: frozenset[ProducerPhase](),
 }
 
 
-def producer_lifecycle() -> Lifecycle[ProducerState]:
+def producer_lifecycle() -> Lifecycle[ProducerPhase]:
     """Return the life of a new producer."""
-    return Lifecycle(ProducerState.OPEN, FOLLOWING)
+    return Lifecycle(ProducerPhase.OPEN, FOLLOWING)
