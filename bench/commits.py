@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measurement import Row, Usage, percentile, warm_page_cache
-from bench.raw_load import Link, closed_loop, framed
+from bench.raw_load import Link, closed_loop
 from spark_kafkalite import Admin
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import framed
 from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequest,

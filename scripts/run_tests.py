@@ -65,9 +65,15 @@ SUITES = (
     Suite("crash", ("tests/crash",), workers=2),
     Suite("interop", ("tests/cli", "tests/interop"), without=ALONE, workers=4),
     Suite("alone", ALONE),
-    Suite("spark", ("tests/spark",)),
-    Suite("spark42", ("tests/spark",), environment=".venv-spark42", select="not hdfs"),
-    Suite("jobs", ("tests/jobs",)),
+    Suite("spark", ("tests/spark", "tests/jobs"), workers=2),
+    # What depends on the version of Spark.
+    Suite(
+        "spark42",
+        ("tests/spark",),
+        workers=2,
+        environment=".venv-spark42",
+        select="not hdfs and not kafka and not any_spark",
+    ),
     Suite("packaging", ("tests/packaging",)),
 )
 

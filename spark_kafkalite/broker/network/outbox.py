@@ -7,15 +7,14 @@ that one fast reader does not keep the others waiting.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from spark_kafkalite.broker.network.channel import Channel
 from spark_kafkalite.log.segments.sending import Sending
+from spark_kafkalite.wire.frame import LENGTH
 
-_SIZE = struct.Struct(">i")
 # Bytes that one connection may send before others get their turn.
 _TURN_BYTES = 4 * 1024 * 1024
 # Small pieces are joined up to this size before they are sent.
@@ -101,13 +100,13 @@ class Outbox:
         pieces = self._pieces
         if isinstance(response, bytes):
             if response:
-                pieces.append(_SIZE.pack(len(response)) + response)
+                pieces.append(LENGTH.pack(len(response)) + response)
                 self.unsent_bytes += 4 + len(response)
                 self._put_bytes += 4 + len(response)
             return
         parts, length = response
         self._put_bytes += 4 + length
-        head = _SIZE.pack(length) + parts[0]  # type: ignore[operator]
+        head = LENGTH.pack(length) + parts[0]  # type: ignore[operator]
         pieces.append(head)
         self.unsent_bytes += len(head)
         for part in parts[1:]:

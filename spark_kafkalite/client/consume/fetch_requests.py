@@ -10,6 +10,7 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, FrameError
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import Memory
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest, pack_fetch_request, parse_fetch_response
 
 
@@ -52,7 +53,7 @@ def fetch(
     limits: FetchLimits,
     deadline: Deadline,
     client_id: str,
-    into: bytearray | None = None,
+    into: Memory | None = None,
 ) -> tuple[int, dict[TopicPartition, PartitionFetched]]:
     """Send one fetch and return its own error code and each partition's result.
 

@@ -8,8 +8,7 @@ On opening, ApiVersions asks the broker what it serves; each request then goes i
 (:data:`SUPPORTED` is our side). Any failure closes the connection and raises BrokerUnreachable, FrameError for an
 answer that is not the protocol's; errors inside well-formed answers are the caller's.
 
-Frame: int32 length, big endian, then header and body. The length is the broker's word, so memory for a long answer is
-taken as its bytes arrive.
+A frame's length is the broker's word: memory for a long answer is taken as its bytes arrive (``wire.frame``).
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, FrameError, UnsupportedVersion
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import HEAD_BYTES, LENGTH, FrameReader, FrameSizeError, Memory, lend_memory
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 
 # The lowest and highest version of each API that the code in this package sends. Fetch ends before topic ids (13),
@@ -65,9 +65,6 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
 _API_VERSIONS_MAX: Final = 3
 
 MAX_RESPONSE_BYTES: Final = 1 << 30
-# Memory for an answer is taken in steps of this size, so that a wrong length costs no more than one.
-_RECEIVE_STEP_BYTES: Final = 16 << 20
-_LENGTH: Final = struct.Struct(">i")
 _TIMEVAL: Final = struct.Struct("@ll")
 _STAGED_BYTES: Final = 16_384
 
@@ -89,8 +86,9 @@ class BrokerConnection:
 
     def __init__(self, sock: socket.socket, name: str, config: ClientConfig) -> None:
         self._sock = sock
-        self._staged = bytearray(_STAGED_BYTES)
-        self._staged_from = self._staged_until = 0
+        # Frames begin in its scratch, so that a small answer takes one system call and not two: every one of them gives
+        # up the interpreter lock, and getting that back is what costs.
+        self._frames = FrameReader(MAX_RESPONSE_BYTES, memoryview(bytearray(HEAD_BYTES + _STAGED_BYTES)))
         self.name = name
         self._config = config
         self._versions: dict[int, tuple[int, int]] = {}
@@ -191,9 +189,9 @@ class BrokerConnection:
         self._pending.append((correlation_id, api_key, version))
         length = sum(len(piece) for piece in pieces)
         with self._failing("sending to it"):
-            _send_all(self._sock, [_LENGTH.pack(length), *pieces])
+            _send_all(self._sock, [LENGTH.pack(length), *pieces])
 
-    def receive_frame(self, deadline: Deadline, into: bytearray | None = None) -> memoryview:
+    def receive_frame(self, deadline: Deadline, into: Memory | None = None) -> memoryview:
         """Wait for the oldest unanswered request's answer and return its frame, correlation id checked.
 
         ``into`` is used for the frame when it is large enough; the view is then only valid until it is used again.
@@ -213,39 +211,30 @@ class BrokerConnection:
         body = codec.encode_request(message, version, correlation_id, self._config.client_id)
         self.send_frame(correlation_id, api_key, version, [body])
 
-    def _receive_frame(self, deadline: Deadline, into: bytearray | None = None) -> memoryview:
+    def _receive_frame(self, deadline: Deadline, into: Memory | None) -> memoryview:
+        def lend(size_bytes: int) -> memoryview:
+            if into is not None and len(into) >= size_bytes:
+                return memoryview(into)[:size_bytes]
+            return lend_memory(size_bytes)
+
+        frames = self._frames
         with self._failing("waiting for its answer"):
-            self._stage(4, deadline)
-            (length,) = _LENGTH.unpack_from(self._staged, self._staged_from)
-            if not 4 <= length <= MAX_RESPONSE_BYTES:
-                raise FrameError(f"{self.name} announces an answer of {length} bytes: this is not a Kafka broker's")
-            self._staged_from += 4
-            buffer = into if into is not None and len(into) >= length else bytearray(min(length, _RECEIVE_STEP_BYTES))
-            filled = min(length, self._staged_until - self._staged_from)
-            buffer[:filled] = memoryview(self._staged)[self._staged_from : self._staged_from + filled]
-            self._staged_from += filled
-            while filled < length:
-                if filled == len(buffer):
-                    buffer += bytes(min(length - filled, max(_RECEIVE_STEP_BYTES, filled)))
-                with memoryview(buffer) as view:
-                    filled += self._receive(view[filled : min(length, len(buffer))], deadline)
-            return memoryview(buffer)[:length]
-
-    def _stage(self, needed: int, deadline: Deadline) -> None:
-        """Have at least ``needed`` bytes in the staging buffer.
-
-        Frames begin there, so that a small answer takes one system call and not two: every one of them gives up the
-        interpreter lock, and getting that back is what costs.
-        """
-        if self._staged_from == self._staged_until:
-            self._staged_from = self._staged_until = 0
-        while self._staged_until - self._staged_from < needed:
-            if self._staged_until == len(self._staged):
-                rest = bytes(self._staged[self._staged_from : self._staged_until])
-                self._staged[: len(rest)] = rest
-                self._staged_from, self._staged_until = 0, len(rest)
-            with memoryview(self._staged) as view:
-                self._staged_until += self._receive(view[self._staged_until :], deadline)
+            while True:
+                try:
+                    staged = frames.next_frame()
+                except FrameSizeError as error:
+                    raise FrameError(
+                        f"{self.name} announces an answer of {error.size_bytes} bytes: this is not a Kafka broker's"
+                    ) from error
+                if staged is not None:
+                    frame = lend(len(staged))
+                    frame[:] = staged
+                    return frame
+                frames.keep_rest(lend)
+                received = self._receive(frames.room()[0], deadline)
+                completed = frames.received(received)
+                if completed is not None:
+                    return completed
 
     def _receive(self, view: memoryview, deadline: Deadline) -> int:
         """Receive at least a byte. Raises TimeoutError at the deadline, ConnectionResetError at the stream's end."""

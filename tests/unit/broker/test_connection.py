@@ -44,7 +44,7 @@ def defer(connection: Connection) -> Exchange:
 
 
 class FakeOwner:
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, memory: RequestMemory | None = None, **limits: Any) -> None:
         self.loop: Any = FakeLoop()
         settings = {
             "max_frame_bytes": 1000,
@@ -54,7 +54,7 @@ class FakeOwner:
             "idle_s": 600.0,
         } | limits
         self.limits = Limits(**settings)
-        self.memory = RequestMemory(2000)
+        self.memory = RequestMemory(2000) if memory is None else memory
         self.slices = Slices(self.loop)
         self.scratch = memoryview(bytearray(4 + 4096))
         self.served: list[bytes] = []
@@ -314,8 +314,8 @@ def test_memory_of_half_arrived_requests_is_counted_and_waited_for() -> None:
 
 
 def test_large_requests_arrive_in_the_memory_of_earlier_ones_and_never_in_each_others() -> None:
-    one, two = Setting(max_frame_bytes=1 << 20), Setting(max_frame_bytes=1 << 20)
-    memory = one.owner.memory = two.owner.memory = RequestMemory(1 << 30)
+    memory = RequestMemory(1 << 30)
+    one, two = (Setting(max_frame_bytes=1 << 20, memory=memory) for _ in range(2))
     bodies = [bytes([number]) * (500_000 - 90_000 * number) for number in range(4)]
     for ours, others in ((0, 1), (2, 3)):
         first, second = framed(bodies[ours]), framed(bodies[others])

@@ -22,6 +22,7 @@ from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import FrameReader
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.unit.broker.fake_channels import FakeChannel, FakeLoop
@@ -331,7 +332,7 @@ def test_a_large_request_that_cannot_be_read_closes_its_connection_with_the_reas
         body = bytearray(codec.encode_request(names(60_000), 2, 1, None))
         body[-100:] = b"\xff" * 100
         client.channel.incoming = [struct.pack(">i", len(body)) + body]
-        client.owner.scratch = memoryview(bytearray(1 << 20))
+        client.connection._frames = FrameReader(1 << 30, memoryview(bytearray(1 << 20)))
         client.read()
         await client.until(lambda: client.connection.closed)
         ((reason, hostile),) = client.owner.closed

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Consumer, Producer, TopicPartition
-from spark_kafkalite.client.consume import consumer_state
+from spark_kafkalite.client.consume import consumer_phase
 from spark_kafkalite.client.consume.consumer_phase import ConsumerPhase
 from spark_kafkalite.client.lifecycle import Lifecycle
-from spark_kafkalite.client.produce import producer_state
+from spark_kafkalite.client.produce import producer_phase
 from spark_kafkalite.client.produce.producer_phase import ProducerPhase
 from spark_kafkalite.errors import ClosedError
 
@@ -23,7 +23,7 @@ ONE = TopicPartition("t", 0)
 
 @pytest.mark.parametrize(
     ("states", "following"),
-    [(ConsumerPhase, consumer_state.FOLLOWING), (ProducerPhase, producer_state.FOLLOWING)],
+    [(ConsumerPhase, consumer_phase.FOLLOWING), (ProducerPhase, producer_phase.FOLLOWING)],
     ids=["consumer", "producer"],
 )
 def test_states_go_forward_to_the_last_one(states: type[Enum], following: Mapping[Any, Collection[Any]]) -> None:
@@ -40,7 +40,7 @@ def test_many_threads_take_each_step_once() -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     for turn in range(20):
-        life = Lifecycle(ConsumerPhase.OPEN, consumer_state.FOLLOWING)
+        life = Lifecycle(ConsumerPhase.OPEN, consumer_phase.FOLLOWING)
         taken: list[ConsumerPhase] = []
         start = threading.Barrier(4)
 
