@@ -18,6 +18,8 @@ from spark_kafkalite.wire.messages.metadata import MetadataRequest
 from tests.interop.broker import collected_broker
 from tests.interop.support.raw_client import RawClient
 
+pytestmark = pytest.mark.slow
+
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 CONNECTIONS, TOPICS, PARTITIONS = (5_000, 10, 1_000) if SOAK else (2_000, 6, 500)
 # Where Python collects by itself, 2,000 connections and 3,000 partitions cost pauses of 60 to 150 ms, 5,000 and 10,000
