@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
