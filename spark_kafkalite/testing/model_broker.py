@@ -153,8 +153,7 @@ class ModelBroker:
     # Serving --------------------------------------------------------------------------------------------------------
 
     def _serve(self, sock: socket.socket) -> None:
-        with sock, contextlib.suppress(OSError):
-            stream = sock.makefile("rb")
+        with sock, sock.makefile("rb") as stream, contextlib.suppress(OSError):
             while len(length := stream.read(4)) == 4:
                 frame = memoryview(stream.read(_LENGTH.unpack(length)[0]))
                 (api_key, api_version, correlation_id, _), position = read_request_header(frame)
