@@ -37,8 +37,9 @@ from spark_kafkalite.log.files.checkpoint import (
     read_topic_id,
     topic_id_text,
 )
-from spark_kafkalite.log.files.fs import NotInMemory, replace_file, without_waiting
+from spark_kafkalite.log.files.fs import replace_file
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.loading.holes import SegmentSizes
 from spark_kafkalite.log.loading.holes import report as report_holes
@@ -363,7 +364,7 @@ class PartitionLog(LocalLog):
         )
         self.producers.forgotten = 0
 
-    def unread_tail(self) -> NotInMemory | None:
+    def unread_tail(self) -> NeedsThread | None:
         """Return what a thread has to load before the log takes appends, if anything: after a fast start its end is
         read by the first append, and where the indexes there are damaged all of the active segment is."""
         if self.is_ready or not self.is_usable:
@@ -371,7 +372,7 @@ class PartitionLog(LocalLog):
         try:
             with without_waiting():
                 self._make_ready()
-        except NotInMemory as missing:
+        except NeedsThread as missing:
             return missing
         except KafkaStorageError:
             # The append meets it as well.

@@ -30,8 +30,8 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
     UnknownLeaderEpoch,
 )
-from spark_kafkalite.log.files.fs import NotInMemory, may_wait
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.waiting import NotInMemory, may_wait
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -253,7 +253,7 @@ async def test_what_a_look_up_needs_of_the_disk_a_thread_reads() -> None:
         def __init__(self) -> None:
             Exception.__init__(self, "an index")
 
-        def load(self) -> None:
+        def work(self) -> None:
             loaded.append(may_wait())
 
     def missing(start_offset: int, max_bytes: int, until_offset: int) -> LogSlice | None:

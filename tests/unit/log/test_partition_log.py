@@ -17,7 +17,7 @@ from spark_kafkalite.errors import (
     UnknownProducerId,
 )
 from spark_kafkalite.log import reader
-from spark_kafkalite.log.files.fs import without_waiting
+from spark_kafkalite.log.files.waiting import without_waiting
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.records import kernel
@@ -450,7 +450,7 @@ def test_a_look_up_by_time_leaves_unpacking_to_a_thread(open_log: LogOpener, cod
         with without_waiting():
             with pytest.raises(reader.DecodeFirst) as asked:
                 look_up()
-            asked.value.load()
+            asked.value.work()
             assert look_up() == expected
             with pytest.raises(reader.DecodeFirst):
                 look_up()
@@ -459,7 +459,7 @@ def test_a_look_up_by_time_leaves_unpacking_to_a_thread(open_log: LogOpener, cod
         with pytest.raises(reader.DecodeFirst) as late:
             log.offset_for_timestamp(3, 4)
         log.truncate_to(0)
-        late.value.load()
+        late.value.work()
         assert log.offset_for_timestamp(3, 4) is None
     append(log, 4, timestamps_ms=[7, 8, 9, 9], codec=codec)
     with without_waiting(), pytest.raises(reader.DecodeFirst):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.log.files.fs import OsFile, OsFs
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.os_fs import OsFile, OsFs
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
