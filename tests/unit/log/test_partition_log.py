@@ -18,6 +18,8 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log import reader
 from spark_kafkalite.log.files.waiting import without_waiting
+from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.records import kernel
@@ -849,9 +851,8 @@ def test_recovery_without_snapshots_forgets_too(fs: MemoryFs, open_log: LogOpene
     for producer_id in range(30):
         append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
     limits = ProducerIdLimits(max_ids=10)
-    again = PartitionLog.open(
-        log._files, log.directory, log.topic_partition, log.config, ManualClock(), clean=False, producer_limits=limits
-    )
+    host = LogHost(log._files, ManualClock(), log.disk, limits)
+    again = PartitionLog.open(host, log.directory, log.topic_partition, log.config, LastRun(clean=False))
     assert len(again.producers) <= 10
     with pytest.raises(UnknownProducerId):
         append(again, producer_id=0, producer_epoch=0, base_sequence=1)
