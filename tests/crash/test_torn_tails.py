@@ -21,6 +21,8 @@ from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.files.fs import write_whole
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.loading import scan
+from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
@@ -195,7 +197,8 @@ def try_damage(damage: Callable[[Tail], bytes], seed: int) -> None:
 
 def open_log(fs: MemoryFs) -> PartitionLog:
     config = TopicConfig.from_properties({})
-    return PartitionLog.open(OpenFiles(fs), "/data/t-0", TopicPartition("t", 0), config, SYSTEM_CLOCK, clean=False)
+    host = LogHost.alone(OpenFiles(fs), "/data", SYSTEM_CLOCK)
+    return PartitionLog.open(host, "/data/t-0", TopicPartition("t", 0), config, LastRun(clean=False))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

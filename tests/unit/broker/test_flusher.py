@@ -11,6 +11,8 @@ import pytest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.requests.waiting import Purgatory
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
@@ -40,7 +42,8 @@ class Flushed:
         self.fs.make_directories("/logs")
         self.fs.sync_directory("/")
         config = self.config(**settings)
-        self.log = PartitionLog.create(OpenFiles(self.fs), "/logs/t-0", TP, b"i" * 16, config, self.clock)
+        host = LogHost.alone(OpenFiles(self.fs), "/logs", self.clock)
+        self.log = PartitionLog.create(host, "/logs/t-0", TP, b"i" * 16, config)
         self.flusher = Flusher(
             self.log,
             self.clock,
@@ -216,10 +219,8 @@ def test_whatever_happens_flushed_records_are_on_the_disk_and_none_waits_longer_
         assert flushed.told == sorted(set(flushed.told))
         assert flushed.end == (flushed.told[-1] if flushed.told else 0)
         if flushed.end:
-            left = OpenFiles(flushed.fs.crash(CrashMode.POWER))
-            log = PartitionLog.open(
-                left, "/logs/t-0", TP, flushed.log.config, flushed.clock, clean=False, recovery_point=0
-            )
+            left = LogHost.alone(OpenFiles(flushed.fs.crash(CrashMode.POWER)), "/logs", flushed.clock)
+            log = PartitionLog.open(left, "/logs/t-0", TP, flushed.log.config, LastRun(clean=False))
             assert log.log_end_offset >= flushed.end
     flushed.threads.held = False
     flushed.threads.run_all()

@@ -24,6 +24,8 @@ from spark_kafkalite.errors import (
     UnknownLeaderEpoch,
 )
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
@@ -77,7 +79,8 @@ class Harness:
         config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
         self.fs.make_directories("/logs")
         self.fs.sync_directory("/")
-        log = PartitionLog.create(OpenFiles(self.fs), "/logs/t-0", TP, b"i" * 16, config, self.clock)
+        host = LogHost.alone(OpenFiles(self.fs), "/logs", self.clock)
+        log = PartitionLog.create(host, "/logs/t-0", TP, b"i" * 16, config)
         partition = Partition(TP, b"i" * 16, log, self.services)
         if lead:
             partition.become_leader(0, isr, (1,), 0)
@@ -333,9 +336,8 @@ def test_what_was_visible_survives_a_power_loss_at_any_moment(mode: CrashMode) -
             assert newest is None or newest.offset < shown
             if shown:
                 left = harness.fs.crash(mode, chance)
-                log = PartitionLog.open(
-                    OpenFiles(left), "/logs/t-0", TP, partition.log.config, harness.clock, clean=False, recovery_point=0
-                )
+                host = LogHost.alone(OpenFiles(left), "/logs", harness.clock)
+                log = PartitionLog.open(host, "/logs/t-0", TP, partition.log.config, LastRun(clean=False))
                 assert log.log_end_offset >= shown
         shown_at_some_time += shown > 0
         loop.close()
@@ -542,9 +544,9 @@ class TestQueue:
         index = harness.fs.open(f"/logs/t-0/{0:020d}.index")
         if damaged:
             index.pwrite(b"\x00\x00\x00\x07" * (index.size() // 4), 0)
-        log = PartitionLog.open(
-            OpenFiles(harness.fs), "/logs/t-0", TP, before.log.config, harness.clock, clean=True, recovery_point=200
-        )
+        host = LogHost.alone(OpenFiles(harness.fs), "/logs", harness.clock)
+        last_run = LastRun(clean=True, recovery_point=200)
+        log = PartitionLog.open(host, "/logs/t-0", TP, before.log.config, last_run)
         assert log.segments.active.unread_until_offset == 200
         partition = Partition(TP, b"i" * 16, log, harness.services, 200)
         partition.become_leader(1, (1,), (1,), 1)

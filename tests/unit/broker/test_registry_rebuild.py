@@ -25,7 +25,7 @@ from spark_kafkalite.log.files.checkpoint import (
     write_registry_zxid,
     write_topic_id,
 )
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry import znodes

@@ -7,7 +7,7 @@ import pytest
 from crc32c import crc32c
 
 from spark_kafkalite.cli.main import run
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.compression import ZSTD
 from spark_kafkalite.records.kernel import OpenBatch

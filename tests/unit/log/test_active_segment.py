@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafkalite.log.files.fs import NotInMemory, without_waiting
+from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments import active_segment, index_walk
@@ -81,8 +81,8 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     return by_thread
 
 
-def load(missing: NotInMemory) -> None:
-    thread = threading.Thread(target=missing.load)
+def load(missing: NeedsThread) -> None:
+    thread = threading.Thread(target=missing.work)
     thread.start()
     thread.join()
 
@@ -94,7 +94,7 @@ def look_up(log: PartitionLog, offset: int) -> int:
             with without_waiting():
                 piece = log.read(offset, 1, log.log_end_offset)
                 found = log.offset_for_timestamp(BASE_MS + offset, log.log_end_offset)
-        except NotInMemory as missing:
+        except NeedsThread as missing:
             load(missing)
             continue
         assert piece is not None and values_of(piece.read())[0][0] == offset

@@ -7,7 +7,8 @@ import pytest
 
 from spark_kafkalite.log.files import checkpoint
 from spark_kafkalite.log.files.checkpoint import CheckpointError
-from spark_kafkalite.log.files.fs import OsFs, read_whole, replace_file
+from spark_kafkalite.log.files.fs import read_whole, replace_file
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.memory_fs import MemoryFs
 

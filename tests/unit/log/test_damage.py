@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafkalite.broker.internal_topic_host import _read_and_look
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log.files.fs import without_waiting
+from spark_kafkalite.log.files.waiting import without_waiting
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.reader import DecodeFirst
 from spark_kafkalite.testing.batches import header_of, make_batch
@@ -59,7 +59,7 @@ def test_look_up_by_time_tells_of_it_once_a_minute(
                     found = log.offset_for_timestamp(FIRST_MS + number * 1000, 10)
                 return found.offset if found else None
             except DecodeFirst as missing:
-                missing.load()
+                missing.work()
             except CorruptMessage:
                 return None
 

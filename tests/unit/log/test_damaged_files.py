@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafkalite.log.files.fs import without_waiting
+from spark_kafkalite.log.files.waiting import without_waiting
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import IndexesDamaged
@@ -202,11 +202,11 @@ def test_where_nobody_may_wait_a_thread_makes_indexes_anew() -> None:
     log = start(fs).logs[KEY]
     with without_waiting(), pytest.raises(IndexesDamaged, match="time index") as raised:
         log.offset_for_timestamp(TIMES[3], RECORDS)
-    thread = threading.Thread(target=raised.value.load)
+    thread = threading.Thread(target=raised.value.work)
     thread.start()
     thread.join()
     made = log.segments.first.offset_index
-    raised.value.load()
+    raised.value.work()
     assert log.segments.first.offset_index is made, "once is enough"
     with without_waiting():
         check_times(log, "rebuilt in a thread")

@@ -11,7 +11,9 @@ import pytest
 
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.file_kind import Kind
-from spark_kafkalite.log.files.fs import NotInMemory, OsFs, read_whole, replace_file, without_waiting, write_whole
+from spark_kafkalite.log.files.fs import read_whole, replace_file, write_whole
+from spark_kafkalite.log.files.os_fs import OsFs
+from spark_kafkalite.log.files.waiting import NotInMemory, without_waiting
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
 
@@ -70,7 +72,7 @@ def test_a_read_without_waiting_says_what_is_not_in_memory(tmp_path: Path) -> No
         else:
             pytest.skip("this file system keeps everything in memory, or cannot tell")
     assert len(file.pread(10, 0)) == 10  # outside it waits
-    missing.load()
+    missing.work()
     assert file.pread(1, (8 << 20) - 1) == b"\0"
     with without_waiting():
         assert file.pread(100, 6 << 20) == bytes(100)
@@ -81,7 +83,7 @@ def test_a_read_without_waiting_says_what_is_not_in_memory(tmp_path: Path) -> No
     file = OsFs().open(str(small))
     file.sync()
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    NotInMemory(file, 500_000, 8).load()
+    NotInMemory(file, 500_000, 8).work()
     with without_waiting():
         assert len(file.pread(1 << 20, 0)) == 1 << 20  # small files are read to their end
 

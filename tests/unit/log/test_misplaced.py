@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import ConfigError, KafkaStorageError
-from spark_kafkalite.log.files.fs import OsFile, OsFs, remove_tree, replace_file
+from spark_kafkalite.log.files.fs import remove_tree, replace_file
 from spark_kafkalite.log.files.log_files import LogRefused
+from spark_kafkalite.log.files.os_fs import OsFile, OsFs
 from spark_kafkalite.log.loading.repair import plan_repair
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig

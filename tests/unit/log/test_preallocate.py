@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.log.files.fs import OsFile, OsFs
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.os_fs import OsFile, OsFs
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
@@ -35,9 +36,8 @@ def directory(tmp_path: Path) -> Path:
 
 def new_log(directory: Path) -> PartitionLog:
     config = TopicConfig.from_properties({"preallocate": "true", "segment.bytes": str(SEGMENT_BYTES)})
-    return PartitionLog.create(
-        OpenFiles(OsFs()), str(directory), TopicPartition("t", 0), bytes(16), config, SYSTEM_CLOCK
-    )
+    host = LogHost.alone(OpenFiles(OsFs()), str(directory.parent), SYSTEM_CLOCK)
+    return PartitionLog.create(host, str(directory), TopicPartition("t", 0), bytes(16), config)
 
 
 def append(log: PartitionLog) -> None:

@@ -10,6 +10,8 @@ import pytest
 from spark_kafkalite.errors import OutOfOrderSequenceNumber
 from spark_kafkalite.log.files.fs import read_whole, replace_file, write_whole
 from spark_kafkalite.log.loading import scan
+from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
@@ -357,15 +359,8 @@ def test_progress_is_told(fs: MemoryFs, open_log: LogOpener) -> None:
     append(log)
     append(log)
     seen: list[tuple[str, int]] = []
-    PartitionLog.open(
-        log._files,
-        log.directory,
-        log.topic_partition,
-        log.config,
-        log._clock,
-        clean=False,
-        on_bytes=lambda path, count: seen.append((path, count)),
-    )
+    host = LogHost(log._files, log._clock, log.disk, on_bytes=lambda path, count: seen.append((path, count)))
+    PartitionLog.open(host, log.directory, log.topic_partition, log.config, LastRun(clean=False))
     size = len(make_batch(1))
     assert seen == [(FIRST + ".log", size), ("/data/t-0/00000000000000000001.log", size)]
 

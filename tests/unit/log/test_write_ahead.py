@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import KafkaStorageError, OutOfOrderSequenceNumber, RecordListTooLarge
-from spark_kafkalite.log.files.fs import OsFs
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments import write_ahead
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
