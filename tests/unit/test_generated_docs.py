@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 
 from spark_kafkalite.broker.requests.handlers import API_MODULES
+from tests.paths import PROJECT
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "generate_docs.py"
+SCRIPT = PROJECT / "scripts" / "generate_docs.py"
 
 
 def test_generated_pages_are_up_to_date() -> None:

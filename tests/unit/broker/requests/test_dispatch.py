@@ -23,8 +23,8 @@ from spark_kafkalite.slices import SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tests.unit.broker.fake_channels import FakeChannel, FakeLoop
-from tests.unit.broker.test_connection import FakeOwner
+from tests.unit.broker.network.fake_channels import FakeChannel, FakeLoop
+from tests.unit.broker.network.test_connection import FakeOwner
 
 DELETE_GROUPS, HEARTBEAT = 42, 12
 

@@ -22,7 +22,7 @@ from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.header import RequestHeader
-from tests.unit.broker.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
+from tests.unit.broker.network.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
 
 
 def framed(*bodies: bytes) -> bytes:
