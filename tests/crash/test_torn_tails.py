@@ -3,8 +3,8 @@
 What a crash or a disk does to the last three batches of six: cuts them, fills them with zeros or garbage, flips bits,
 repeats or exchanges blocks, leaves sound batches behind a hole, and lies about offsets, epochs and lengths. Whatever it
 was, the log that is opened is the longest run of batches that are byte for byte what was written, and it takes appends.
-``tests/unit/log/test_recovery.py`` goes through each byte of a tail; here the damage is random, and every failure names
-its seed. ``KAFKALITE_TORN_TAILS`` sets the number of cases.
+``tests/unit/log/loading/test_recovery.py`` goes through each byte of a tail; here the damage is random, and every
+failure names its seed. ``KAFKALITE_TORN_TAILS`` sets the number of cases.
 """
 
 from __future__ import annotations

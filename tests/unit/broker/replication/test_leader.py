@@ -18,7 +18,7 @@ from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import values_of
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest
-from tests.unit.broker.test_partition import LARGE, TP, Harness, Waiter
+from tests.unit.broker.replication.test_partition import LARGE, TP, Harness, Waiter
 
 FOLLOWER = 2
 

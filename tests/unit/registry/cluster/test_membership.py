@@ -117,9 +117,11 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def a_member(directory: Path) -> AsyncIterator[Member]:
-    with FakeRegistry(directory) as registry:
-        member = Member(registry)
+async def a_member(
+    directory: Path, *, loss_is_final: bool = False, session_timeout_ms: int = 6000
+) -> AsyncIterator[Member]:
+    with FakeRegistry(directory, session_timeout_ms) as registry:
+        member = Member(registry, loss_is_final=loss_is_final)
         try:
             yield member
         finally:
@@ -412,9 +414,9 @@ def test_an_id_that_another_broker_has_taken_meanwhile_is_waited_for(
     monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
 
     async def work() -> None:
-        with FakeRegistry(tmp_path, session_timeout_ms=50) as registry:
-            member = Member(registry)
+        async with a_member(tmp_path, session_timeout_ms=50) as member:
             await member.join()
+            registry = member.registry
             epoch, other = member.me.epoch, registry.connect()
             registry.become_unreachable()
             registry.expire()
@@ -423,8 +425,6 @@ def test_an_id_that_another_broker_has_taken_meanwhile_is_waited_for(
             await eventually(lambda: "broker.id=1 is taken by the broker at other:9009" in caplog.text)
             await registration.deregister_broker(other, 1)
             await member.led_again_after(epoch)
-            await member.membership.close()
-            assert not member.ends
 
     run(work())
 
@@ -433,15 +433,14 @@ def test_a_start_fails_with_what_the_registry_says(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
 
     async def work() -> None:
-        with FakeRegistry(tmp_path, session_timeout_ms=50) as registry:
-            member, other = Member(registry), registry.connect()
+        async with a_member(tmp_path, session_timeout_ms=50) as member:
+            other = member.registry.connect()
             await registration.register_broker(other, BrokerRegistration(BrokerId(1), "other", 9009))
             await member.membership.open(None)
             with pytest.raises(registration.DuplicateBrokerId, match="other:9009"):
                 await member.membership.join(ME)
             await member.membership.close()
-            assert registry.sessions[-1].is_closed
-            assert not member.ends
+            assert member.registry.sessions[-1].is_closed
 
     run(work())
 
@@ -460,7 +459,7 @@ def test_a_membership_is_closed_in_time_whatever_it_waits_for(tmp_path: Path) ->
                     opening = None
                 else:
                     opening = asyncio.ensure_future(member.membership.open(None))
-                    await eventually(lambda: bool(registry._waiting))
+                    await eventually(lambda: registry.is_waited_for)
                 async with asyncio.timeout(1):
                     await member.membership.close()
                     await member.membership.close()
@@ -496,14 +495,13 @@ def test_a_membership_is_closed_at_any_step_of_a_sessions_end(tmp_path: Path) ->
 
 def test_leaving_gives_up_the_role_and_the_registration(tmp_path: Path) -> None:
     async def work() -> None:
-        with FakeRegistry(tmp_path) as registry:
-            member = Member(registry)
+        async with a_member(tmp_path) as member:
             await member.join()
-            other = registry.connect()
+            other = member.registry.connect()
             await member.membership.close()
             for path in (znodes.CONTROLLER, znodes.broker_path(1)):
                 assert await answer(other.exists(path)) is None
-            assert registry.sessions[-1].is_closed
+            assert member.registry.sessions[-1].is_closed
             # That nothing is led any more is no news to a broker that stops.
             assert len(member.registrations) == 1
 

@@ -18,7 +18,7 @@ from spark_kafkalite.registry.store import BadVersion, ConnectionLoss, NodeExist
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import MalformedNode
-from tests.unit.client.recording_store import RecordingStore
+from tests.unit.client.registry_consumer.recording_store import RecordingStore
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 

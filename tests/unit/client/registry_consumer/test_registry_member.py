@@ -20,7 +20,7 @@ from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Stat, S
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
-from tests.unit.client.recording_store import RecordingStore
+from tests.unit.client.registry_consumer.recording_store import RecordingStore
 
 TIMEOUT_S = 10
 WHITE = SubscriptionPattern.WHITE_LIST

@@ -24,8 +24,9 @@ from spark_kafkalite.registry.tree.database import DATABASE_NAME, DatabaseFailed
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore, open_embedded
 from spark_kafkalite.registry.tree.zxid_note import ZxidNote
+from tests.paths import PROJECT
 
-ROOT = str(Path(__file__).resolve().parents[3])
+ROOT = str(PROJECT)
 
 
 def test_persistent_nodes_stats_and_counters_survive_a_restart(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import FrameReader
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tests.unit.broker.fake_channels import FakeChannel, FakeLoop
-from tests.unit.broker.test_connection import FakeOwner
+from tests.unit.broker.network.fake_channels import FakeChannel, FakeLoop
+from tests.unit.broker.network.test_connection import FakeOwner
 
 DELETE_GROUPS, HEARTBEAT = ApiKey.DELETE_GROUPS, ApiKey.HEARTBEAT
 

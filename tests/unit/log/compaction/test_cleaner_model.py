@@ -26,7 +26,7 @@ from spark_kafkalite.records.layout import (
     BatchHeader,
 )
 from spark_kafkalite.testing.memory_fs import MemoryFs
-from tests.unit.log.cleaned_log import NOW_MS, CleanedLog, Rec, batches_in, stored
+from tests.unit.log.compaction.cleaned_log import NOW_MS, CleanedLog, Rec, batches_in, stored
 
 RETENTION_MS = 1000
 KEYS = [b"k%d" % n for n in range(6)] + [b"", b"long" * 40]

@@ -15,7 +15,7 @@ from spark_kafkalite.slices import SLICE_S, Work
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from spark_kafkalite.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from tests.unit.broker.test_dispatch import (
+from tests.unit.broker.requests.test_dispatch import (
     DELETE_GROUPS,
     HEARTBEAT,
     World,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 
 from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
 from spark_kafkalite.broker.requests.handlers import API_MODULES, load
+from tests.paths import PROJECT
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "generate_docs.py"
+SCRIPT = PROJECT / "scripts" / "generate_docs.py"
 
 
 def test_generated_pages_are_up_to_date() -> None:

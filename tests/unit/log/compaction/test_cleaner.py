@@ -12,7 +12,7 @@ from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.records.compression import CODECS
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
-from tests.unit.log.cleaned_log import NOW_MS, CleanedLog, Rec, stored
+from tests.unit.log.compaction.cleaned_log import NOW_MS, CleanedLog, Rec, stored
 
 
 @pytest.fixture

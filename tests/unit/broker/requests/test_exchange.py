@@ -21,8 +21,18 @@ from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from spark_kafkalite.wire.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData
-from tests.unit.broker.test_connection import FakeFile
-from tests.unit.broker.test_dispatch import DELETE_GROUPS, HEARTBEAT, Client, World, busy, echo, names, run, small
+from tests.unit.broker.network.test_connection import FakeFile
+from tests.unit.broker.requests.test_dispatch import (
+    DELETE_GROUPS,
+    HEARTBEAT,
+    Client,
+    World,
+    busy,
+    echo,
+    names,
+    run,
+    small,
+)
 
 PRODUCE = ApiKey.PRODUCE
 REFUSED = 29

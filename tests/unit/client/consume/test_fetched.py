@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from spark_kafkalite.client.consume.fetch_requests import PartitionFetched
@@ -12,6 +10,7 @@ from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.records.kernel import ColumnBuilder, Columns, scan_headers, stamp
 from spark_kafkalite.testing.batches import make_batch
+from tests.paths import GOLDEN
 
 PARTITION = TopicPartition("t", 0)
 
@@ -204,7 +203,7 @@ def test_isolation_decides_about_aborted_batches() -> None:
 
 
 def test_positions_move_over_batches_that_compaction_left_without_records() -> None:
-    data = (Path(__file__).parents[2] / "golden" / "records" / "cleaned.log").read_bytes()
+    data = (GOLDEN / "records" / "cleaned.log").read_bytes()
     headers = scan_headers(data)
     assert headers[5].record_count == 0
     until_empty = sum(header.size_bytes for header in headers[:6])
