@@ -13,7 +13,6 @@ from spark_kafkalite.client.consume.broker_fetcher import BrokerFetcher
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.consume.fetched import BufferPool, columns_from
 from spark_kafkalite.client.consume.fetcher import RangeFetcher, RangeNotInLog
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import FETCH, METADATA
@@ -27,7 +26,7 @@ from spark_kafkalite.errors import (
     OffsetOutOfRange,
     TopicAuthorizationFailed,
 )
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.model_broker import NODE_ID, ModelBroker
 from spark_kafkalite.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -164,9 +163,9 @@ def test_a_seek_drops_what_was_fetched_before(make: Make) -> None:
     take(ahead)
     ahead.move([T0], 70, None)
     assert take(ahead) == list(range(70, 80))
-    ahead.move(None, None, EARLIEST)
+    ahead.move(None, None, EARLIEST_TIMESTAMP)
     assert take(ahead) == list(range(10))
-    ahead.move([T0], None, LATEST)
+    ahead.move([T0], None, LATEST_TIMESTAMP)
     assert ahead.wait_for_position(T0, Deadline.after_ms(20_000)) == 100
 
 

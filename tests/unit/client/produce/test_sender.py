@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from spark_kafkalite.client.produce.producer_state import ProducerState, producer_lifecycle
 
 from spark_kafkalite.client.config import ProducerConfig, producer_config
 from spark_kafkalite.client.lifecycle import Lifecycle
@@ -17,6 +16,7 @@ from spark_kafkalite.client.network.connection import INIT_PRODUCER_ID, PRODUCE
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.produce.accumulator import Accumulator
 from spark_kafkalite.client.produce.delivery import Delivery, OnDelivery, ProducerBatch
+from spark_kafkalite.client.produce.producer_phase import ProducerPhase, producer_lifecycle
 from spark_kafkalite.client.produce.sender import Sender
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import ClosedError, ClusterAuthorizationFailed
@@ -40,7 +40,7 @@ class Rig:
         self.config: ProducerConfig = producer_config({"bootstrap.servers": "model:1"}, {**FAST, **settings})
         self.cluster = ClusterClient(self.config.client, SYSTEM_CLOCK, broker.open)
         self.accumulator = Accumulator(self.config, self.config.max_in_flight)
-        self.life: Lifecycle[ProducerState] = producer_lifecycle()
+        self.life: Lifecycle[ProducerPhase] = producer_lifecycle()
         self.sender = Sender(self.config, self.cluster, self.accumulator, self.life, SYSTEM_CLOCK)
         self.cluster.refresh(["t"], Deadline.after_ms(10_000))
         self.sender.start()
@@ -60,10 +60,10 @@ class Rig:
         self.sender.wake()
         return Delivery(batch, 0, 1)
 
-    def end(self, state: ProducerState = ProducerState.CLOSING) -> None:
+    def end(self, state: ProducerPhase = ProducerPhase.CLOSING) -> None:
         self.sender.refuse_records(state)
         self.sender.join(30)
-        assert not self.sender.is_alive() and self.life.state is ProducerState.ENDED
+        assert not self.sender.is_alive() and self.life.state is ProducerPhase.ENDED
         self.cluster.close()
 
 
@@ -108,7 +108,7 @@ def test_what_is_aborted_fails_and_waits_for_nobody(broker: ModelBroker) -> None
     broker.answer_first = answer_first
     rig = Rig(broker)
     sent = rig.send(b"x")
-    rig.end(ProducerState.ABORTING)
+    rig.end(ProducerPhase.ABORTING)
     silent.set()
     with pytest.raises(ClosedError):
         sent.result(0)
