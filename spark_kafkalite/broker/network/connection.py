@@ -34,7 +34,7 @@ from typing import Protocol
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.channel import Channel
 from spark_kafkalite.broker.network.incoming import Incoming
-from spark_kafkalite.broker.network.outbox import FileEndedError, Outbox
+from spark_kafkalite.broker.network.outbox import FileEndedError, Outbox, Response
 from spark_kafkalite.broker.network.readiness import Readiness
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
@@ -244,7 +244,7 @@ class Connection:
             served = True
         if not frames.is_drained:
             self._keep_rest()
-        if self._outbox and not self._readiness.writing:
+        if self._outbox.pieces and not self._readiness.writing:
             self._flush()
 
     def _serve(self, frame: memoryview) -> bool:
@@ -276,7 +276,7 @@ class Connection:
         return (
             self._held > 0
             or self._muted_until_s > 0.0
-            or len(self._pending) + len(self._outbox) >= limits.max_requests
+            or len(self._pending) + len(self._outbox.pieces) >= limits.max_requests
             or self._outbox.unsent_bytes >= limits.max_response_bytes
         )
 
@@ -290,6 +290,7 @@ class Connection:
                 self._schedule_flush()
                 return
             self._turn_s = perf_counter()
+            self.last_activity_s = self.now_s()
             self._serve_received()
         if not self._readiness.reading and not self.closed and not frames.stashed_bytes and not self._is_congested():
             self._readiness.set_reading(True)
@@ -311,7 +312,7 @@ class Connection:
         elif self._pending:
             self.take_place(exchange)
         else:
-            self._put(exchange)
+            self._put(exchange, exchange.response)
 
     def take_place(self, exchange: Exchange) -> None:
         """Have answers to later requests wait behind this one."""
@@ -321,9 +322,8 @@ class Connection:
         else:
             self._pending.append(exchange)
 
-    def _put(self, exchange: Exchange) -> None:
-        assert exchange.response is not None
-        self._outbox.put(exchange.response)
+    def _put(self, exchange: Exchange, response: Response) -> None:
+        self._outbox.put(response)
         if exchange.oversight is not None:
             self._outbox.watch(lambda sent: exchange.ended(sent=sent))
 
@@ -368,11 +368,11 @@ class Connection:
 
     def _place_filled(self) -> None:
         pending = self._pending
-        while pending and pending[0].response is not None:
-            self._put(pending.popleft())
+        while pending and (response := pending[0].response) is not None:
+            self._put(pending.popleft(), response)
         # While requests are being served the flush comes at the end; else soon, so that several completions share it.
-        to_send = self._outbox and not self._serving and not self._readiness.writing
-        if to_send or (self._frames.stashed_bytes and not self._outbox):
+        to_send = self._outbox.pieces and not self._serving and not self._readiness.writing
+        if to_send or (self._frames.stashed_bytes and not self._outbox.pieces):
             self._schedule_flush()
 
     def _schedule_flush(self) -> None:
@@ -386,7 +386,7 @@ class Connection:
             return
         try:
             if not self._readiness.writing:
-                self._flush()
+                self._flush_apart()
             if not self.closed:
                 self._maybe_resume()
         except Exception:
@@ -394,20 +394,23 @@ class Connection:
 
     def _flush(self) -> None:
         """Send what the socket takes; the rest follows when it is writable."""
-        outbox = self._outbox
-        sent_bytes = outbox.sent_bytes
         try:
-            self._readiness.set_writing(not outbox.flush())
+            self._readiness.set_writing(not self._outbox.flush())
         except OSError as error:
             self.close(f"connection lost: {error.strerror}")
         except FileEndedError as error:
             self.close(str(error))
-        if outbox.sent_bytes != sent_bytes:
-            self.last_activity_s = self._owner.loop.time()
+
+    def _flush_apart(self) -> None:
+        """Send, when nothing has been received just now, which is the other activity that there is."""
+        sent_bytes = self._outbox.sent_bytes
+        self._flush()
+        if self._outbox.sent_bytes != sent_bytes:
+            self.last_activity_s = self.now_s()
 
     def _go_on_writing(self) -> None:
         try:
-            self._flush()
+            self._flush_apart()
             if not self.closed:
                 self._maybe_resume()
         except Exception:
@@ -442,7 +445,7 @@ class Connection:
     @property
     def has_work(self) -> bool:
         """Whether responses are owed or unsent."""
-        return bool(self._pending or self._outbox)
+        return bool(self._pending or self._outbox.pieces)
 
     def fileno(self) -> int:
         """File descriptor of the channel."""

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.errors import KafkaError, KafkaStorageError
-from spark_kafkalite.log.files.fs import NotInMemory
+from spark_kafkalite.log.files.waiting import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -141,7 +141,7 @@ class Appender:
         """Return the rules that hold now."""
         raise NotImplementedError
 
-    def read_first(self) -> NotInMemory | None:
+    def read_first(self) -> NeedsThread | None:
         """Return what a thread loads before the next append, if anything."""
         raise NotImplementedError
 
@@ -149,17 +149,15 @@ class Appender:
 class AppendQueue:
     """The queue of one leader; empty nearly always."""
 
-    __slots__ = ("_appender", "_end", "_io", "_queue")
+    __slots__ = ("_appender", "_end", "_io", "waiting")
 
     def __init__(self, appender: Appender, io: IoThreads) -> None:
         self._appender = appender
         # Why nothing is taken any more.
         self._end: KafkaError | None = None
         self._io = io
-        self._queue: deque[QueuedBatch] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._queue)
+        # For others to see whether there is any.
+        self.waiting: deque[QueuedBatch] = deque()
 
     def add(self, queued: QueuedBatch) -> None:
         """Append a batch after those that were handed in before it; its ``on_done`` gets the result or the error."""
@@ -167,22 +165,22 @@ class AppendQueue:
             queued.release()
             queued.on_done(self._end)
             return
-        self._queue.append(queued)
-        if len(self._queue) == 1:
+        self.waiting.append(queued)
+        if len(self.waiting) == 1:
             self._work_off()
 
     def close(self, error: KafkaError) -> None:
         """Answer everything with an error, from now on too, and let go of the leader (see ``collector``). A thread that
         still works does so in vain."""
         self._end = error
-        while self._queue:
-            self._done(self._queue[0], error)
+        while self.waiting:
+            self._done(self.waiting[0], error)
         self._appender = Appender()
 
     def _work_off(self) -> None:
         """Append from the head until one needs a thread."""
-        while self._queue:
-            queued = self._queue[0]
+        while self.waiting:
+            queued = self.waiting[0]
             outcome: AppendResult | BatchHeader | KafkaError
             try:
                 header = queued.header
@@ -204,7 +202,7 @@ class AppendQueue:
             if missing is not None:
                 # The append meets the error as well.
                 with contextlib.suppress(OSError, KafkaError):
-                    missing.load()
+                    missing.work()
             return check_in_thread(queued.batch, header, own_rules, recompression)
 
         self._submit(queued, work, lambda checked: self._append(queued, checked))
@@ -248,14 +246,14 @@ class AppendQueue:
             self._work_off()
 
     def _is_head(self, queued: QueuedBatch) -> bool:
-        return bool(self._queue) and self._queue[0] is queued
+        return bool(self.waiting) and self.waiting[0] is queued
 
     def _done(self, queued: QueuedBatch, outcome: AppendOutcome) -> bool:
         """Answer the head and return True; False when ``close`` has answered it already, for example because its own
         append has taken the partition offline."""
         if not self._is_head(queued):
             return False
-        self._queue.popleft()
+        self.waiting.popleft()
         if queued.ahead is not None:
             # Of use only to what has been appended.
             queued.ahead.stop()

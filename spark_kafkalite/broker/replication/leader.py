@@ -38,7 +38,7 @@ from spark_kafkalite.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
 )
-from spark_kafkalite.log.files.fs import NotInMemory
+from spark_kafkalite.log.files.waiting import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
@@ -171,7 +171,7 @@ class Leader(Appender):
         """
         if not self._isr_is_enough:
             return False
-        end_offset = int(self.log.log_end_offset)
+        end_offset: int = self.log.log_end_offset
         if self._other_in_sync:
             end_offset = committed_end_offset(end_offset, self._other_in_sync, self._follower_end_offsets)
         return self._bounds.commit(end_offset)
@@ -192,7 +192,8 @@ class Leader(Appender):
 
     def acknowledged_end_offset(self, acks: int) -> int:
         """Return the offset below which produces with these acks are acknowledged."""
-        return self._bounds.acknowledged_end_offset(acks, self.log.log_end_offset, self._flusher.flushed_end_offset)
+        log = self.log
+        return self._bounds.acknowledged_end_offset(acks, log.log_end_offset, log.recovery_point)
 
     # Appending ------------------------------------------------------------------------------------------------------
 
@@ -207,7 +208,7 @@ class Leader(Appender):
     @property
     def must_queue(self) -> bool:
         """Whether an append has to go through :meth:`append_later` because others wait already."""
-        return bool(self._queue)
+        return bool(self._queue.waiting)
 
     def try_append(self, batch: memoryview, produce_version: int) -> AppendResult | BatchHeader:
         """Check and append one batch at once; return its header instead when a thread must work on it first.
@@ -242,7 +243,7 @@ class Leader(Appender):
                 return ahead
         return self._append(batch, header, ahead)
 
-    def read_first(self) -> NotInMemory | None:
+    def read_first(self) -> NeedsThread | None:
         """Return what a thread loads before the log takes the next append, if anything."""
         return self.log.unread_tail()
 
@@ -289,8 +290,8 @@ class Leader(Appender):
     def end_offset_for(self, replica_id: int) -> int:
         """Return the first offset that a fetch does not get: consumers see the visible end, followers the log end."""
         if replica_id < 0:
-            return self._bounds.visible_end_offset(self._flusher.flushed_end_offset)
-        return int(self.log.log_end_offset)
+            return self._bounds.visible_end_offset(self.log.recovery_point)
+        return self.log.log_end_offset
 
     def waiters_with(self, replica_id: int) -> WaitingList:
         """Return the list that a fetch waits in for its bound to move."""

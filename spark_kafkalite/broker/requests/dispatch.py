@@ -131,10 +131,11 @@ class Dispatcher:
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request, valid in memory until this returns. Raises FrameError when it cannot be read."""
         header, position = read_request_header(frame)
-        exchange = Exchange(connection, header, len(frame), self._oversight)
-        if self._oversight is not None:
-            self._oversight.admit(exchange)
-        key, version = header.api_key, header.api_version
+        oversight = self._oversight
+        exchange = Exchange(connection, header, len(frame), oversight)
+        if oversight is not None:
+            oversight.admit(exchange)
+        key, version, _, _ = header
         api = self._apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             self._answer_unserved(exchange)
@@ -206,7 +207,7 @@ class Dispatcher:
     def _is_refused(self, exchange: Exchange, body: ApiMessage | memoryview) -> bool:
         """Ask the oversight whether a request is served, and answer it if not; the handler is next if it is."""
         assert self._oversight is not None
-        exchange.started_s = exchange.connection.now_s()
+        exchange.started()
         refusal = self._oversight.refusal(exchange, body)
         if refusal is None:
             return False

@@ -34,12 +34,12 @@ from typing import Final
 from spark_kafkalite.errors import FrameError, RegistryError
 from spark_kafkalite.registry import store
 from spark_kafkalite.registry.served import four_letter_words, jute, requests
+from spark_kafkalite.registry.served.answer_queue import AnswerQueue
 from spark_kafkalite.registry.served.connection import (
     MAX_HELD_BYTES,
     Request,
     TreeConnection,
 )
-from spark_kafkalite.registry.served.outbox import AnswerQueue
 from spark_kafkalite.registry.served.sessions import ServedSession, Sessions, negotiated_ms
 from spark_kafkalite.registry.store import WatchEvent
 from spark_kafkalite.registry.tree.acl import NoAuth, digest_identity

@@ -177,7 +177,10 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchReq
             else:
                 partitions.append(FetchPartition(*values))
         if flexible:
-            position, room = skip_tags_of_request(view, position, room, "Fetch request")
+            if view[position]:
+                position, room = skip_tags_of_request(view, position, room, "Fetch request")
+            else:
+                position += 1
         topics.append((name, partitions))
     forgotten_topics: Sequence[tuple[str, Sequence[int]]] = ()
     if version >= 7:

@@ -115,7 +115,10 @@ def _parse_produce(view: memoryview, position: int, version: int) -> Work[Produc
                     position += 1
             partitions.append((partition, records))
         if flexible:
-            position, room = skip_tags_of_request(view, position, room, "Produce request")
+            if view[position]:
+                position, room = skip_tags_of_request(view, position, room, "Produce request")
+            else:
+                position += 1
         topics.append((name, partitions))
     if flexible:
         skip_tags(view, position)

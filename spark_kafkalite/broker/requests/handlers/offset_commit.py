@@ -49,6 +49,8 @@ from spark_kafkalite.wire.packed.offset_commit import (
 _AT_ONCE = 127
 # A record has seven bytes of lengths and differences, a key of eight and its texts, and a value of 24 and its text.
 _LEAST_RECORD_BYTES = 39
+# Fewer are encoded sooner than looked at; the write says when they are too large.
+_CHECKED_FROM = 100
 # Topics with their partitions' numbers and error codes.
 _Outcomes = list[tuple[str, list[tuple[int, int]]]]
 
@@ -140,7 +142,9 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
 
 
 def _check_size(context: BrokerContext, entries: Collection[OffsetKey]) -> None:
-    """Raise what the write would end with, when it is clear before anything is encoded."""
+    """Raise what the write would end with, when it is clear before much is encoded."""
+    if len(entries) < _CHECKED_FROM:
+        return
     least_bytes = len(entries) * _LEAST_RECORD_BYTES
     limit_bytes = context.topic_settings.config_of(CONSUMER_OFFSETS_TOPIC).max_message_bytes
     if least_bytes > limit_bytes:
