@@ -1,7 +1,8 @@
 """Where a registry consumer's group keeps its offsets: in the registry, at its coordinator, or in both.
 
 An offset is the next one to read. Commits replace what was there, whatever it was: that offsets do not go back is the
-matter of those who commit, each only for partitions that it owns.
+matter of those who commit, each only for partitions that it owns. Owning ends with a session of the registry, so a
+commit names the session that it belongs to, and is never made in a later one.
 
 Dual commit writes both stores, whichever is primary, and succeeds only if both did; reading takes the larger of the
 two, so that a store left behind by consumers that wrote only the other one does no harm. A rewind therefore has to
@@ -20,7 +21,7 @@ from spark_kafkalite.client.retry import Deadline
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry.consumer_nodes import decode_offset, encode_offset, offset_path
-from spark_kafkalite.registry.store import NodeExists
+from spark_kafkalite.registry.store import NodeExists, Store
 
 
 class OffsetStore(Protocol):
@@ -30,8 +31,10 @@ class OffsetStore(Protocol):
         """Return the committed offsets; partitions without one are left out."""
         ...
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store offsets and return once they will survive."""
+    def commit(self, offsets: Mapping[TopicPartition, int], session: Store) -> None:
+        """Store offsets and return once they will survive. ``session`` is the one that their partitions are owned in:
+        the registry refuses them with SessionExpired when it is over; a coordinator cannot know.
+        """
         ...
 
 
@@ -58,24 +61,26 @@ class RegistryOffsets:
             if node is not None
         }
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        store = self._link.store
+    def commit(self, offsets: Mapping[TopicPartition, int], session: Store) -> None:
         deadline = Deadline.after_ms(self._timeout_ms)
         # One session's requests are done in order: two commits cannot overtake each other.
         answers = self._link.wait_found(
-            [store.set(offset_path(self._group_id, *each), encode_offset(offset)) for each, offset in offsets.items()],
+            [
+                session.set(offset_path(self._group_id, *each), encode_offset(offset))
+                for each, offset in offsets.items()
+            ],
             deadline,
         )
         for (each, offset), answer in zip(offsets.items(), answers, strict=True):
             if answer is None:
-                self._create(each, offset, deadline)
+                self._create(session, each, offset, deadline)
 
-    def _create(self, topic_partition: TopicPartition, offset: int, deadline: Deadline) -> None:
+    def _create(self, session: Store, topic_partition: TopicPartition, offset: int, deadline: Deadline) -> None:
         path, data = offset_path(self._group_id, *topic_partition), encode_offset(offset)
         try:
-            self._link.wait(self._link.store.create(path, data, make_parents=True), deadline)
+            self._link.wait(session.create(path, data, make_parents=True), deadline)
         except NodeExists:
-            self._link.wait(self._link.store.set(path, data), deadline)
+            self._link.wait(session.set(path, data), deadline)
 
 
 class GroupOffsets:
@@ -94,7 +99,7 @@ class GroupOffsets:
         found = group_offsets.fetch_offsets(self._coordinator, partitions, deadline)
         return {each: committed.offset for each, committed in found.items()}
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int], session: Store) -> None:
         deadline = Deadline.after_ms(self._timeout_ms)
         self._know_brokers(deadline)
         committed = {each: CommittedOffset(offset) for each, offset in offsets.items()}
@@ -123,12 +128,12 @@ class DualOffsets:
                 larger[each] = max(offset, larger.get(each, 0))
         return larger
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int], session: Store) -> None:
         """Write both, the second also when the first fails; raises the first error."""
         failure: KafkaliteError | None = None
         for store in self._stores:
             try:
-                store.commit(offsets)
+                store.commit(offsets, session)
             except KafkaliteError as error:
                 error.add_note(f"while committing to {store!r}")
                 failure = failure or error

@@ -11,10 +11,10 @@ module owns what follows from it: the streams, one shared read-ahead with a thre
 Offsets are committed every ``auto.commit.interval.ms``, before a partition is given up, at :meth:`shutdown` and by
 :meth:`commit_offsets`; of records that were processed, which is when the next one was asked for. After a crash the
 successor begins at the last commit: records may come again, and none is lost. One lock orders all commits of a
-connector, and the owner nodes go after the last one, so offsets do not go back but by a rewind. A coordinator, with
-offsets.storage=kafka, cannot know who owns what: a commit there is preceded by a request to the registry that an
-expired session cannot make, and a consumer stopped just between the two (SIGSTOP, a frozen machine) may set the offsets
-of its successor back to its own.
+connector, the owner nodes go after the last one, and a commit is made, and tried again, only in the session in which
+the partitions were owned; so offsets do not go back but by a rewind. A coordinator, with offsets.storage=kafka, cannot
+know who owns what: a commit there is preceded by a request to the registry that an expired session cannot make, and a
+consumer stopped just between the two (SIGSTOP, a frozen machine) may set the offsets of its successor back to its own.
 
 Threads: callers' (streams, commits), the member's, the registry's callbacks, and one for automatic commits.
 """
@@ -214,8 +214,10 @@ class ConsumerConnector:
         # Also without anything to commit: a commit that is under way must be done before the owner nodes go.
         with self._committing:
             if self.config.auto_commit:
+                processed = [(owned, owned.processed) for owned in removed if owned.processed is not None]
                 try:
-                    self._write([(owned, owned.processed) for owned in removed if owned.processed is not None])
+                    # Only this thread begins sessions, so the present one is still that of these partitions.
+                    self._write(processed, self._link.store)
                 except KafkaliteError as error:
                     _LOG.warning("offsets were not committed before partitions were given up: %s", error)
 
@@ -264,21 +266,25 @@ class ConsumerConnector:
             if offset < 0:
                 raise ConfigError(f"rewind of {each} to offset {offset}: it must be at least 0")
         with self._committing:
+            session = self._link.store  # before the look at what is owned
             owned = {each.topic_partition: each for stream in self._streams.values() for each in stream.owned()}
             strangers = [str(each) for each in wanted if each not in owned]
             if strangers:
                 raise ConfigError(f"rewind: {', '.join(strangers)} is not owned by this consumer at the moment")
             for each, offset in wanted.items():
                 self._stream_of(owned[each]).rewind(each, offset)
-            self._write(
-                [(owned[each], offset) for each, offset in wanted.items()], self.config.offsets_max_retries, True
-            )
+            chosen = [(owned[each], offset) for each, offset in wanted.items()]
+            self._write(chosen, session, self.config.offsets_max_retries, True)
 
     def _commit(self, reader: int, retries: int) -> None:
         with self._committing:
+            if not self.owned_partitions:
+                return  # there may be no session yet
+            # In this order: what is still owned after the look is owned in this session, not in one before it.
+            session = self._link.store
             processed = [pair for stream in self._streams.values() for pair in stream.processed(reader)]
             renewed = self._keeps_in_group and self._clock.monotonic_s() - self._renewed_s > _RENEW_S
-            self._write(processed, retries, renewed)
+            self._write(processed, session, retries, renewed)
             if renewed:
                 self._renewed_s = self._clock.monotonic_s()
 
@@ -287,9 +293,13 @@ class ConsumerConnector:
         return self.config.dual_commit or self.config.offsets_storage == "kafka"
 
     def _write(
-        self, processed: list[tuple[OwnedPartition, int]], retries: int = 0, unchanged_too: bool = False
+        self,
+        processed: list[tuple[OwnedPartition, int]],
+        session: Store,
+        retries: int = 0,
+        unchanged_too: bool = False,
     ) -> None:
-        """Write the stores; the lock of commits is held."""
+        """Write the stores, for partitions that are owned in ``session``; the lock of commits is held."""
         offsets = {
             owned.topic_partition: offset for owned, offset in processed if unchanged_too or offset != owned.committed
         }
@@ -298,8 +308,8 @@ class ConsumerConnector:
         for left in range(retries, -1, -1):
             try:
                 if self._keeps_in_group:
-                    self._prove_session()
-                self._offsets.commit(offsets)
+                    self._prove(session)
+                self._offsets.commit(offsets, session)
                 break
             except KafkaliteError as error:
                 if not left or not error.retriable:
@@ -308,11 +318,11 @@ class ConsumerConnector:
         for owned, _ in processed:
             owned.committed = offsets.get(owned.topic_partition, owned.committed)
 
-    def _prove_session(self) -> None:
-        """Have the registry answer this session: the partitions are ours then."""
+    def _prove(self, session: Store) -> None:
+        """Have the registry answer this session: its partitions are ours then."""
         path = consumer_nodes.consumer_id_path(self.config.group_id, self.consumer_id)
         deadline = Deadline.after_ms(self.config.offsets_timeout_ms, self._clock)
-        self._link.wait(self._link.store.exists(path), deadline)
+        self._link.wait(session.exists(path), deadline)
 
     def _commit_forever(self) -> None:
         reported = ""
