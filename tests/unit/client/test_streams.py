@@ -41,7 +41,8 @@ def test_a_commit_is_not_tried_again_in_a_later_session(registry: EmbeddedRegist
         sessions.append(RecordingStore(registry.connect()))
         return sessions[-1]  # type: ignore[return-value]
 
-    settings = {"group.id": "g", "offsets.channel.backoff.ms": 0, "auto.commit.enable": False}
+    # There is no broker to ask for positions: closing waits for the end of the try.
+    settings = {"group.id": "g", "offsets.channel.backoff.ms": 0, "auto.commit.enable": False, "socket.timeout.ms": 100}
     with ConsumerConnector(settings, open_registry=open_registry) as consumer:
         consumer.create_message_streams({PARTITION.topic: 1})
 
