@@ -1,10 +1,12 @@
 """A storm over registry consumers: processes join, leave, are killed and frozen, and so is ZooKeeper itself.
 
 What must hold, whatever happens: every record is read; a partition is read by one consumer at a time; committed offsets
-do not go back. The journals of the consumers (storm_member) and a watcher of the offset nodes tell.
+do not go back, and who leaves in order has committed what it has read. The journals of the consumers (storm_member) and
+a watcher of the offset nodes tell.
 
-A consumer's hold on a partition ends where its journal says so, where it was killed or frozen, or where another
-consumer begins to own it. From then on it must hand out none of its records, whether it knows or not.
+A consumer's hold on a partition ends where its journal says so, where it was frozen for longer than its session lasts,
+or where another consumer begins a hold in which it reads. From then on it must hand out none of its records, whether it
+knows or not.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class Member:
     journal: Path
     # From when on what it holds does not count: it was killed or frozen.
     ended_ns: int | None = None
+    # It was frozen until its session was surely over.
     woken: bool = False
 
 
@@ -77,7 +80,9 @@ class Storm:
         self._random = random.Random(plan.seed)
         self._members: list[Member] = []
         self._all: list[Member] = []
-        self._stopping = threading.Event()
+        # The end of sending, and of everything.
+        self._enough = threading.Event()
+        self._over = threading.Event()
         self._left: list[Member] = []
         self._served_ns = time.monotonic_ns()
         self._sent = 0
@@ -88,21 +93,24 @@ class Storm:
             admin.create_topic(TOPIC, self._plan.partitions, 1)
         mirrored = MirroredBroker(self._bootstrap, self._server.connect, 60_000)
         mirrored.copy_topics()
-        background = [threading.Thread(target=self._send), threading.Thread(target=self._watch_offsets)]
+        sender, watcher = threading.Thread(target=self._send), threading.Thread(target=self._watch_offsets)
         try:
-            for thread in background:
-                thread.start()
+            sender.start()
+            watcher.start()
             began_s = time.monotonic()
             self._blow()
             blown_s = time.monotonic()
+            self._enough.set()
+            sender.join()
             self._settle()
             print(f"blew for {blown_s - began_s:.1f} s, settled in {time.monotonic() - blown_s:.1f} s")
         finally:
-            self._stopping.set()
+            self._enough.set()
+            self._over.set()
             for member in self._all:
                 member.process.kill()
-            for thread in background:
-                thread.join()
+            sender.join()
+            watcher.join()
             mirrored.close()
         self._judge()
         return self.outcome
@@ -124,7 +132,8 @@ class Storm:
                 self._server.start()
                 self._served_ns = time.monotonic_ns()
             self._act()
-            time.sleep(self._random.expovariate(max(2.0, plan.members / 10)))
+            # Not longer than that, or the end may come before the registry's.
+            time.sleep(min(1.0, self._random.expovariate(max(2.0, plan.members / 10))))
         self._wake()
 
     def _act(self) -> None:
@@ -145,6 +154,8 @@ class Storm:
         else:
             member = self._random.choice(running)
             member.process.signal(signal.SIGSTOP)
+            # It runs on until the last of its threads has stopped, which is when its parent is told.
+            os.waitid(os.P_PID, member.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             member.ended_ns = time.monotonic_ns()
             self.outcome.freezes += 1
 
@@ -196,14 +207,14 @@ class Storm:
         self.outcome.joins += 1
 
     def _settle(self) -> None:
-        """Let the rest read everything."""
+        """Let the rest read everything, and leave."""
         deadline_s = time.monotonic() + 60
-        self._stopping.set()
         while self._read_values() != set(range(self._sent)):
             if time.monotonic() > deadline_s:
                 missing = sorted(set(range(self._sent)) - self._read_values())
                 self.outcome.problems.append(
-                    f"{len(missing)} records were read by nobody: {missing[:10]}; " + self._members[0].process.tail()
+                    f"{len(missing)} records were read by nobody: {missing[:10]}"
+                    + "".join(member.process.tail() for member in self._members)
                 )
                 return
             if not any(member.process.running and member.ended_ns is None for member in self._members):
@@ -212,16 +223,19 @@ class Storm:
             self._wake()
             time.sleep(0.3)
         for member in list(self._members):
+            # Some wake and leave at once, and may or may not have their sessions still.
             member.process.signal(signal.SIGCONT)
             self._leave(member)
         for member in self._left:
-            with contextlib.suppress(ChildFailed):
+            try:
                 member.process.wait(20)
+            except ChildFailed as failure:
+                self.outcome.problems.append(str(failure))
         self._check_last_commits()
 
     def _send(self) -> None:
         with Producer(bootstrap_servers=self._bootstrap) as producer:
-            while not self._stopping.wait(0.05):
+            while not self._enough.wait(0.05):
                 for _ in range(self._plan.records_per_s // 20):
                     partition = self._sent % self._plan.partitions
                     producer.send(TOPIC, b"%d" % self._sent, partition=partition)
@@ -230,7 +244,7 @@ class Storm:
     def _watch_offsets(self) -> None:
         last: dict[int, int] = {}
         store = None
-        while not self._stopping.wait(0.05):
+        while not self._over.wait(0.05):
             try:
                 store = store or open_zookeeper(self._server.connect, session_timeout_ms=60_000, connect_timeout_s=2)
                 for partition in range(self._plan.partitions):
@@ -248,14 +262,30 @@ class Storm:
             store.close()
 
     def _check_last_commits(self) -> None:
-        """Whoever leaves in order commits all that it has read."""
+        """Whoever leaves in order commits what it has read, and nobody sets that back.
+
+        Not all that was read need be committed: who read the last of it may have been killed then, and the others have
+        left before they owned it.
+        """
+        partitions = self._plan.partitions
         store = open_zookeeper(self._server.connect, session_timeout_ms=60_000)
-        for partition in range(self._plan.partitions):
-            end = len(range(partition, self._sent, self._plan.partitions))
-            offset = int(store.get(consumer_nodes.offset_path(GROUP, TOPIC, partition)).result(30)[0])
-            if offset != end:
-                self.outcome.problems.append(f"partition {partition} ends at {end}, and {offset} was committed at last")
+        committed = {}
+        for partition in range(partitions):
+            with contextlib.suppress(NoNode):
+                path = consumer_nodes.offset_path(GROUP, TOPIC, partition)
+                committed[partition] = int(store.get(path).result(30)[0])
         store.close()
+        for member in self._left:
+            lines = self._lines(member)
+            if member.ended_ns is not None or not lines or lines[-1][0] != "down":
+                continue
+            for partition, value in sorted({int(line[2]): int(line[3]) for line in lines if line[0] == "read"}.items()):
+                # Its last record may still have been in hand, so that only those before it were committed.
+                if committed.get(partition, 0) < value // partitions:
+                    self.outcome.problems.append(
+                        f"{member.journal.stem} left when it had read offset {value // partitions} of partition "
+                        f"{partition}, and {committed.get(partition)} was committed at last"
+                    )
 
     # What is made of it ---------------------------------------------------------------------------------------------
 
@@ -270,17 +300,22 @@ class Storm:
     def _judge(self) -> None:
         self.outcome.sent = self._sent
         lines = {member.journal.stem: self._lines(member) for member in self._all}
-        # Of every partition, when somebody has come to own it: after claiming its node, before reading.
+        # Of every partition, when somebody has come to own it: after claiming its node, before reading. Not if it then
+        # read nothing: who was frozen in between says so later, when it may not read any more.
         owned: dict[int, list[tuple[int, str]]] = defaultdict(list)
         for name, journal in lines.items():
+            began: dict[int, int] = {}
             for kind, time_text, *rest in journal:
                 if kind == "own":
-                    owned[int(rest[0])].append((int(time_text), name))
+                    began[int(rest[0])] = int(time_text)
+                elif kind == "gone":
+                    began.pop(int(rest[0]), None)
+                elif kind == "read" and (partition := int(rest[0])) in began:
+                    owned[partition].append((began.pop(partition), name))
         for member in self._all:
             name = member.journal.stem
-            if member not in self._left and member.ended_ns is None and not member.process.running:
-                self.outcome.problems.append(f"{name} ended by itself{member.process.tail()}")
-            # A hold ends where its journal says so, where the member was killed or frozen, or where another begins.
+            if (member.process.returncode or 0) > 0:
+                self.outcome.problems.append(f"{name} failed{member.process.tail()}")
             ends: dict[int, int] = {}
             late: dict[int, int] = defaultdict(int)
             for kind, time_text, *rest in lines[name]:
@@ -288,7 +323,7 @@ class Storm:
                 if kind == "own":
                     others = [other for other, owner in owned[partition] if other > now and owner != name]
                     ends[partition] = min(others, default=sys.maxsize)
-                    if member.ended_ns is not None and now < member.ended_ns:
+                    if member.woken and member.ended_ns is not None and now < member.ended_ns:
                         ends[partition] = min(ends[partition], member.ended_ns)
                     late[partition] = 0
                 elif kind == "gone":

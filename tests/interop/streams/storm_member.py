@@ -57,10 +57,11 @@ def read(stream: MessageStream, journal: Journal) -> None:
 
 
 def main() -> None:
+    # Waited for, not handled: of a process that is woken from SIGSTOP, any thread may take a signal that comes at once,
+    # and Python's handlers run in the main thread only, which would sleep on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     given = json.loads(sys.argv[1])
     journal = Journal(given["journal"])
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     connector = JournalingConnector(given["settings"])
     connector.journal = journal
     streams = connector.create_message_streams({given["topic"]: given["streams"]})[given["topic"]]
@@ -68,7 +69,7 @@ def main() -> None:
     threads = [threading.Thread(target=read, args=(stream, journal)) for stream in streams]
     for thread in threads:
         thread.start()
-    stopping.wait()
+    signal.sigwait({signal.SIGTERM})
     connector.shutdown()
     for thread in threads:
         thread.join()
