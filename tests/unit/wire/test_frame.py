@@ -196,6 +196,8 @@ def test_a_frame_that_was_put_back_comes_again_also_out_of_the_stash() -> None:
     assert reader.next_frame() is None
     assert reader.keep_rest(lend_memory) == 2 - 13
     assert (reader.stashed_bytes, reader.held_bytes, reader.left_bytes) == (0, 2, 0)
+    # The stash does not live on.
+    assert reader._data is scratch
     assert bytes(Source(framed(b"cut off")[6:], 100).receive(reader) or b"") == b"cut off"
 
 
