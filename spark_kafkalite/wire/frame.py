@@ -66,12 +66,12 @@ class FrameReader:
 
     __slots__ = (
         "_data",
-        "_end",
         "_head",
         "_position",
         "_room",
         "_scratch",
         "filled_bytes",
+        "left_bytes",
         "max_frame_bytes",
         "partial",
         "stashed_bytes",
@@ -87,10 +87,10 @@ class FrameReader:
         self.filled_bytes = 0
         # The first bytes of a length that was cut off.
         self._head = b""
-        # What was received and is not taken yet.
+        # What was received and is not taken yet: so many bytes from a position on.
         self._data = scratch
         self._position = 0
-        self._end = 0
+        self.left_bytes = 0
         # The size of a copy that ``_data`` is; 0: it is a scratch.
         self.stashed_bytes = 0
 
@@ -114,7 +114,7 @@ class FrameReader:
 
     def received(self, count: int) -> memoryview | None:
         """Take note of ``count`` bytes received; return the frame in lent memory that they complete."""
-        start, end = HEAD_BYTES, HEAD_BYTES + count
+        start = HEAD_BYTES
         completed = self.partial
         if completed is not None:
             missing = len(completed) - self.filled_bytes
@@ -123,46 +123,43 @@ class FrameReader:
                 return None
             self.partial = None
             self.filled_bytes = 0
-            end -= missing
+            count -= missing
         elif self._head:
             start -= len(self._head)
+            count += len(self._head)
             self._scratch[start:HEAD_BYTES] = self._head
             self._head = b""
         self._data = self._scratch
         self._position = start
-        self._end = end
+        self.left_bytes = count
         return completed
 
     def next_frame(self) -> memoryview | None:
         """Return the next whole frame, without its length; None when there is none. Raises FrameSizeError."""
-        start = self._position + 4
-        left = self._end - start
-        if left < 0:
+        left_bytes, position = self.left_bytes, self._position
+        if left_bytes < 4:
             return None
-        size_bytes: int = LENGTH.unpack_from(self._data, self._position)[0]
+        size_bytes: int = LENGTH.unpack_from(self._data, position)[0]
         if not 0 < size_bytes <= self.max_frame_bytes:
             raise FrameSizeError(size_bytes, self.max_frame_bytes)
-        if left < size_bytes:
+        left_bytes -= 4 + size_bytes
+        if left_bytes < 0:
             return None
-        self._position = end = start + size_bytes
-        return self._data[start:end]
+        self.left_bytes = left_bytes
+        self._position = end = position + 4 + size_bytes
+        return self._data[position + 4 : end]
 
     @property
     def announced_bytes(self) -> int:
         """The length of the frame that has begun to arrive, or comes next; 0 when that is not known."""
         if self.partial is not None:
             return len(self.partial)
-        here = self._end - self._position >= 4
-        return int(LENGTH.unpack_from(self._data, self._position)[0]) if here else 0
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether all that was received has been taken, or kept by :meth:`keep_rest`."""
-        return self._position == self._end and not self.stashed_bytes
+        return int(LENGTH.unpack_from(self._data, self._position)[0]) if self.left_bytes >= 4 else 0
 
     def put_back(self, frame: memoryview) -> None:
         """Undo the last :meth:`next_frame`."""
         self._position -= 4 + len(frame)
+        self.left_bytes += 4 + len(frame)
 
     def keep_rest(self, lend: Callable[[int], memoryview]) -> int:
         """Keep the beginning of a frame that has not fully arrived, in memory of its size that ``lend`` gives.
@@ -170,7 +167,7 @@ class FrameReader:
         To be called when there is no whole frame. Returns by how much :attr:`held_bytes` has changed. Raises what
         ``lend`` raises; the stream cannot go on then.
         """
-        rest = self._data[self._position : self._end]
+        rest = self._data[self._position : self._position + self.left_bytes]
         held_bytes = 0
         if len(rest) >= 4:
             partial = lend(LENGTH.unpack_from(rest)[0])
@@ -179,29 +176,28 @@ class FrameReader:
             self.partial = partial
         elif len(rest):
             self._head = bytes(rest)
-        self._position = self._end
+        self.left_bytes = 0
         if self.stashed_bytes:
             held_bytes -= self.stashed_bytes
             self.stashed_bytes = 0
             self._data = self._scratch
-            self._position = self._end = 0
         return held_bytes
 
     def stash(self) -> int:
         """Copy what is not taken yet, unless that is done already; return how much was copied."""
         if self.stashed_bytes:
             return 0
-        self._data = memoryview(bytearray(self._data[self._position : self._end]))
+        self._data = memoryview(bytearray(self._data[self._position : self._position + self.left_bytes]))
         self._position = 0
-        self._end = self.stashed_bytes = len(self._data)
-        return self._end
+        self.stashed_bytes = self.left_bytes
+        return self.left_bytes
 
     def clear(self) -> memoryview | None:
         """Forget everything; return lent memory that was being filled."""
         partial, self.partial = self.partial, None
         self._data = self._scratch
         self._head = b""
-        self._position = self._end = self.filled_bytes = self.stashed_bytes = 0
+        self.left_bytes = self.filled_bytes = self.stashed_bytes = 0
         return partial
 
 

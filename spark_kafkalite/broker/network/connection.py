@@ -211,7 +211,7 @@ class Connection:
         """Serve the complete requests that were received, and keep what is left."""
         frames, slices = self._frames, self._owner.slices
         served = False
-        while True:
+        while frames.left_bytes:
             try:
                 frame = frames.next_frame()
             except FrameSizeError as error:
@@ -242,7 +242,7 @@ class Connection:
             if not self._serve(frame):
                 return
             served = True
-        if not frames.is_drained:
+        if frames.left_bytes or frames.stashed_bytes:
             self._keep_rest()
         if self._outbox.pieces and not self._readiness.writing:
             self._flush()

@@ -192,10 +192,12 @@ def test_a_frame_that_was_put_back_comes_again_also_out_of_the_stash() -> None:
     scratch[:] = bytes(len(scratch))
     frame = reader.next_frame()
     assert bytes(frame or b"") == b"def"
-    assert (reader.stashed_bytes, reader.held_bytes, reader.is_drained) == (13, 13, False)
+    assert (reader.stashed_bytes, reader.held_bytes, reader.left_bytes) == (13, 13, 6)
     assert reader.next_frame() is None
     assert reader.keep_rest(lend_memory) == 2 - 13
-    assert (reader.stashed_bytes, reader.held_bytes, reader.is_drained) == (0, 2, True)
+    assert (reader.stashed_bytes, reader.held_bytes, reader.left_bytes) == (0, 2, 0)
+    # The stash does not live on.
+    assert reader._data is scratch
     assert bytes(Source(framed(b"cut off")[6:], 100).receive(reader) or b"") == b"cut off"
 
 
@@ -233,7 +235,7 @@ def test_a_reader_that_stops_and_goes_on_gives_every_frame_once(seed: int) -> No
             reader.keep_rest(lend_memory)
         scratch[:] = bytes([255]) * len(scratch)
     assert found == bodies
-    assert (reader.held_bytes, reader.is_amid_frame, reader.is_drained) == (0, False, True)
+    assert (reader.held_bytes, reader.is_amid_frame, reader.left_bytes) == (0, False, 0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 64, 10_000, 1_000_000])
