@@ -52,8 +52,8 @@ from spark_kafkalite.coordinator.groups.members import GroupLimits
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import ConfigError, KafkaStorageError
 from spark_kafkalite.log.directories.unopened import LogLimit
-from spark_kafkalite.log.files.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.small_files import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId
