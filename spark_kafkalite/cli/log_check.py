@@ -21,7 +21,8 @@ from spark_kafkalite.cli.output import print_json
 from spark_kafkalite.cli.record_text import record_to_json
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log import producer_snapshot
-from spark_kafkalite.log.files.checkpoint import (
+from spark_kafkalite.log.files.os_fs import OsFs
+from spark_kafkalite.log.files.small_files import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LEADER_EPOCH_FILE,
@@ -35,7 +36,6 @@ from spark_kafkalite.log.files.checkpoint import (
     read_topic_id,
     topic_id_text,
 )
-from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.time_index import TimeIndex

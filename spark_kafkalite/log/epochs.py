@@ -1,6 +1,6 @@
 """Which leader epoch wrote which part of a log.
 
-A list of (leader epoch, start offset), both ascending, kept in ``leader-epoch-checkpoint`` (see ``checkpoint``). A
+A list of (leader epoch, start offset), both ascending, kept in ``leader-epoch-checkpoint`` (see ``small_files``). A
 leader adds (its epoch, log end offset) before its first append; a follower takes the entries from the batches that it
 copies. An epoch without followers to ask for it may wait to be written until the flush of its first records: a crash
 before that takes them both, or recovery finds the epoch in the batches. Replicas find the place where their logs part
@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
-from spark_kafkalite.log.files.checkpoint import CheckpointError, read_epochs, write_epochs
 from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.small_files import CheckpointError, read_epochs, write_epochs
 from spark_kafkalite.model import NO_LEADER_EPOCH
 from spark_kafkalite.records.layout import MAX_INT64
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_kafkalite.errors import KafkaStorageError
-from spark_kafkalite.log.files.checkpoint import LOG_START_OFFSET_FILE
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
+from spark_kafkalite.log.files.small_files import LOG_START_OFFSET_FILE
 from spark_kafkalite.log.loading.loader import FoundLog
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition

@@ -38,17 +38,17 @@ from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.directories.siblings import how_to_go_on
 from spark_kafkalite.log.directories.unopened import LogLimit, Unopened
-from spark_kafkalite.log.files.checkpoint import (
-    CLEAN_SHUTDOWN_FILE,
-    PARTITION_METADATA_FILE,
-    CheckpointError,
-    read_topic_id,
-)
 from spark_kafkalite.log.files.deletions import DeletionJob, Deletions, Retired, RetireJob
 from spark_kafkalite.log.files.file_kind import Kind
 from spark_kafkalite.log.files.fs import Fs, remove_tree, replace_file
 from spark_kafkalite.log.files.log_files import LogRefused
 from spark_kafkalite.log.files.open_files import DEFAULT_CAPACITY, OpenFiles
+from spark_kafkalite.log.files.small_files import (
+    CLEAN_SHUTDOWN_FILE,
+    PARTITION_METADATA_FILE,
+    CheckpointError,
+    read_topic_id,
+)
 from spark_kafkalite.log.loading.holes import marker_text
 from spark_kafkalite.log.loading.loader import (
     FoundLog,

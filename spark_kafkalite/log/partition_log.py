@@ -29,14 +29,14 @@ from spark_kafkalite.errors import (
     UnknownProducerId,
 )
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
-from spark_kafkalite.log.files.checkpoint import (
+from spark_kafkalite.log.files.fs import replace_file
+from spark_kafkalite.log.files.small_files import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
     CheckpointError,
     read_topic_id,
     topic_id_text,
 )
-from spark_kafkalite.log.files.fs import replace_file
 from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.loading.holes import report as report_holes

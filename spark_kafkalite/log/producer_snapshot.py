@@ -36,8 +36,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from spark_kafkalite.log.files.checkpoint import CheckpointError
 from spark_kafkalite.log.files.fs import Fs, read_whole, replace_file
+from spark_kafkalite.log.files.small_files import CheckpointError
 from spark_kafkalite.log.producer_state import ENTRY, ProducerEntry, ProducerIdLimits, ProducerStateManager
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"

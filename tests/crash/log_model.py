@@ -20,7 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from spark_kafkalite.log.files.checkpoint import RECOVERY_POINT_FILE, read_offsets
+from spark_kafkalite.log.files.small_files import RECOVERY_POINT_FILE, read_offsets
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig

@@ -14,7 +14,7 @@ import pytest
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log import log_starts
 from spark_kafkalite.log.directories.checkpoints import Checkpoints
-from spark_kafkalite.log.files import checkpoint
+from spark_kafkalite.log.files import small_files
 from spark_kafkalite.log.files.fs import Fs, write_whole
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.flush import FlushJob
@@ -149,7 +149,7 @@ def _rename_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
         fs.rename(path + ".tmp", path)
         fs.sync_directory(path.rpartition("/")[0])
 
-    monkeypatch.setattr(checkpoint, "replace_file", hasty)
+    monkeypatch.setattr(small_files, "replace_file", hasty)
 
 
 def _forget_the_directory_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def _forget_the_directory_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> No
         file.sync()
         fs.rename(path + ".tmp", path)
 
-    monkeypatch.setattr(checkpoint, "replace_file", forgetful)
+    monkeypatch.setattr(small_files, "replace_file", forgetful)
 
 
 def _write_the_recovery_point_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:

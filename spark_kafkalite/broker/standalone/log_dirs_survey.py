@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.log.files.checkpoint import (
+from spark_kafkalite.log.files.file_kind import Kind, misplaced
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.small_files import (
     CLEANER_OFFSET_FILE,
     META_FILE,
     PARTITION_METADATA_FILE,
@@ -20,8 +22,6 @@ from spark_kafkalite.log.files.checkpoint import (
     read_offsets,
     read_topic_id,
 )
-from spark_kafkalite.log.files.file_kind import Kind, misplaced
-from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.loading.highest_ids import HighestIds, highest_ids
 from spark_kafkalite.log.loading.loader import topic_partition_of
 from spark_kafkalite.model import TopicPartition

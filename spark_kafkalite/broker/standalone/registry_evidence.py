@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.log.directories.siblings import how_to_go_on
-from spark_kafkalite.log.files.checkpoint import (
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.small_files import (
     META_FILE,
     REGISTRY_ZXID_FILE,
     CheckpointError,
@@ -33,7 +34,6 @@ from spark_kafkalite.log.files.checkpoint import (
     read_registry_zxid,
     write_registry_zxid,
 )
-from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.loading.loader import topic_partition_of
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState

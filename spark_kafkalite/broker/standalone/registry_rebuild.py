@@ -32,8 +32,8 @@ from spark_kafkalite.broker.standalone.log_dirs_survey import SurveyedTopic, sur
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
 from spark_kafkalite.log.directories.siblings import DIRECTORY_ID, find_siblings
-from spark_kafkalite.log.files.checkpoint import LOCK_FILE
 from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.small_files import LOCK_FILE
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, BrokerId, ControllerEpoch, LeaderEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Create, Operation, SetData

@@ -33,7 +33,7 @@ from spark_kafkalite.log.compaction.clean_job import CleanJob, CleanResult, Uncl
 from spark_kafkalite.log.compaction.cleanable import clean_job, compaction_state, roll_is_due
 from spark_kafkalite.log.compaction.plan import CompactionPlan, most_urgent, plan_compaction
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
-from spark_kafkalite.log.files.checkpoint import SWAP_FILE
+from spark_kafkalite.log.files.small_files import SWAP_FILE
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.swap import Swap, remove_cleaned

@@ -13,9 +13,9 @@ from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.directories.unopened import Unopened
-from spark_kafkalite.log.files.checkpoint import CLEANER_OFFSET_FILE, HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
+from spark_kafkalite.log.files.small_files import CLEANER_OFFSET_FILE, HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition

@@ -25,9 +25,9 @@ from spark_kafkalite.log.directories.siblings import (
     how_to_go_on,
     new_directory_id,
 )
-from spark_kafkalite.log.files.checkpoint import LOCK_FILE, META_FILE, CheckpointError, read_meta, write_meta
 from spark_kafkalite.log.files.file_kind import Kind
 from spark_kafkalite.log.files.fs import Fs, Lock
+from spark_kafkalite.log.files.small_files import LOCK_FILE, META_FILE, CheckpointError, read_meta, write_meta
 
 logger = logging.getLogger(__name__)
 

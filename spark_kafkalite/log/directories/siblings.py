@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from spark_kafkalite.log.files.checkpoint import META_FILE, CheckpointError, read_meta, topic_id_text
 from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.small_files import META_FILE, CheckpointError, read_meta, topic_id_text
 from spark_kafkalite.log.loading.loader import topic_partition_of
 
 DIRECTORY_ID: Final = "directory.id"

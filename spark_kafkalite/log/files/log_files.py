@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaStorageError
-from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE
 from spark_kafkalite.log.files.file_kind import Kind, misplaced
 from spark_kafkalite.log.files.fs import Entry, Fs
+from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE
 from spark_kafkalite.log.producer_snapshot import (
     LARGE_SNAPSHOT_BYTES,
     LARGE_SNAPSHOTS_KEPT,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from spark_kafkalite.log.files.checkpoint import write_offsets
 from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.small_files import write_offsets
 from spark_kafkalite.model import TopicPartition
 
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
-from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, CheckpointError, read_epochs
 from spark_kafkalite.log.files.file_kind import Kind, misplaced
 from spark_kafkalite.log.files.fs import Fs, read_whole
+from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, CheckpointError, read_epochs
 from spark_kafkalite.log.producer_snapshot import SNAPSHOT_SUFFIX, load
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX

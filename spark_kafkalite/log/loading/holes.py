@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log.files.checkpoint import LOG_START_OFFSET_FILE
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.small_files import LOG_START_OFFSET_FILE
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX, LOOK_UP_BYTES, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.records import kernel

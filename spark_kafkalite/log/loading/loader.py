@@ -19,7 +19,9 @@ from typing import NamedTuple
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaliteError, KafkaStorageError
-from spark_kafkalite.log.files.checkpoint import (
+from spark_kafkalite.log.files.file_kind import Kind
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.small_files import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
@@ -31,8 +33,6 @@ from spark_kafkalite.log.files.checkpoint import (
     read_small,
     read_topic_id,
 )
-from spark_kafkalite.log.files.file_kind import Kind
-from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, read_marker, report
 from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.model import TopicPartition, topic_name_problem

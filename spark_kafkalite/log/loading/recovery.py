@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.epochs import LeaderEpochs
-from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.log_files import (
     LogFiles,
@@ -37,6 +36,7 @@ from spark_kafkalite.log.files.log_files import (
     snapshot_offsets,
 )
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
 from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps
 from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, Scan
 from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside

@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log.files.checkpoint import CLEAN_SHUTDOWN_FILE
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.log_files import refuse_foreign
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.small_files import CLEAN_SHUTDOWN_FILE
 from spark_kafkalite.log.loading.torn import (
     Mapped,
     keep_end,

@@ -10,7 +10,7 @@ source segments, and synced them. A :class:`Swap` goes on from there:
 3. ``sync_names``, in a thread; then the manager writes ``cleaner-offset-checkpoint``; then ``forget``, in a thread,
    removes ``cleaner-swap``. In this order: as long as that file is there, a start knows how far the log has gaps.
 
-``cleaner-swap`` has the form of a checkpoint (``checkpoint.write_swap``). All groups of a cleaning commit together: a
+``cleaner-swap`` has the form of a checkpoint (``small_files.write_swap``). All groups of a cleaning commit together: a
 delete marker may leave a later group because the values that it deleted have left an earlier one.
 
 A start calls :func:`complete_swaps` before it looks at anything else of the log. That repeats step 2 from whatever
@@ -31,8 +31,8 @@ from typing import Final, Protocol
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
-from spark_kafkalite.log.files.checkpoint import SWAP_FILE, CheckpointError, SwapGroup, read_swap, write_swap
 from spark_kafkalite.log.files.fs import File, Fs
+from spark_kafkalite.log.files.small_files import SWAP_FILE, CheckpointError, SwapGroup, read_swap, write_swap
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.segment import CLEANED_SUFFIX, FILE_SUFFIXES, LOG_SUFFIX
 from spark_kafkalite.log.segments.time_index import TimeIndex

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.log.files.checkpoint import META_FILE, REGISTRY_ZXID_FILE
+from spark_kafkalite.log.files.small_files import META_FILE, REGISTRY_ZXID_FILE
 from spark_kafkalite.registry.tree.database import DATABASE_NAME
 from spark_kafkalite.registry.tree.zxid_note import NOTE_NAME
 from spark_kafkalite.testing.child_process import ChildFailed

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.log.epochs import LeaderEpochs
-from spark_kafkalite.log.files.checkpoint import read_epochs
 from spark_kafkalite.log.files.fs import replace_file
+from spark_kafkalite.log.files.small_files import read_epochs
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
 PATH = "/data/leader-epoch-checkpoint"

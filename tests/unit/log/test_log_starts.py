@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafkalite.log.files.checkpoint import read_offsets
+from spark_kafkalite.log.files.small_files import read_offsets
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig

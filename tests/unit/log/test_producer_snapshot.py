@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.errors import OutOfOrderSequenceNumber, UnknownProducerId
-from spark_kafkalite.log.files.checkpoint import CheckpointError
 from spark_kafkalite.log.files.fs import read_whole, replace_file
+from spark_kafkalite.log.files.small_files import CheckpointError
 from spark_kafkalite.log.producer_snapshot import encode, load, load_newest_snapshot, snapshot_path, write_snapshot
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.records.layout import BatchHeader

@@ -16,7 +16,8 @@ from spark_kafkalite.broker.standalone.registry_rebuild import RebuildPlan, as_j
 from spark_kafkalite.errors import ConfigError, KafkaliteError
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.directories.siblings import find_siblings
-from spark_kafkalite.log.files.checkpoint import (
+from spark_kafkalite.log.files.os_fs import OsFs
+from spark_kafkalite.log.files.small_files import (
     CLEANER_OFFSET_FILE,
     REGISTRY_ZXID_FILE,
     topic_id_text,
@@ -25,7 +26,6 @@ from spark_kafkalite.log.files.checkpoint import (
     write_registry_zxid,
     write_topic_id,
 )
-from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry import znodes

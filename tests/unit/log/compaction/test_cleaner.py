@@ -9,6 +9,7 @@ from spark_kafkalite.log.compaction.cleaner import clean
 from spark_kafkalite.log.files.fs import read_whole, write_whole
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
+from spark_kafkalite.records.assemble import empty_batch
 from spark_kafkalite.records.compression import CODECS
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
@@ -338,3 +339,14 @@ def test_leftovers_of_an_earlier_run_do_not_show(log: CleanedLog, fs: MemoryFs) 
     log.clean()
     assert log.values() == {1: (b"a", b"2")}
     assert len(read_whole(fs, log.path(0, ".index"))) == 0 and len(read_whole(fs, log.path(0, ".timeindex"))) == 12
+
+
+def test_batch_that_spans_a_hole_is_needed_only_at_the_end(log: CleanedLog) -> None:
+    log.add_segment([stored(0, [Rec(b"a", b"1")])])
+    log.add_segment([bytes(empty_batch(1, 3, 5))])
+    log.clean(segment_bytes=1)
+    assert [batch.header.next_offset for batch in log.batches()] == [1, 4], "readers come to the end by it"
+    log.add_segment([stored(4, [Rec(b"a", b"2")])])
+    log.clean(segment_bytes=1)
+    assert log.values() == {4: (b"a", b"2")}
+    assert [batch.header.base_offset for batch in log.batches()] == [4]

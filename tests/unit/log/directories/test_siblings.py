@@ -9,8 +9,8 @@ import pytest
 
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.directories.siblings import find_siblings
-from spark_kafkalite.log.files.checkpoint import read_meta
 from spark_kafkalite.log.files.fs import remove_tree, replace_file
+from spark_kafkalite.log.files.small_files import read_meta
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, write_epochs
 from spark_kafkalite.log.files.fs import replace_file
+from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, write_epochs
 from spark_kafkalite.log.loading.highest_ids import MAX_LEADER_EPOCH, MAX_PRODUCER_ID, highest_ids
 from spark_kafkalite.log.producer_snapshot import encode, snapshot_path
 from spark_kafkalite.log.producer_state import ProducerEntry, ProducerStateManager
