@@ -11,7 +11,7 @@ these objects go by their reference counts, so looking finds nothing. Hence:
 
 So cycles that live shortly go soon, and no look is long, however much there is. Cycles that had been frozen before they
 became garbage stay, so what lives long and goes by the thousand breaks its own when it is closed. Connections, requests
-and partitions leave none (tests/interop/test_collector.py). Should others accumulate, memory shows it: when the
+and partitions leave none (tests/interop/broker/test_collector.py). Should others accumulate, memory shows it: when the
 interpreter's blocks have more than doubled since the last look at everything, another one is wanted. It takes place
 when the process has been quiet for a second, or at once when they have more than quadrupled.
 

@@ -34,6 +34,12 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first: workers take files in this order, and none ends with a long one alone."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def fail_if_skipped_in_ci(report: Any) -> Any:
     """Turn a skip into a failure where everything that a test may need has to be there."""
     if IN_CI and report.skipped and not hasattr(report, "wasxfail"):

@@ -18,15 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from spark_kafkalite.client.config import ClientConfig
-from spark_kafkalite.client.network.connection import (
-    FETCH,
-    INIT_PRODUCER_ID,
-    LIST_OFFSETS,
-    METADATA,
-    PRODUCE,
-    SUPPORTED,
-    BrokerConnection,
-)
+from spark_kafkalite.client.network.connection import SUPPORTED, BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import (
     BrokerUnreachable,
@@ -34,9 +26,10 @@ from spark_kafkalite.errors import (
     OutOfOrderSequenceNumber,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, TopicPartition
 from spark_kafkalite.records.kernel import read_header, stamp
 from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages import fetch, list_offsets, metadata, produce
 from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -44,9 +37,7 @@ from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRespons
 
 NODE_ID: Final = 1
 LEADER_EPOCH: Final = 3
-_API_VERSIONS: Final = 18
 _LENGTH: Final = struct.Struct(">i")
-_EARLIEST: Final = -2
 # A broker recognises the last five batches of a producer.
 _REMEMBERED: Final = 5
 
@@ -165,17 +156,17 @@ class ModelBroker:
         with sock, sock.makefile("rb") as stream, contextlib.suppress(OSError):
             while len(length := stream.read(4)) == 4:
                 frame = memoryview(stream.read(_LENGTH.unpack(length)[0]))
-                header, position = read_request_header(frame)
-                request = codec.decode_request(header.api_key, header.api_version, frame, position)
-                answer = self._answer(header.api_key, request)
+                (api_key, api_version, correlation_id, _), position = read_request_header(frame)
+                request = codec.decode_request(api_key, api_version, frame, position)
+                answer = self._answer(api_key, request)
                 if answer is not None:
-                    data = codec.encode_response(answer, header.api_version, header.correlation_id)
+                    data = codec.encode_response(answer, api_version, correlation_id)
                     sock.sendall(_LENGTH.pack(len(data)) + data)
 
     def _answer(self, api_key: int, request: Any) -> Any:
-        if api_key == _API_VERSIONS:
+        if api_key == ApiKey.API_VERSIONS:
             served = [
-                ApiVersion(api_key=key, min_version=low, max_version=high) for key, (_, low, high) in SUPPORTED.items()
+                ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in SUPPORTED.items()
             ]
             return ApiVersionsResponse(api_keys=served)
         answer = self.answer_first(api_key, request) if self.answer_first is not None else None
@@ -237,7 +228,7 @@ class ModelBroker:
                 if log is None:
                     answer.error_code = UnknownTopicOrPartition.code
                 else:
-                    answer.offset = log.log_start_offset if part.timestamp == _EARLIEST else log.log_end_offset
+                    answer.offset = log.log_start_offset if part.timestamp == EARLIEST_TIMESTAMP else log.log_end_offset
                 parts.append(answer)
             answers.append(list_offsets.ListOffsetsTopicResponse(name=topic.name, partitions=parts))
         return list_offsets.ListOffsetsResponse(topics=answers)
@@ -275,9 +266,9 @@ class ModelBroker:
         return fetch.FetchResponse(responses=answers), size_bytes
 
     _handlers: Final[dict[int, Callable[[ModelBroker, Any], Any]]] = {
-        METADATA: _metadata,
-        INIT_PRODUCER_ID: _init_producer_id,
-        PRODUCE: _produce,
-        LIST_OFFSETS: _list_offsets,
-        FETCH: _fetch,
+        ApiKey.METADATA: _metadata,
+        ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+        ApiKey.PRODUCE: _produce,
+        ApiKey.LIST_OFFSETS: _list_offsets,
+        ApiKey.FETCH: _fetch,
     }

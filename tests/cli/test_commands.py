@@ -18,6 +18,8 @@ import pytest
 
 from spark_kafkalite.testing.cluster import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 30
 # Older than now, within every limit on timestamps.
 BASE_MS = int(time.time() * 1000) - 60_000

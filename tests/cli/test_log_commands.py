@@ -13,6 +13,8 @@ import pytest
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing.cluster import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:

@@ -39,7 +39,7 @@ from tests.crash.small_disk import (
     wait_for,
     why_not,
 )
-from tests.interop.raw_client import RawClient
+from tests.interop.support.raw_client import RawClient
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.root, pytest.mark.debian]
 

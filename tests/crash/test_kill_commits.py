@@ -29,7 +29,7 @@ from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from spark_kafkalite.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from tests.interop.raw_client import RawClient
+from tests.interop.support.raw_client import RawClient
 
 COMMITS = 1_000_000 if os.environ.get("KAFKALITE_SOAK") else 100_000
 SEED = int(os.environ.get("KAFKALITE_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)

@@ -19,7 +19,7 @@ from spark_kafkalite import Admin
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.interop.raw_client import RawClient
+from tests.interop.support.raw_client import RawClient
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 

@@ -30,7 +30,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash import examine, faulty_broker, loop_disk
 from tests.crash.loop_disk import Disk, Disks
 from tests.crash.workload import Holes, Promise, Workload, delete_records, log_start
-from tests.interop.raw_client import RawClient
+from tests.interop.support.raw_client import RawClient
 
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 SEED = int(os.environ.get("KAFKALITE_CUT_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)

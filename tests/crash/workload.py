@@ -26,7 +26,7 @@ from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.interop.raw_client import RawClient
+from tests.interop.support.raw_client import RawClient
 
 # Records a second of each topic, and how many of them may wait for their acknowledgement.
 _RATE = 90

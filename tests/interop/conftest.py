@@ -8,7 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin
+from spark_kafkalite.testing import apache_kafka as apache_kafka_part
+from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.conftest import fetch_or_skip
+from tests.interop.support.java_tools import JavaTools
 
 _topic_numbers = itertools.count(1)
 
@@ -41,3 +45,13 @@ def topic(admin: Admin) -> str:
     name = f"topic-{next(_topic_numbers)}"
     admin.create_topic(name, 4, 1)
     return name
+
+
+@pytest.fixture(scope="session")
+def java_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTools]:
+    """Apache Kafka's tools in one JVM. Mark the test ``kafka``."""
+    if (reason := apache_kafka_part.available()) is not None:
+        pytest.skip(reason)
+    fetch_or_skip(jars.APACHE_KAFKA)
+    with JavaTools(tmp_path_factory.mktemp("java-tools")) as running:
+        yield running

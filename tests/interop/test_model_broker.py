@@ -11,12 +11,12 @@ import pytest
 from spark_kafkalite import Admin
 from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import FETCH, LIST_OFFSETS, PRODUCE
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.model_broker import ModelBroker
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages import fetch, list_offsets, produce
 
 PRODUCER_IDS = itertools.count(5_000_000)
@@ -41,7 +41,7 @@ class Asked:
         part = produce.PartitionProduceData(index=partition, records=data)
         topic = produce.TopicProduceData(name=self.topic, partition_data=[part])
         request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
-        answer = self.client.request_to(self.leader(), PRODUCE, request, self.deadline())
+        answer = self.client.request_to(self.leader(), ApiKey.PRODUCE, request, self.deadline())
         (found,) = answer.responses[0].partition_responses
         return found.error_code, found.base_offset
 
@@ -49,7 +49,7 @@ class Asked:
         part = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         topic = fetch.FetchTopic(topic=self.topic, partitions=[part])
         request = fetch.FetchRequest(max_wait_ms=1, min_bytes=1, max_bytes=1 << 20, topics=[topic])
-        answer = self.client.request_to(self.leader(), FETCH, request, self.deadline())
+        answer = self.client.request_to(self.leader(), ApiKey.FETCH, request, self.deadline())
         (found,) = answer.responses[0].partitions
         read = values_of(bytes(found.records)) if found.records is not None and len(found.records) else []
         ends = () if found.error_code else (found.high_watermark, found.log_start_offset)
@@ -59,7 +59,7 @@ class Asked:
         part = list_offsets.ListOffsetsPartition(partition_index=partition, timestamp=which)
         topic = list_offsets.ListOffsetsTopic(name=self.topic, partitions=[part])
         request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=[topic])
-        answer = self.client.request_to(self.leader(), LIST_OFFSETS, request, self.deadline())
+        answer = self.client.request_to(self.leader(), ApiKey.LIST_OFFSETS, request, self.deadline())
         (found,) = answer.topics[0].partitions
         return found.error_code, found.offset
 

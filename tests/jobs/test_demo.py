@@ -25,7 +25,7 @@ def test_a_directory_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_lost_record_is_found(tmp_path: Path) -> None:
     done = run_demo(tmp_path / "out", "--steps", "1,2", "--seed-fault", "lost-record")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 
 from .topics import Topics
 
@@ -37,6 +38,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        # Such small queries are over before the second compiler's work pays.
+        "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED_OPTIONS),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }.items():

@@ -34,6 +34,7 @@ def test_columns_and_values(topics_anywhere):
     assert [(header.key, header.value) for header in rows[2].headers] == [("h", b"1"), ("h", None)]
 
 
+@pytest.mark.any_spark
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_topics(topics, codec):
     from spark_kafkalite import Producer
@@ -56,6 +57,7 @@ def test_pattern_and_assign(topics):
     assert topics.values(assign=f'{{"{one}":[1,7]}}') == ["one1"]
 
 
+@pytest.mark.any_spark
 def test_several_topics(topics):
     one, other = topics.new(), topics.new()
     topics.fill(one, ["a"])
@@ -63,6 +65,7 @@ def test_several_topics(topics):
     assert topics.values(f"{one}, {other}") == ["a", "b"]
 
 
+@pytest.mark.any_spark
 def test_offsets_and_sentinels(topics):
     topic = topics.new(2)
     topics.fill(topic, range(10), 0)
@@ -72,6 +75,7 @@ def test_offsets_and_sentinels(topics):
     assert topics.values(topic, startingOffsets=start, endingOffsets=end) == ["8", "9", "10", "11"]
 
 
+@pytest.mark.any_spark
 def test_an_end_beyond_the_log_is_the_logs_where_loss_is_allowed(topics):
     topic = topics.new()
     topics.fill(topic, ["a", "b"])
@@ -79,6 +83,7 @@ def test_an_end_beyond_the_log_is_the_logs_where_loss_is_allowed(topics):
     assert topics.values(topic, startingOffsets="earliest", endingOffsets=beyond, failOnDataLoss="false") == ["a", "b"]
 
 
+@pytest.mark.any_spark
 def test_times(topics):
     topic = topics.new(2)
     for number in range(10):
@@ -104,6 +109,7 @@ def test_empty_topics_and_empty_ranges(topics):
     assert topics.values(topic, startingOffsets=where, endingOffsets=where) == []
 
 
+@pytest.mark.any_spark
 def test_splitting_applies_to_a_read_from_earliest_to_latest(topics):
     topic = topics.new(2)
     topics.fill(topic, range(100), 0)
@@ -167,6 +173,7 @@ def test_sql_views_and_why_no_tables(topics, spark):
         spark.sql(f"CREATE TABLE a_table USING kafkalite {options}")
 
 
+@pytest.mark.any_spark
 def test_records_that_retention_took_are_data_loss(topics):
     """A range whose start is gone by the time the task runs, which only the task can see."""
     from spark_kafkalite.client.read_schema import READ_SCHEMA

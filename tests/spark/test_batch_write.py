@@ -54,6 +54,7 @@ def test_timestamps_may_be_long_milliseconds(topics, spark):
     assert topics.read(topic).select(F.unix_millis("timestamp")).first()[0] == 1357034400123
 
 
+@pytest.mark.any_spark
 def test_keys_decide_the_partition_as_kafkas_own_clients_do(topics, spark):
     from confluent_kafka import Producer as Confluent
 
@@ -81,6 +82,7 @@ def test_empty_input_writes_nothing(topics, spark):
     assert topics.values(topic) == []
 
 
+@pytest.mark.any_spark
 def test_compression_is_a_client_option(topics, spark):
     topic = topics.new()
     save(topics, spark.range(1000).selectExpr("'x' AS value"), topic=topic, **{"kafka.compression.type": "zstd"})
@@ -125,6 +127,7 @@ def test_mistakes_are_errors_of_the_plan(topics, spark, query, given, expected):
     assert last_line(caught.value).startswith(expected)
 
 
+@pytest.mark.any_spark
 def test_no_broker_is_an_error_of_the_plan(spark, unused_address):
     frame = spark.sql("SELECT 'v' AS value")
     with pytest.raises(Exception, match="KAFKALITE") as caught:
@@ -152,6 +155,7 @@ def test_overwriting_is_refused(topics, spark):
     assert last_line(caught.value).startswith("[KAFKALITE_INVALID_OPTION] mode=overwrite: a topic is a log")
 
 
+@pytest.mark.any_spark
 def test_old_timestamps_are_counted_per_topic(topics, caplog):
     """The warning is made in Spark's own processes; its parts are looked at here."""
     import pyarrow as pa

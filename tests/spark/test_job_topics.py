@@ -23,6 +23,8 @@ from spark_kafkalite.spark.jobs.session import topic_id_text
 from .job_runs import data_files, failure, load, manifests, values
 from .topics import Topics
 
+pytestmark = pytest.mark.slow
+
 NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 _COUNTER = itertools.count()
 
@@ -65,6 +67,7 @@ def as_format_1(destination: Path) -> None:
 # Topics created again -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_spark
 def test_a_topic_created_again_and_grown_beyond_the_old_one_is_not_read_on(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -97,6 +100,7 @@ def test_a_topic_created_again_and_grown_beyond_the_old_one_is_not_read_on(
     assert values(spark, tmp_path) == ["new"] * 5 + ["newer"] + ["old"] * 3
 
 
+@pytest.mark.any_spark
 def test_what_a_topic_created_again_has_lost_before_its_load_is_told(topics: Topics, tmp_path: Path) -> None:
     topic = topics.new()
     fill(topics, topic, ["old"])
@@ -124,6 +128,7 @@ def test_a_topic_created_again_with_the_same_offsets_takes_no_old_file_s_name(
     assert data_files(tmp_path) == [f"{name}{suffix}.parquet" for suffix in ("-recreated1", "-recreated2", "")]
 
 
+@pytest.mark.any_spark
 @pytest.mark.parametrize("job", [hadoop_load, replay], ids=["hadoop_load", "replay"])
 def test_a_topic_created_again_while_it_is_loaded_publishes_nothing(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Any
@@ -147,6 +152,7 @@ def test_a_topic_created_again_while_it_is_loaded_publishes_nothing(
     assert data_files(tmp_path) == []
 
 
+@pytest.mark.any_spark
 def test_a_replay_into_a_topic_says_when_its_source_was_created_again_meanwhile(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +170,7 @@ def test_a_replay_into_a_topic_says_when_its_source_was_created_again_meanwhile(
     assert f"meanwhile; what was written to topic {target} is not what was asked" in refused
 
 
+@pytest.mark.any_spark
 def test_format_1_takes_the_id_of_the_next_run_and_says_so(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = topics.new()
     fill(topics, topic, ["a", "b"])
@@ -195,6 +202,7 @@ def run_for_text(topics: Topics, topic: str, destination: Path, *arguments: str)
 # Records lost -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_spark
 def test_what_was_lost_stands_in_the_manifest(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = topics.new(3)
     for partition in range(3):
@@ -365,6 +373,7 @@ def test_a_published_file_that_is_missing_is_named_with_its_run(
     assert named in caplog.text
 
 
+@pytest.mark.any_spark
 def test_a_published_file_that_was_cut_is_named_with_its_run(
     two_runs: list[dict[str, Any]], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -381,6 +390,7 @@ def test_a_published_file_that_was_cut_is_named_with_its_run(
         assert (two_runs[1]["run"] in str(caught.value)) == (run_of_file == 1)
 
 
+@pytest.mark.any_spark
 def test_a_published_file_with_other_records_is_named_with_its_run(
     two_runs: list[dict[str, Any]], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -393,6 +403,7 @@ def test_a_published_file_with_other_records_is_named_with_its_run(
         read_published(spark, str(tmp_path), check_counts=True)
 
 
+@pytest.mark.any_spark
 def test_a_manifest_that_contradicts_itself_is_named(
     two_runs: list[dict[str, Any]], spark: SparkSession, tmp_path: Path
 ) -> None:

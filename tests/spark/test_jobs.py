@@ -55,6 +55,7 @@ def test_load_by_hour_of_several_topics(topics: Topics, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.any_spark
 def test_an_unfinished_run_is_dropped_and_its_records_are_loaded(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_an_unfinished_run_is_dropped_and_its_records_are_loaded(
     assert values(spark, tmp_path) == ["a"]
 
 
+@pytest.mark.any_spark
 def test_recover_finishes_a_committed_run_and_loads_nothing(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -86,6 +88,7 @@ def test_recover_finishes_a_committed_run_and_loads_nothing(
     assert values(spark, tmp_path) == ["a"]
 
 
+@pytest.mark.any_spark
 def test_load_says_what_is_wrong_in_one_line(topics: Topics, tmp_path: Path) -> None:
     output = failure(hadoop_load, topics, "--topic", "absent", "--destination", str(tmp_path))
     assert "absent" in output.splitlines()[-1]
@@ -118,6 +121,7 @@ def test_replay_into_a_topic_keeps_records_and_partitions(topics: Topics) -> Non
     assert topics.values(target) == ["b", "b", "c", "c"]
 
 
+@pytest.mark.any_spark
 def test_replay_of_offsets_that_are_not_there_fails(topics: Topics, tmp_path: Path) -> None:
     topic = topics.new()
     topics.fill(topic, ["a"])
@@ -125,6 +129,7 @@ def test_replay_of_offsets_that_are_not_there_fails(topics: Topics, tmp_path: Pa
     assert "the start 5 is not in the log, which holds offsets 0 to 1" in failure(replay, topics, *arguments)
 
 
+@pytest.mark.any_spark
 def test_replay_of_offsets_that_leave_a_partition_out_fails(topics: Topics, tmp_path: Path) -> None:
     topic = topics.new(2)
     for partition in range(2):
@@ -134,6 +139,7 @@ def test_replay_of_offsets_that_leave_a_partition_out_fails(topics: Topics, tmp_
     assert run(replay, topics, *arguments, '{"0": -2, "1": 1}')["records"] == 3
 
 
+@pytest.mark.any_spark
 def test_replay_of_nothing_says_so(topics: Topics, tmp_path: Path) -> None:
     topic = topics.new()
     topics.fill(topic, ["a"], timestamp_ms=NEW_YEAR_MS)
@@ -143,6 +149,7 @@ def test_replay_of_nothing_says_so(topics: Topics, tmp_path: Path) -> None:
     assert f"topic {topic} holds no record of 2036-01-01T00:00:00.000+00:00 or later" in result.output
 
 
+@pytest.mark.any_spark
 def test_settings_of_the_reading_client_are_taken_without_a_warning(topics: Topics, tmp_path: Path) -> None:
     topic = topics.new()
     topics.fill(topic, ["a"])
@@ -172,6 +179,7 @@ def test_stream_goes_on_where_its_checkpoint_stands(topics: Topics, spark: Spark
     assert sorted(row.value.decode() for row in spark.read.parquet(files).collect()) == ["a", "b", "c"]
 
 
+@pytest.mark.any_spark
 def test_stream_does_not_read_on_in_a_topic_that_was_created_again(topics: Topics, tmp_path: Path) -> None:
     source, target = topics.new(), topics.new()
     topics.fill(source, ["a", "b"])

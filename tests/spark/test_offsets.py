@@ -1,6 +1,6 @@
 """Offsets beside the checkpoint, as Spark's engine drives the source.
 
-What needs no Spark is in tests/interop/test_spark_offsets.py.
+What needs no Spark is in tests/interop/spark/test_offsets.py.
 """
 
 import itertools

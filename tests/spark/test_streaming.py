@@ -8,7 +8,7 @@ from spark_kafkalite.functions import write_update
 
 from .topics import eventually, last_line, logged_offsets
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def texts(numbers) -> list[str]:

@@ -18,7 +18,9 @@ from spark_kafkalite.spark.offset_ranges import PACK_MIN_TASKS
 
 from .topics import logged_offsets
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 
 
 def test_1_nothing_depends_on_commit_which_lags_and_never_comes_for_the_last_batch(topics, checkpoint):
@@ -80,13 +82,15 @@ def test_3_a_stopped_query_leaves_no_process_although_stop_is_not_called(topics,
     assert not runners()
 
 
-def test_4_an_idle_query_does_not_spin(topics, checkpoint):
+def test_4_an_idle_query_does_not_spin(topics, checkpoint, spark, request):
+    # An idle query reports every ten seconds otherwise; how long it stays in latestOffset says that it waits there.
+    spark.conf.set(IDLE_REPORTS, "500")
+    request.addfinalizer(lambda: spark.conf.unset(IDLE_REPORTS))
     topic = topics.new()
     topics.fill(topic, ["x"])
     query, values = topics.collect(topics.stream(topic), checkpoint, {"processingTime": "0 seconds"})
     query.processAllAvailable()
     before = query.lastProgress
-    # An idle query reports every ten seconds; how long it stays in latestOffset says that it waits there.
     until = time.monotonic() + 25
     while query.lastProgress.timestamp == before.timestamp or query.lastProgress.numInputRows:
         assert time.monotonic() < until, "no progress of the idle query"

@@ -31,6 +31,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.frame import Memory
 
 
 class AfterError(Enum):
@@ -170,13 +171,13 @@ class BrokerFetcher:
         return FetchAnswer(results, self._memory_of(results, buffer), limits, self._check_crcs)
 
     def _memory_of(
-        self, results: Mapping[TopicPartition, PartitionFetched], offered: bytearray | None
+        self, results: Mapping[TopicPartition, PartitionFetched], offered: Memory | None
     ) -> AnswerMemory | None:
         """Return the memory that the answer lies in: what was offered for it, or a new buffer if that was too small."""
         for fetched in results.values():
             if fetched.records is not None:
                 used = fetched.records.obj
-                if used is not offered and isinstance(used, bytearray):
+                if used is not offered and isinstance(used, Memory):
                     if offered is not None:
                         self._pool.give(offered)
                     offered = used

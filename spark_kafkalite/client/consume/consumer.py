@@ -27,20 +27,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from spark_kafkalite.client.config import consumer_config
-from spark_kafkalite.client.consume.consumer_state import ConsumerState, consumer_lifecycle
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST, OffsetAndTimestamp, offsets_for
+from spark_kafkalite.client.consume.consumer_phase import ConsumerPhase, consumer_lifecycle
+from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.consume.polling import DecodedRows, RowSource
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.consume.subscription import Partitions, as_partitions, select_topics
 from spark_kafkalite.client.group.commits import CommitCallback
 from spark_kafkalite.client.group.group_consumer import GroupConsumer, RebalanceCallback
-from spark_kafkalite.client.group.group_offsets import as_committed, fetch_offsets
+from spark_kafkalite.client.group.offsets import as_committed, fetch_offsets
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, ConfigError
-from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, CommittedOffset, Record, TopicPartition
 from spark_kafkalite.records.layout import MAX_INT64
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Consumer:
         self._life = consumer_lifecycle()
 
     def __repr__(self) -> str:
-        closed = self._life.state is ConsumerState.CLOSED
+        closed = self._life.state is ConsumerPhase.CLOSED
         state = "closed" if closed else f"{len(self._ahead.states)} partitions assigned"
         group = "" if self.group_id is None else f"group {self.group_id!r}, "
         return f"Consumer({','.join(self.config.client.bootstrap_servers)}, {group}{state})"
@@ -164,11 +164,11 @@ class Consumer:
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
         """Go to the first offset of the given partitions, or of all assigned ones; it is looked up when polling."""
-        self._move(partitions, None, EARLIEST)
+        self._move(partitions, None, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
         """Go to the end of the given partitions, or of all assigned ones; it is looked up when polling."""
-        self._move(partitions, None, LATEST)
+        self._move(partitions, None, LATEST_TIMESTAMP)
 
     def seek_to_time(self, timestamp_ms: int, partitions: Partitions | None = None) -> None:
         """Go to the first record at or after a time; to the end where there is none."""
@@ -276,11 +276,11 @@ class Consumer:
 
     def beginning_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
-        return self._ends(partitions, EARLIEST, timeout_ms)
+        return self._ends(partitions, EARLIEST_TIMESTAMP, timeout_ms)
 
     def end_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
         """Return the offset after the last record that this consumer may see, as its isolation.level says."""
-        return self._ends(partitions, LATEST, timeout_ms)
+        return self._ends(partitions, LATEST_TIMESTAMP, timeout_ms)
 
     def _ends(self, partitions: Partitions, which: int, timeout_ms: int | None) -> dict[TopicPartition, int]:
         found = self.offsets_for_times(dict.fromkeys(as_partitions(partitions), which), timeout_ms)
@@ -347,7 +347,7 @@ class Consumer:
 
         Each counts as processed when the next one is asked for; positions are behind the last one yielded.
         """
-        while self._life.state is not ConsumerState.CLOSED:
+        while self._life.state is not ConsumerPhase.CLOSED:
             try:
                 with self._using:
                     self._rows.begin_poll()
@@ -391,17 +391,17 @@ class Consumer:
         thread.
         """
         self._rows.close()
-        self._life.advance(ConsumerState.CLOSING)
+        self._life.advance(ConsumerPhase.CLOSING)
         deadline = Deadline.after_ms(timeout_ms, self._clock)
         try:
             # Whoever polls gets ClosedError and lets go, and whoever closes already is waited for; a callback that does
             # not return is not.
             if self._group is not None and self._using.acquire(timeout=deadline.left_s()):
                 try:
-                    if self._life.state is ConsumerState.LEAVING:
+                    if self._life.state is ConsumerPhase.LEAVING:
                         # Only the thread that leaves can be here: a callback closes the consumer that calls it.
                         return
-                    if self._life.advance(ConsumerState.LEAVING):
+                    if self._life.advance(ConsumerPhase.LEAVING):
                         self._leave_group(self._group, deadline)
                 finally:
                     self._using.release()
@@ -418,18 +418,18 @@ class Consumer:
                 self._rows.take_back()
             group.close(deadline)
         finally:
-            self._life.advance(ConsumerState.LEFT)
+            self._life.advance(ConsumerPhase.LEFT)
 
     def _shut(self) -> None:
         """End the threads and close the connections; on_revoked, which may commit, has been called."""
-        self._life.advance(ConsumerState.CLOSED)
+        self._life.advance(ConsumerPhase.CLOSED)
         self._ahead.close()
         self._cluster.close()
         if self._group is not None:
             self._group.wait_closed()
 
     def _check_open(self) -> None:
-        if self._life.state is ConsumerState.CLOSED:
+        if self._life.state is ConsumerPhase.CLOSED:
             raise ClosedError("the consumer has been closed")
 
     def _deadline(self, timeout_ms: int | None) -> Deadline:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
 
 SHORT_WAIT_MS: Final = 20
@@ -26,7 +26,7 @@ IDLE_S: Final = 1.0
 class Want(NamedTuple):
     """One partition to be fetched, and its state's ``generation`` at this moment."""
 
-    state: PartitionState
+    state: TopicPartitionState
     generation: int
     position: FetchFrom
 
@@ -40,7 +40,7 @@ class FetchPlan(NamedTuple):
 
 
 def plan_fetch(
-    states: Collection[PartitionState],
+    states: Collection[TopicPartitionState],
     snapshot: ClusterSnapshot,
     node_id: int,
     *,

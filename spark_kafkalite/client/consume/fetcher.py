@@ -20,12 +20,12 @@ from typing import Final, Self
 from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetcher, after_error
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.consume.fetched import BufferPool, FetchedBatches, columns_from
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST, offsets_for
+from spark_kafkalite.client.consume.list_offsets import offsets_for
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import PartitionInfo
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 __all__ = ["FetchedBatches", "RangeFetcher", "RangeNotInLog", "columns_from"]
 
@@ -229,7 +229,7 @@ class RangeFetcher:
     def _out_of_range(self, position: int, deadline: Deadline) -> RangeNotInLog:
         earliest, latest = (
             offsets_for(self._cluster, {self._topic_partition: which}, deadline)[self._topic_partition]
-            for which in (EARLIEST, LATEST)
+            for which in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
         )
         return RangeNotInLog(
             self._topic_partition,

@@ -1,6 +1,6 @@
 """A consumer's background work: finding where to start, and fetching ahead from every leader at once.
 
-One thread per broker that leads assigned partitions fetches into :attr:`.PartitionState.buffered`; one more, the
+One thread per broker that leads assigned partitions fetches into :attr:`.TopicPartitionState.buffered`; one more, the
 keeper, looks up positions that are not known (:mod:`.start_positions`) and starts the others when leaders change. All
 state is under :attr:`ReadAhead.lock`; the consumer takes pieces out under the same lock and decodes them outside.
 
@@ -22,7 +22,7 @@ from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetcher, FetchAnswer, after_error
 from spark_kafkalite.client.consume.fetch_plan import FetchPlan, Want, plan_fetch
 from spark_kafkalite.client.consume.fetched import BufferPool
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.start_positions import FetchCommitted, StartPositions
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
@@ -73,7 +73,7 @@ class ReadAhead:
         # rare, and waking it for every answer would take the interpreter from the reader that the answer is for.
         self.changed = threading.Condition(self.lock)
         self._keeper_wanted = threading.Condition(self.lock)
-        self.states: dict[TopicPartition, PartitionState] = {}
+        self.states: dict[TopicPartition, TopicPartitionState] = {}
         self._auto_create = False
         self._requested_bytes = 0
         self._pool = BufferPool()
@@ -106,7 +106,7 @@ class ReadAhead:
                 self.states.pop(topic_partition).move_to(None)
             for topic_partition in wanted:
                 if topic_partition not in self.states:
-                    state = self.states[topic_partition] = PartitionState(topic_partition)
+                    state = self.states[topic_partition] = TopicPartitionState(topic_partition)
                     state.paused = topic_partition in paused
                     state.reset_to = self._start.first_reset()
                     if state.reset_to is None:
@@ -118,7 +118,7 @@ class ReadAhead:
             self.notify_moved()
         self._cluster.watch_topics({each.topic for each in wanted}, auto_create=self._auto_create)
 
-    def assigned(self, topic_partition: TopicPartition) -> PartitionState:
+    def assigned(self, topic_partition: TopicPartition) -> TopicPartitionState:
         """Return an assigned partition's state; the lock is held. Raises ConfigError for one that is not assigned."""
         state = self.states.get(topic_partition)
         if state is None:
@@ -374,7 +374,7 @@ class ReadAhead:
             state.buffered.append(piece)
             state.buffered_bytes += piece.size_bytes
 
-    def _refused(self, state: PartitionState, offset: int, error: KafkaliteError) -> None:
+    def _refused(self, state: TopicPartitionState, offset: int, error: KafkaliteError) -> None:
         """Deal with the error of one partition; the lock is held."""
         after = after_error(error)
         if after is AfterError.MOVE:
@@ -390,11 +390,11 @@ class ReadAhead:
             if after is AfterError.FIND_LEADER:
                 self._cluster.request_refresh()
 
-    def _put_off(self, state: PartitionState) -> None:
+    def _put_off(self, state: TopicPartitionState) -> None:
         """Fetch a partition after a pause."""
         state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
 
-    def _out_of_range(self, state: PartitionState, offset: int) -> None:
+    def _out_of_range(self, state: TopicPartitionState, offset: int) -> None:
         if state.buffered:
             # What was fetched before is still good; the position meets the error again when it gets there.
             self._put_off(state)

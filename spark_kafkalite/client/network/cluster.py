@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_kafkalite.client.config import ClientConfig, parse_address
-from spark_kafkalite.client.network.connection import METADATA, BrokerConnection
+from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
 from spark_kafkalite.client.network.pooled_connection import OpenConnection, PooledConnection
 from spark_kafkalite.client.network.retry import Backoff, Deadline
@@ -33,6 +33,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -109,7 +110,7 @@ class ClusterClient:
             topics=None if asked is None else [MetadataRequestTopic(name=name) for name in sorted(asked)],
             allow_auto_topic_creation=allow_auto_create,
         )
-        answer: MetadataResponse = self.request_any(METADATA, request, deadline)
+        answer: MetadataResponse = self.request_any(ApiKey.METADATA, request, deadline)
         return answer
 
     def topic(self, name: str, deadline: Deadline, *, allow_auto_create: bool = False) -> TopicInfo:

@@ -38,7 +38,7 @@ from spark_kafkalite.client.produce.delivery import (
     wait_for_all,
 )
 from spark_kafkalite.client.produce.partitioner import TopicPartitioner
-from spark_kafkalite.client.produce.producer_state import ProducerState, producer_lifecycle
+from spark_kafkalite.client.produce.producer_phase import ProducerPhase, producer_lifecycle
 from spark_kafkalite.client.produce.sender import Sender
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
@@ -100,7 +100,7 @@ class Producer:
         self._sender.start()
 
     def __repr__(self) -> str:
-        is_open = self._life.state is ProducerState.OPEN
+        is_open = self._life.state is ProducerPhase.OPEN
         state = f"{self._accumulator.reserved_bytes} bytes on their way" if is_open else "closed"
         return f"Producer({','.join(self.config.client.bootstrap_servers)}, {state})"
 
@@ -366,16 +366,16 @@ class Producer:
             _LOG.error("producer closed: %s", error)
 
     def _end(self, timeout_s: float | None) -> None:
-        self._sender.refuse_records(ProducerState.CLOSING)
+        self._sender.refuse_records(ProducerPhase.CLOSING)
         if threading.current_thread() is not self._sender:
             self._sender.join(timeout_s)
             if self._sender.is_alive():
-                self._sender.refuse_records(ProducerState.ABORTING)
+                self._sender.refuse_records(ProducerPhase.ABORTING)
                 self._sender.join()
         self._cluster.close()
 
     def _check_open(self) -> None:
-        if self._life.state is not ProducerState.OPEN:
+        if self._life.state is not ProducerPhase.OPEN:
             raise ClosedError("the producer has been closed")
 
     def __enter__(self) -> Self:

@@ -32,7 +32,7 @@ from spark_kafkalite.client.produce.accumulator import NO_LEADER, Accumulator, P
 from spark_kafkalite.client.produce.outcomes import Outcomes
 from spark_kafkalite.client.produce.produce_requests import encode_produce, read_produce_answer
 from spark_kafkalite.client.produce.producer_ids import ProducerIds
-from spark_kafkalite.client.produce.producer_state import ProducerState
+from spark_kafkalite.client.produce.producer_phase import ProducerPhase
 from spark_kafkalite.client.produce.undelivered import Undelivered
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
@@ -62,7 +62,7 @@ class Sender(threading.Thread):
         config: ProducerConfig,
         cluster: ClusterClient,
         accumulator: Accumulator,
-        life: Lifecycle[ProducerState],
+        life: Lifecycle[ProducerPhase],
         clock: Clock,
     ) -> None:
         super().__init__(name="kafkalite-producer", daemon=True)
@@ -113,7 +113,7 @@ class Sender(threading.Thread):
             self.wake()
             return
         try:
-            if self._life.state is ProducerState.ENDED:
+            if self._life.state is ProducerPhase.ENDED:
                 return
             now_s = self._clock.monotonic_s()
             self._dispatch(now_s)
@@ -130,7 +130,7 @@ class Sender(threading.Thread):
         """The failures that nobody has looked at."""
         return self._outcomes.undelivered
 
-    def refuse_records(self, state: ProducerState) -> None:
+    def refuse_records(self, state: ProducerPhase) -> None:
         """Have the producer take no more records, because it is CLOSING or ABORTING."""
         accumulator = self._accumulator
         with accumulator.lock:
@@ -164,7 +164,7 @@ class Sender(threading.Thread):
         """Have the thread do something next; once it has ended, do it here."""
         self._finished.append(action)
         self.wake()
-        if self._life.state is ProducerState.ENDED:
+        if self._life.state is ProducerPhase.ENDED:
             self._run_finished()
 
     def _run_finished(self) -> None:
@@ -177,7 +177,7 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         try:
-            while self._life.state is not ProducerState.ABORTING and not self._is_done():
+            while self._life.state is not ProducerPhase.ABORTING and not self._is_done():
                 self._turn()
         except Exception:
             _LOG.exception("the producer's thread ended by an error; what was not acknowledged fails")
@@ -186,7 +186,7 @@ class Sender(threading.Thread):
 
     def _is_done(self) -> bool:
         accumulator = self._accumulator
-        if self._life.state is ProducerState.OPEN:
+        if self._life.state is ProducerPhase.OPEN:
             return False
         with accumulator.lock:
             return not accumulator.has_unfinished() and not self._has_unwritten()
@@ -333,7 +333,7 @@ class Sender(threading.Thread):
         broker = self._brokers[node]
         broker.connecting = False
         if isinstance(opened, BrokerConnection):
-            if self._life.state is ProducerState.ENDED:
+            if self._life.state is ProducerPhase.ENDED:
                 opened.close()
                 return
             try:
@@ -431,9 +431,9 @@ class Sender(threading.Thread):
             self._accumulator.set_leaders(snapshot.leader)
 
     def _end(self) -> None:
-        self.refuse_records(ProducerState.ABORTING)
+        self.refuse_records(ProducerPhase.ABORTING)
         with self._turning:
-            self._life.advance(ProducerState.ENDED)
+            self._life.advance(ProducerPhase.ENDED)
             for broker in self._brokers.values():
                 if broker.pipeline is not None:
                     broker.pipeline.close()

@@ -22,7 +22,7 @@ from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tests.interop.raw_client import RawClient
+from tests.interop.support.raw_client import RawClient
 
 HERE = Path(__file__).parent
 TOPIC = "golden"

@@ -26,8 +26,8 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing.apache_kafka import logging_options
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
-from tests.interop.java_clients import JAVA_SOURCES, compile_java
 from tests.interop.storms.history import Event, final_owners, read_journals, violations
+from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
 
 JAVA: Final = "java"
 # What a broker needs to allow such short sessions, and to let groups form at once.

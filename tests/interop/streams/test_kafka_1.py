@@ -24,7 +24,7 @@ from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.conftest import fetch_or_skip
 from tests.interop.streams.reading import Reader, wait_until
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
+pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.kafka]
 
 PARTITIONS = 6
 TIMEOUT_S = 60

@@ -18,7 +18,7 @@ from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.streams.reading import Reader, wait_until
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
 
 PARTITIONS = 6
 TIMEOUT_S = 20

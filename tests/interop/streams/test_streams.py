@@ -17,7 +17,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.streams.mirrored_nodes import MirroredBroker
 from tests.interop.streams.reading import Reader, values, wait_until
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
 
 TIMEOUT_S = 20
 MakeTopic = Callable[..., str]

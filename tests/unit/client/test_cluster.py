@@ -11,11 +11,12 @@ import pytest
 
 from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import METADATA, BrokerConnection
+from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import BrokerUnreachable, ClosedError, KafkaliteError
 from spark_kafkalite.testing.model_broker import NODE_ID, ModelBroker
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
 
 
@@ -55,9 +56,9 @@ def test_a_client_that_is_closed_before_it_connects_does_not_connect(known: bool
     opened, deadline = broker.opened, Deadline.after_ms(200)
     with pytest.raises(ClosedError):
         if known:
-            client.request_to(NODE_ID, METADATA, MetadataRequest(), deadline)
+            client.request_to(NODE_ID, ApiKey.METADATA, MetadataRequest(), deadline)
         else:
-            client.request_any(METADATA, MetadataRequest(), deadline)
+            client.request_any(ApiKey.METADATA, MetadataRequest(), deadline)
     assert broker.opened == opened
     broker.close()
 
@@ -79,7 +80,7 @@ def test_a_client_that_is_closed_while_it_chooses_a_broker_opens_no_connection(s
         deadline = Deadline.after_ms(200, clock)
         clock.client = client
         with pytest.raises(KafkaliteError):
-            client.request_any(METADATA, MetadataRequest(), deadline)
+            client.request_any(ApiKey.METADATA, MetadataRequest(), deadline)
         assert clock.looks <= 0
         assert not opened_when_closed, looks
 

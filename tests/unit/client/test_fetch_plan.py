@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_kafkalite.client.config import ConsumerConfig, consumer_config
 from spark_kafkalite.client.consume.fetch_plan import IDLE_S, SHORT_WAIT_MS, FetchPlan, plan_fetch
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import TopicPartition
@@ -29,8 +29,8 @@ def snapshot(leaders: list[int], nodes: tuple[int, ...] = (1, 2)) -> ClusterSnap
     )
 
 
-def state(number: int, position: int | None = 0, buffered_bytes: int = 0, **fields: Any) -> PartitionState:
-    made = PartitionState(TopicPartition("t", number))
+def state(number: int, position: int | None = 0, buffered_bytes: int = 0, **fields: Any) -> TopicPartitionState:
+    made = TopicPartitionState(TopicPartition("t", number))
     made.move_to(position)
     made.buffered_bytes = buffered_bytes
     if buffered_bytes:
@@ -40,7 +40,9 @@ def state(number: int, position: int | None = 0, buffered_bytes: int = 0, **fiel
     return made
 
 
-def plan(states: list[PartitionState], seen: ClusterSnapshot, conf: ConsumerConfig, **changed: Any) -> FetchPlan | None:
+def plan(
+    states: list[TopicPartitionState], seen: ClusterSnapshot, conf: ConsumerConfig, **changed: Any
+) -> FetchPlan | None:
     given = {"requested_bytes": 0, "turn": 0, "now_s": NOW_S, "fair": False, **changed}
     return plan_fetch(states, seen, 1, config=conf, **given)
 

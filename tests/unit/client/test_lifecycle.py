@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Consumer, Producer, TopicPartition
-from spark_kafkalite.client.consume import consumer_state
-from spark_kafkalite.client.consume.consumer_state import ConsumerState
+from spark_kafkalite.client.consume import consumer_phase
+from spark_kafkalite.client.consume.consumer_phase import ConsumerPhase
 from spark_kafkalite.client.lifecycle import Lifecycle
-from spark_kafkalite.client.produce import producer_state
-from spark_kafkalite.client.produce.producer_state import ProducerState
+from spark_kafkalite.client.produce import producer_phase
+from spark_kafkalite.client.produce.producer_phase import ProducerPhase
 from spark_kafkalite.errors import ClosedError
 
 ONE = TopicPartition("t", 0)
@@ -23,7 +23,7 @@ ONE = TopicPartition("t", 0)
 
 @pytest.mark.parametrize(
     ("states", "following"),
-    [(ConsumerState, consumer_state.FOLLOWING), (ProducerState, producer_state.FOLLOWING)],
+    [(ConsumerPhase, consumer_phase.FOLLOWING), (ProducerPhase, producer_phase.FOLLOWING)],
     ids=["consumer", "producer"],
 )
 def test_states_go_forward_to_the_last_one(states: type[Enum], following: Mapping[Any, Collection[Any]]) -> None:
@@ -40,12 +40,12 @@ def test_many_threads_take_each_step_once() -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     for turn in range(20):
-        life = Lifecycle(ConsumerState.OPEN, consumer_state.FOLLOWING)
-        taken: list[ConsumerState] = []
+        life = Lifecycle(ConsumerPhase.OPEN, consumer_phase.FOLLOWING)
+        taken: list[ConsumerPhase] = []
         start = threading.Barrier(4)
 
         def close(number: int, life: Any = life, taken: Any = taken, start: Any = start, turn: int = turn) -> None:
-            order = list(ConsumerState)[1:]
+            order = list(ConsumerPhase)[1:]
             steps = sorted(random.Random(f"{seed} {turn} {number}").choices(order, k=8), key=order.index)
             start.wait()
             taken.extend(step for step in steps if life.advance(step))
@@ -56,7 +56,7 @@ def test_many_threads_take_each_step_once() -> None:
         for thread in threads:
             thread.join()
         assert len(taken) == len(set(taken))
-        assert life.state is max(taken, key=list(ConsumerState).index, default=ConsumerState.OPEN)
+        assert life.state is max(taken, key=list(ConsumerPhase).index, default=ConsumerPhase.OPEN)
 
 
 def test_a_closed_consumer_serves_nothing_but_close() -> None:

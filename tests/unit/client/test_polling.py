@@ -11,7 +11,7 @@ import pytest
 from spark_kafkalite.client.config import consumer_config
 from spark_kafkalite.client.consume.fetch_requests import PartitionFetched
 from spark_kafkalite.client.consume.fetched import FetchedBatches
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.polling import RowSource
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.network.cluster import ClusterClient
@@ -34,7 +34,7 @@ class Rig:
         config = consumer_config({"bootstrap.servers": "h:1"}, {})
         self.ahead = ReadAhead(config, ClusterClient(config.client, self.clock), self.clock)
         for each in partitions:
-            self.ahead.states[each] = PartitionState(each)
+            self.ahead.states[each] = TopicPartitionState(each)
             self.ahead.states[each].move_to(0)
         self.rows = RowSource(self.ahead)
 

@@ -1,0 +1,73 @@
+"""The programs of docs/consumers.md and of README.md that consume: they run as they are printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, Producer
+from spark_kafkalite.testing.child_process import ChildProcess
+from spark_kafkalite.testing.cluster import BrokerProcess
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"(?ms)^```python\n(.*?)^```", page.read_text())
+
+
+BLOCKS = blocks(DOCS / "consumers.md")
+SHORT = [
+    *(block for block in blocks(ROOT / "README.md") if "consumer.subscribe([" in block),
+    *(block for block in BLOCKS if "def main" not in block),
+]
+
+
+@pytest.mark.parametrize("name", ["at_least_once", "at_most_once"])
+def test_the_recipes_are_printed_as_they_are(name: str) -> None:
+    assert (DOCS / "examples" / f"{name}.py").read_text() in BLOCKS
+
+
+@pytest.mark.parametrize("program", SHORT, ids=range(len(SHORT)))
+def test_short_programs_run(program: str, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", registry_port=0) as broker:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topic("events", 1, 1)
+        with Producer(bootstrap_servers=broker.bootstrap) as producer:
+            producer.send("events", b"hello").result(10)
+            program = program.replace("127.0.0.1:9092", broker.bootstrap)
+            program = program.replace("127.0.0.1:2181", broker.registry_connect)
+            process = ChildProcess([sys.executable, "-u", "-c", program], tmp_path, "program")
+
+            # A registry consumer starts at the log's end, so something has to come after it has begun.
+            def shown() -> bool:
+                producer.send("events", b"hello").result(10)
+                return "b'hello'" in process.stdout_text()
+
+            try:
+                process.wait_until(shown, 20, "printing a record")
+            finally:
+                process.kill()
+
+
+def test_the_fixture_of_the_readme_works(tmp_path: Path) -> None:
+    (program,) = [block for block in blocks(ROOT / "README.md") if "kafkalite_broker" in block]
+    (tmp_path / "test_readme.py").write_text(program)
+    # Apart from the project's own settings of pytest.
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={tmp_path}",
+        "test_readme.py",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,264 @@
+"""confluent-kafka, kafka-python, aiokafka and ours behind two functions each: send records, read a partition.
+
+All send to partition 0 and assign it by hand. ``produce`` returns when everything is acknowledged, or sent when
+``acks`` is 0, and raises when anything fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import Callable
+
+import aiokafka
+import confluent_kafka
+
+from spark_kafkalite import Consumer, Producer
+from spark_kafkalite.model import TimestampType
+from tests.interop.support.records import Read, Sent
+
+with warnings.catch_warnings():
+    # It reads its schemas with a function that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+_TIMEOUT_S = 30
+_APPEND_TIME = 1
+
+
+def ours_produce(bootstrap: str, topic: str, records: list[Sent], codec: str, acks: str, idempotent: bool) -> None:
+    with Producer(
+        bootstrap_servers=bootstrap,
+        compression_type=codec,
+        acks=acks,
+        enable_idempotence=idempotent,
+        linger_ms=20,
+        batch_size=20_000,
+    ) as producer:
+        sent = [
+            producer.send(
+                topic, each.value, each.key, partition=0, headers=list(each.headers), timestamp_ms=each.timestamp_ms
+            )
+            for each in records
+        ]
+        producer.flush(_TIMEOUT_S)
+        for delivery in sent:
+            delivery.result(_TIMEOUT_S)
+
+
+def ours_read(bootstrap: str, topic: str, count: int) -> list[Read]:
+    found: list[Read] = []
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.seek((topic, 0), 0)
+        until = time.monotonic() + _TIMEOUT_S
+        while len(found) < count and time.monotonic() < until:
+            found += [
+                Read(
+                    record.offset,
+                    record.timestamp_type == TimestampType.LOG_APPEND_TIME,
+                    record.timestamp,
+                    record.key,
+                    record.value,
+                    tuple(record.headers or ()),
+                )
+                for record in consumer.poll(500, 10_000)
+            ]
+    return found
+
+
+def confluent_produce(bootstrap: str, topic: str, records: list[Sent], codec: str, acks: str, idempotent: bool) -> None:
+    failures: list[object] = []
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": codec,
+            "acks": acks,
+            "enable.idempotence": idempotent,
+            # Batches are cut by size alone: librdkafka sends one that compression does not make smaller as it is.
+            "linger.ms": 1000,
+            "batch.size": 20_000,
+        }
+    )
+    for record in records:
+        producer.produce(
+            topic,
+            record.value,
+            record.key,
+            partition=0,
+            timestamp=record.timestamp_ms,
+            headers=list(record.headers) or None,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert producer.flush(_TIMEOUT_S) == 0
+    assert failures == []
+
+
+def confluent_read(bootstrap: str, topic: str, count: int) -> list[Read]:
+    found: list[Read] = []
+    # What is read here is nobody's progress.
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False, "check.crcs": True}
+    )
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        until = time.monotonic() + _TIMEOUT_S
+        while len(found) < count and time.monotonic() < until:
+            for message in consumer.consume(count, 0.05):
+                assert message.error() is None, message.error()
+                kind, timestamp_ms = message.timestamp()
+                found.append(
+                    Read(
+                        message.offset(),
+                        kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME,
+                        timestamp_ms,
+                        message.key(),
+                        message.value(),
+                        tuple(message.headers() or ()),
+                    )
+                )
+    finally:
+        consumer.close()
+    return found
+
+
+def kafka_python_produce(
+    bootstrap: str, topic: str, records: list[Sent], codec: str, acks: str, idempotent: bool
+) -> None:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap,
+        compression_type=None if codec == "none" else codec,
+        acks="all" if acks == "all" else int(acks),
+        enable_idempotence=idempotent,
+        linger_ms=20,
+        batch_size=20_000,
+    )
+    try:
+        pending = [
+            producer.send(
+                topic, each.value, each.key, partition=0, timestamp_ms=each.timestamp_ms, headers=list(each.headers)
+            )
+            for each in records
+        ]
+        producer.flush(_TIMEOUT_S)
+        for future in pending:
+            future.get(_TIMEOUT_S)
+    finally:
+        producer.close(5)
+
+
+def kafka_python_read(bootstrap: str, topic: str, count: int) -> list[Read]:
+    found: list[Read] = []
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, check_crcs=True
+    )
+    try:
+        partition = kafka.TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        until = time.monotonic() + _TIMEOUT_S
+        while len(found) < count and time.monotonic() < until:
+            for records in consumer.poll(timeout_ms=500).values():
+                found += [
+                    Read(
+                        record.offset,
+                        record.timestamp_type == _APPEND_TIME,
+                        record.timestamp,
+                        record.key,
+                        record.value,
+                        tuple((name, value) for name, value in record.headers),
+                    )
+                    for record in records
+                ]
+    finally:
+        consumer.close()
+    return found
+
+
+def aiokafka_produce(bootstrap: str, topic: str, records: list[Sent], codec: str, acks: str, idempotent: bool) -> None:
+    async def run() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            compression_type=None if codec == "none" else codec,
+            acks="all" if acks == "all" else int(acks),
+            enable_idempotence=idempotent,
+            linger_ms=20,
+            max_batch_size=20_000,
+        )
+        await producer.start()
+        try:
+            futures = [
+                await producer.send(
+                    topic, each.value, each.key, partition=0, timestamp_ms=each.timestamp_ms, headers=list(each.headers)
+                )
+                for each in records
+            ]
+            await asyncio.wait_for(asyncio.gather(*futures), _TIMEOUT_S)
+        finally:
+            await producer.stop()
+
+    asyncio.run(run())
+
+
+def aiokafka_read(bootstrap: str, topic: str, count: int) -> list[Read]:
+    async def run() -> list[Read]:
+        found: list[Read] = []
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            check_crcs=True,
+        )
+        await consumer.start()
+        try:
+            partition = aiokafka.TopicPartition(topic, 0)
+            consumer.assign([partition])
+            await consumer.seek_to_beginning(partition)
+            until = time.monotonic() + _TIMEOUT_S
+            while len(found) < count and time.monotonic() < until:
+                for records in (await consumer.getmany(partition, timeout_ms=500)).values():
+                    found += [
+                        Read(
+                            record.offset,
+                            record.timestamp_type == _APPEND_TIME,
+                            record.timestamp,
+                            record.key,
+                            record.value,
+                            tuple((name, value) for name, value in record.headers),
+                        )
+                        for record in records
+                    ]
+        finally:
+            await consumer.stop()
+        return found
+
+    return asyncio.run(run())
+
+
+Produce = Callable[[str, str, "list[Sent]", str, str, bool], None]
+ReadPartition = Callable[[str, str, int], "list[Read]"]
+
+PRODUCERS: dict[str, Produce] = {
+    "confluent": confluent_produce,
+    "kafka-python": kafka_python_produce,
+    "aiokafka": aiokafka_produce,
+    "ours": ours_produce,
+}
+READERS: dict[str, ReadPartition] = {
+    "confluent": confluent_read,
+    "kafka-python": kafka_python_read,
+    "aiokafka": aiokafka_read,
+    "ours": ours_read,
+}
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+# (acks, idempotent): what clients allow together.
+GUARANTEES = (("0", False), ("1", False), ("all", False), ("all", True))
+
+
+def knows(client: str, codec: str) -> bool:
+    """Whether the client, as it is installed here, can use the codec: kafka-python wants packages for most of them."""
+    if client != "kafka-python" or codec == "none":
+        return True
+    return bool(getattr(kafka.codec, f"has_{codec}")())
