@@ -152,6 +152,28 @@ class RegistryLink:
                     return None
 
 
+class SessionLink(RegistryLink):
+    """A link in one of its sessions: once that is over every request raises SessionExpired, whichever came after."""
+
+    def __init__(self, link: RegistryLink, session: Store) -> None:
+        super().__init__()
+        self._link = link
+        self._session = session
+
+    def __str__(self) -> str:
+        return str(self._link)
+
+    @property
+    def store(self) -> Store:
+        """The one session. Raises SessionExpired when it is over, ClosedError when the link is closed."""
+        if self._link.store is not self._session:
+            raise SessionExpired("the session with the registry has expired, another one has begun")
+        return self._session
+
+    def wait(self, future: Future[T], deadline: Deadline | None = None) -> T:
+        return self._link.wait(future, deadline)
+
+
 class ZooKeeperLink(RegistryLink):
     """A link with sessions of its own: opened when one is first needed, and again after one was lost."""
 

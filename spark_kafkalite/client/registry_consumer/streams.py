@@ -11,10 +11,10 @@ module owns what follows from it: the streams, one shared read-ahead with a thre
 Offsets are committed every ``auto.commit.interval.ms``, before a partition is given up, at :meth:`shutdown` and by
 :meth:`commit_offsets`; of records that were processed, which is when the next one was asked for. After a crash the
 successor begins at the last commit: records may come again, and none is lost. One lock orders all commits of a
-connector, and the owner nodes go after the last one, so offsets do not go back but by a rewind. A coordinator, with
-offsets.storage=kafka, cannot know who owns what: a commit there is preceded by a request to the registry that an
-expired session cannot make, and a consumer stopped just between the two (SIGSTOP, a frozen machine) may set the offsets
-of its successor back to its own.
+connector, the owner nodes go after the last one, and a commit is made, and tried again, only in the session in which
+the partitions were owned; so offsets do not go back but by a rewind. A coordinator, with offsets.storage=kafka, cannot
+know who owns what: a commit there is preceded by a request to the registry that an expired session cannot make, and a
+consumer stopped just between the two (SIGSTOP, a frozen machine) may set the offsets of its successor back to its own.
 
 Threads: callers' (streams, commits), the member's, the registry's callbacks, and one for automatic commits.
 """
@@ -42,7 +42,7 @@ from spark_kafkalite.client.registry_consumer.config import ConnectorConfig, con
 from spark_kafkalite.client.registry_consumer.member import RegistryMember
 from spark_kafkalite.client.registry_consumer.message_stream import Lease, MessageStream, OwnedPartition, start
 from spark_kafkalite.client.registry_consumer.topic_filters import Blacklist, TopicFilter, Whitelist
-from spark_kafkalite.client.registry_link import RegistryLink, zookeeper_opener
+from spark_kafkalite.client.registry_link import RegistryLink, SessionLink, zookeeper_opener
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, ConfigError, KafkaliteError
 from spark_kafkalite.model import CommittedOffset, TopicPartition, topic_name_problem
@@ -80,7 +80,8 @@ class ConsumerConnector:
         self._link = RegistryLink()
         self._cluster = RegistryCluster(config.consumer.client, self._link, clock)
         self._ahead = ReadAhead(config.consumer, self._cluster, clock, fair=True)
-        self._offsets = self._offset_store()
+        self._group_offsets = CoordinatorOffsets(CoordinatorLink(self._cluster, config.group_id))
+        self._offsets = self._offset_store(self._link)
         # By topic (None: with a filter, all topics) and thread.
         self._streams: dict[tuple[str | None, str], MessageStream] = {}
         self._member: RegistryMember | None = None
@@ -100,10 +101,10 @@ class ConsumerConnector:
         state = "shut down" if self._ending.is_set() else f"{len(self.owned_partitions)} partitions"
         return f"ConsumerConnector({self.consumer_id} of {self.config.group_id!r}, {state})"
 
-    def _offset_store(self) -> OffsetStore:
+    def _offset_store(self, link: RegistryLink) -> OffsetStore:
         config = self.config
-        registry: OffsetStore = RegistryOffsets(self._link, config.group_id)
-        group: OffsetStore = CoordinatorOffsets(CoordinatorLink(self._cluster, config.group_id))
+        registry: OffsetStore = RegistryOffsets(link, config.group_id)
+        group: OffsetStore = self._group_offsets
         primary, secondary = (group, registry) if config.offsets_storage == KAFKA else (registry, group)
         return DualOffsets(primary, secondary) if config.dual_commit else primary
 
@@ -217,8 +218,10 @@ class ConsumerConnector:
         # Also without anything to commit: a commit that is under way must be done before the owner nodes go.
         with self._committing:
             if self.config.auto_commit:
+                processed = [(owned, owned.processed) for owned in removed if owned.processed is not None]
                 try:
-                    self._write([(owned, owned.processed) for owned in removed if owned.processed is not None])
+                    # Only this thread begins sessions, so the present one is still that of these partitions.
+                    self._write(processed, self._link.store)
                 except KafkaliteError as error:
                     _LOG.warning("offsets were not committed before partitions were given up: %s", error)
 
@@ -267,21 +270,25 @@ class ConsumerConnector:
             if offset < 0:
                 raise ConfigError(f"rewind of {each} to offset {offset}: it must be at least 0")
         with self._committing:
+            session = self._link.store  # before the look at what is owned
             owned = {each.topic_partition: each for stream in self._streams.values() for each in stream.owned()}
             strangers = [str(each) for each in wanted if each not in owned]
             if strangers:
                 raise ConfigError(f"rewind: {', '.join(strangers)} is not owned by this consumer at the moment")
             for each, offset in wanted.items():
                 self._stream_of(owned[each]).rewind(each, offset)
-            self._write(
-                [(owned[each], offset) for each, offset in wanted.items()], self.config.offsets_max_retries, True
-            )
+            chosen = [(owned[each], offset) for each, offset in wanted.items()]
+            self._write(chosen, session, self.config.offsets_max_retries, True)
 
     def _commit(self, reader: int, retries: int) -> None:
         with self._committing:
+            if not self.owned_partitions:
+                return  # there may be no session yet
+            # In this order: what is still owned after the look is owned in this session, not in one before it.
+            session = self._link.store
             processed = [pair for stream in self._streams.values() for pair in stream.processed(reader)]
             renewed = self._keeps_in_group and self._clock.monotonic_s() - self._renewed_s > _RENEW_S
-            self._write(processed, retries, renewed)
+            self._write(processed, session, retries, renewed)
             if renewed:
                 self._renewed_s = self._clock.monotonic_s()
 
@@ -290,20 +297,25 @@ class ConsumerConnector:
         return self.config.dual_commit or self.config.offsets_storage == "kafka"
 
     def _write(
-        self, processed: list[tuple[OwnedPartition, int]], retries: int = 0, unchanged_too: bool = False
+        self,
+        processed: list[tuple[OwnedPartition, int]],
+        session: Store,
+        retries: int = 0,
+        unchanged_too: bool = False,
     ) -> None:
-        """Write the stores; the lock of commits is held."""
+        """Write the stores, for partitions that are owned in ``session``; the lock of commits is held."""
         offsets = {
             owned.topic_partition: offset for owned, offset in processed if unchanged_too or offset != owned.committed
         }
         if not offsets:
             return
         commits = {each: CommittedOffset(offset) for each, offset in offsets.items()}
+        store = self._offset_store(SessionLink(self._link, session))
         for left in range(retries, -1, -1):
             try:
                 if self._keeps_in_group:
-                    self._prove_session()
-                self._offsets.write(commits, self._offsets_deadline())
+                    self._prove(session)
+                store.write(commits, self._offsets_deadline())
                 break
             except KafkaliteError as error:
                 if not left or not error.retriable:
@@ -312,10 +324,10 @@ class ConsumerConnector:
         for owned, _ in processed:
             owned.committed = offsets.get(owned.topic_partition, owned.committed)
 
-    def _prove_session(self) -> None:
-        """Have the registry answer this session: the partitions are ours then."""
+    def _prove(self, session: Store) -> None:
+        """Have the registry answer this session: its partitions are ours then."""
         path = consumer_nodes.consumer_id_path(self.config.group_id, self.consumer_id)
-        self._link.wait(self._link.store.exists(path), self._offsets_deadline())
+        self._link.wait(session.exists(path), self._offsets_deadline())
 
     def _offsets_deadline(self) -> Deadline:
         return Deadline.after_ms(self.config.offsets_timeout_ms, self._clock)
