@@ -235,10 +235,12 @@ class Membership:
         if connection is not None:
             connection.close()
 
-    def wait_closed(self, timeout_s: float) -> None:
-        """Wait until the thread has ended."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
+    def wait_closed(self, timeout_s: float) -> bool:
+        """Wait until the thread has ended; returns whether it has."""
+        if self._thread is None or self._thread is threading.current_thread():
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -139,11 +140,9 @@ def make() -> Iterator[Callable[..., Member]]:
     for each in made:
         each.membership.close()
         # Whatever the thread waits for will not come any more.
-        while each.membership._thread is not None and each.membership._thread.is_alive():
-            try:
-                each.script.requests.get(timeout=0.05)[1].put(BrokerUnreachable("the test is over"))
-            except queue.Empty:
-                pass
+        while not each.membership.wait_closed(0.05):
+            with contextlib.suppress(queue.Empty):
+                each.script.requests.get_nowait()[1].put(BrokerUnreachable("the test is over"))
 
 
 def test_a_member_is_told_its_id_first_and_then_joins_with_it(make: Callable[..., Member]) -> None:

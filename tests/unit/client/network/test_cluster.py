@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
-from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import BrokerUnreachable, ClosedError, KafkaliteError
+from spark_kafkalite.testing.model_broker import NODE_ID, ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
 
@@ -45,42 +46,43 @@ class ClosingClock:
         return SYSTEM_CLOCK.monotonic_s()
 
 
-def connections_to(listening: socket.socket) -> int:
-    count = 0
-    while True:
-        try:
-            listening.accept()[0].close()
-        except BlockingIOError:
-            return count
-        count += 1
-
-
 @pytest.mark.parametrize("known", [True, False])
-def test_a_client_that_is_closed_before_it_connects_does_not_connect(silent_broker: socket.socket, known: bool) -> None:
-    host, port = silent_broker.getsockname()
-    client = ClusterClient(ClientConfig((f"{host}:{port}",)))
-    client._snapshot = ClusterSnapshot(nodes={1: Node(1, host, port)})
+def test_a_client_that_is_closed_before_it_connects_does_not_connect(known: bool) -> None:
+    broker = ModelBroker({"t": 1})
+    client = ClusterClient(ClientConfig(("model:1",)), SYSTEM_CLOCK, broker.open)
+    if known:
+        client.refresh(["t"], Deadline.after_ms(10_000))
     client.close()
-    deadline = Deadline.after_ms(200)
+    opened, deadline = broker.opened, Deadline.after_ms(200)
     with pytest.raises(ClosedError):
         if known:
-            client.request_to(1, ApiKey.METADATA, MetadataRequest(), deadline)
+            client.request_to(NODE_ID, ApiKey.METADATA, MetadataRequest(), deadline)
         else:
             client.request_any(ApiKey.METADATA, MetadataRequest(), deadline)
-    assert connections_to(silent_broker) == 0
+    assert broker.opened == opened
+    broker.close()
 
 
-def test_a_client_that_is_closed_while_it_chooses_a_broker_leaves_no_connection(silent_broker: socket.socket) -> None:
+def test_a_client_that_is_closed_while_it_chooses_a_broker_opens_no_connection(silent_broker: socket.socket) -> None:
     host, port = silent_broker.getsockname()
     for looks in range(1, 8):
         clock = ClosingClock(looks)
-        client = ClusterClient(ClientConfig((f"{host}:{port}",)), clock)
+        opened_when_closed: list[int] = []
+
+        def open_connection(
+            *way: Any, clock: ClosingClock = clock, opened: list[int] = opened_when_closed
+        ) -> BrokerConnection:
+            if clock.looks <= 0:
+                opened.append(clock.looks)
+            return BrokerConnection.open(*way)
+
+        client = ClusterClient(ClientConfig((f"{host}:{port}",)), clock, open_connection)
         deadline = Deadline.after_ms(200, clock)
         clock.client = client
         with pytest.raises(KafkaliteError):
             client.request_any(ApiKey.METADATA, MetadataRequest(), deadline)
         assert clock.looks <= 0
-        assert not client._pool, looks
+        assert not opened_when_closed, looks
 
 
 def test_a_process_without_descriptors_cannot_reach_a_broker(
