@@ -55,11 +55,13 @@ $(VENV42)/.stamp-requirements: requirements-spark42.txt scripts/check_prerequisi
 build: setup ## Build the native kernel in place
 	@$(PY) setup.py --quiet build_ext --inplace
 
-lint: setup ## ruff, mypy --strict, and the layers
+lint: setup ## ruff, mypy --strict, the layers, dead code and repeated code
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo
+	@! $(VENV)/bin/vulture | grep "^spark_kafkalite/" | grep -v "^spark_kafkalite/errors.py"
+	@$(VENV)/bin/pylint --score=no spark_kafkalite
 
 format: setup ## Let ruff rewrite what it can
 	@$(VENV)/bin/ruff check --fix .

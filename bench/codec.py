@@ -19,6 +19,7 @@ from kio.serial import entity_reader, entity_writer
 
 from bench.measurement import Row
 from spark_kafkalite.wire import codec, packed
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages.metadata import (
     MetadataResponse,
@@ -82,7 +83,7 @@ def rows(quick: bool) -> Iterator[Row]:
     yield _row(
         "decode Metadata v12 of 100 partitions",
         calls // 20,
-        lambda: codec.decode_response(3, 12, frame),
+        lambda: codec.decode_response(ApiKey.METADATA, 12, frame),
         lambda: _kio_read(KioMetadataResponse, frame, 5),
     )
 

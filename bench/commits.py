@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measurement import Row, Usage, percentile, warm_page_cache
-from bench.raw_load import Link, closed_loop, framed
+from bench.raw_load import Link, closed_loop
 from spark_kafkalite import Admin
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import framed
 from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -71,7 +73,7 @@ def commit_request(group: str, partitions: Sequence[int]) -> bytes:
 
 
 def check_committed(response: bytes) -> None:
-    for topic in codec.decode_response(8, _COMMIT_VERSION, response)[1].topics:
+    for topic in codec.decode_response(ApiKey.OFFSET_COMMIT, _COMMIT_VERSION, response)[1].topics:
         for partition in topic.partitions:
             if partition.error_code:
                 raise RuntimeError(f"{topic.name}-{partition.partition_index}: error {partition.error_code}")
@@ -83,7 +85,7 @@ def find_coordinators(bootstrap: str, groups: Sequence[str]) -> None:
     with Link(bootstrap) as link:
         while True:
             answer = link.call(framed(codec.encode_request(request, _FIND_VERSION, 1, "bench")))
-            found = codec.decode_response(10, _FIND_VERSION, answer)[1].coordinators
+            found = codec.decode_response(ApiKey.FIND_COORDINATOR, _FIND_VERSION, answer)[1].coordinators
             if not any(one.error_code for one in found) and not _unserved(link, groups):
                 return
             time.sleep(0.01)
@@ -92,7 +94,7 @@ def find_coordinators(bootstrap: str, groups: Sequence[str]) -> None:
 def _unserved(link: Link, groups: Sequence[str]) -> bool:
     asked = [OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups]
     answer = link.call(framed(codec.encode_request(OffsetFetchRequest(groups=asked), _FETCH_VERSION, 1, "bench")))
-    return any(one.error_code for one in codec.decode_response(9, _FETCH_VERSION, answer)[1].groups)
+    return any(one.error_code for one in codec.decode_response(ApiKey.OFFSET_FETCH, _FETCH_VERSION, answer)[1].groups)
 
 
 def groups_of(shape: Shape) -> list[str]:

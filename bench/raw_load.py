@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import selectors
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,16 +15,14 @@ from typing import Self
 
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, packed
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import HEAD_BYTES, LENGTH, FrameBuffer, FrameReader, framed, lend_memory
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-_SIZE = struct.Struct(">i")
 _PRODUCE_VERSION, _FETCH_VERSION, _LIST_OFFSETS_VERSION = 9, 12, 7
+_MAX_RESPONSE_BYTES = 1 << 30
 # Every so many answers one is looked into; looking into all would measure the looking.
 _LOOK_EVERY = 50
-
-
-def framed(request: bytes) -> bytes:
-    return _SIZE.pack(len(request)) + request
 
 
 def batch_of(records: int, value: bytes = b"x" * 100, timestamp_ms: int | None = None) -> bytes:
@@ -55,7 +52,9 @@ def offset_request(topic: str, timestamp: int) -> bytes:
 
 
 def offset_in(response: bytes) -> int:
-    return int(codec.decode_response(2, _LIST_OFFSETS_VERSION, response)[1].topics[0].partitions[0].offset)
+    return int(
+        codec.decode_response(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, response)[1].topics[0].partitions[0].offset
+    )
 
 
 def fetched_in(response: bytes) -> packed.FetchedPartition:
@@ -76,30 +75,25 @@ class Link:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = bytearray(1 << 20)
+        self._frames = FrameReader(_MAX_RESPONSE_BYTES, memoryview(bytearray(HEAD_BYTES + (1 << 16))))
 
     def send(self, request: bytes) -> None:
         self.socket.sendall(request)
 
     def receive(self) -> bytes:
-        (size_bytes,) = _SIZE.unpack(self._read(4))
-        return bytes(self._read(size_bytes))
+        frames = self._frames
+        while (frame := frames.next_frame()) is None:
+            frames.keep_rest(lend_memory)
+            count = self.socket.recv_into(frames.room()[0])
+            if not count:
+                raise ConnectionError("closed by the broker")
+            if (completed := frames.received(count)) is not None:
+                return bytes(completed)
+        return bytes(frame)
 
     def call(self, request: bytes) -> bytes:
         self.send(request)
         return self.receive()
-
-    def _read(self, size_bytes: int) -> memoryview:
-        if len(self._buffer) < size_bytes:
-            self._buffer = bytearray(size_bytes)
-        view = memoryview(self._buffer)[:size_bytes]
-        done = 0
-        while done < size_bytes:
-            count = self.socket.recv_into(view[done:])
-            if not count:
-                raise ConnectionError("closed by the broker")
-            done += count
-        return view
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +116,7 @@ class _Client:
     socket: socket.socket
     request: bytes
     sent_s: deque[float] = field(default_factory=deque)
-    unread: bytearray = field(default_factory=bytearray)
+    unread: FrameBuffer = field(default_factory=lambda: FrameBuffer(_MAX_RESPONSE_BYTES))
 
 
 def closed_loop(
@@ -146,7 +140,7 @@ def closed_loop(
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hello:
             connected.sendall(hello)
-            (size_bytes,) = _SIZE.unpack(connected.recv(4, socket.MSG_WAITALL))
+            (size_bytes,) = LENGTH.unpack(connected.recv(4, socket.MSG_WAITALL))
             connected.recv(size_bytes, socket.MSG_WAITALL)
         selector.register(connected, selectors.EVENT_READ, _Client(connected, request))
     now = time.perf_counter
@@ -165,22 +159,15 @@ def closed_loop(
             data = client.socket.recv(1 << 16)
             if not data:
                 raise ConnectionError("closed by the broker")
-            unread = client.unread
-            unread += data
-            position = 0
+            client.unread.feed(data)
             again = 0
-            while len(unread) - position >= 4:
-                end = position + 4 + _SIZE.unpack_from(unread, position)[0]
-                if end > len(unread):
-                    break
+            while (frame := client.unread.next_frame()) is not None:
                 ended_s = now()
                 latencies.append(ended_s - client.sent_s.popleft())
                 if answered % _LOOK_EVERY == 0:
-                    check(bytes(unread[position + 4 : end]))
+                    check(frame)
                 answered += 1
-                position = end
                 again += 1
-            del unread[:position]
             open_requests -= again
             if again and ended_s < until_s:
                 for _ in range(again):

@@ -18,10 +18,10 @@ from importlib import import_module
 from pathlib import Path
 
 from spark_kafkalite.broker.requests import handlers
-from spark_kafkalite.broker.requests.dispatch import API_TABLE
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
-from spark_kafkalite.client.registry_consumer.streams_config import CONNECTOR_SETTINGS
+from spark_kafkalite.client.registry_consumer.config import CONNECTOR_SETTINGS
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
@@ -120,7 +120,7 @@ def protocol_page() -> str:
     """Return docs/protocol.md."""
     handlers.load()
     rows = []
-    for api in sorted(API_TABLE.values(), key=lambda api: api.key):
+    for api in sorted(SERVED_APIS.values(), key=lambda api: api.key):
         summary = (inspect.getdoc(import_module(api.handler.__module__)) or "").partition("\n\n")[0]
         _, _, text = " ".join(summary.split()).partition(": ")
         versions = f"{api.min_version}-{api.max_version}"

@@ -10,6 +10,7 @@ the epoch, UTC, unless a name says otherwise.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, NewType, Protocol
 
@@ -20,10 +21,20 @@ BrokerEpoch = NewType("BrokerEpoch", int)
 ControllerEpoch = NewType("ControllerEpoch", int)
 ProducerId = NewType("ProducerId", int)
 
-NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
+# Timestamps that name places in a log, in ListOffsets: its end, its start, its record with the largest timestamp, the
+# first that is on the broker's own disk, the last that is in tiered storage only. Source:
+# org.apache.kafka.common.requests.ListOffsetsRequest.
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+LATEST_TIERED_TIMESTAMP: Final = -5
+# The offset that stands for the end that consumers see, in DeleteRecords. Source:
+# org.apache.kafka.common.requests.DeleteRecordsRequest.
+HIGH_WATERMARK: Final = -1
 # Registries number their transactions from 1 on, and none will come this far. There is room above: one that is made
 # anew goes on from the largest that is known.
 MAX_REGISTRY_ZXID: Final = 2**62
@@ -84,6 +95,16 @@ class CommittedOffset(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = NO_LEADER_EPOCH
+
+
+CommittedOffsets = Mapping[TopicPartition, CommittedOffset]
+
+
+class LogBounds(NamedTuple):
+    """What a partition's log holds: its first offset, and the next one that will be written."""
+
+    start_offset: int
+    end_offset: int
 
 
 Headers = list[tuple[str, bytes | None]]

@@ -219,8 +219,7 @@ class Turn:
 
 
 def _nothing() -> Work[None]:
-    return
-    yield
+    yield from ()
 
 
 def _setter(outcome: asyncio.Future[T]) -> Callable[[T | None, BaseException | None], None]:

@@ -19,7 +19,7 @@ from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.gate import Gate
-from spark_kafkalite.broker.requests.topics import Topics
+from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
@@ -32,7 +32,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
-from spark_kafkalite.registry.cluster.producer_ids import ProducerIds
+from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
 from spark_kafkalite.slices import Slices, Work
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class BrokerContext:
     membership: ClusterMembership
     view: ClusterView
     topic_settings: TopicSettings
-    topics: Topics
+    topics: TopicAdmin
     retention: Retention
     offsets_host: InternalTopicHost
     group_shards: GroupShards
@@ -73,7 +73,7 @@ class BrokerContext:
         return self.view.state
 
     @property
-    def producer_ids(self) -> ProducerIds:
+    def producer_ids(self) -> ProducerIdManager:
         """The present registry session's supply. Raises SessionExpired while there is no session."""
         return self.membership.session.producer_ids
 

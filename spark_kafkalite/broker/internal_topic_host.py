@@ -23,10 +23,11 @@ from typing import Any, Final
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.replication.bounds import ACKS_ALL
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.page_cache import look_up
-from spark_kafkalite.broker.requests.topics import Topics
+from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.requests.waiting import DelayedOperation
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
@@ -38,13 +39,12 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.controller.controller import NewTopic
+from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
-_ACKS_ALL: Final = -1
 # Of a log that is being read; a few thousand batches at most, whose headers are looked at in one go.
 _PIECE_BYTES: Final = 256 * 1024
 # How long a request for a coordinator waits for the topic; afterwards its client asks again.
@@ -60,7 +60,7 @@ class InternalTopicHost:
         slices: Slices,
         io: IoThreads,
         view: ClusterView,
-        topics: Topics,
+        topics: TopicAdmin,
         replicas: Replicas,
     ) -> None:
         self.topic: Final = topic
@@ -91,7 +91,7 @@ class InternalTopicHost:
 
     async def _create(self) -> KafkaError | None:
         topic = self.topic
-        new = NewTopic(topic.name, topic.partition_count, topic.replication_factor, config=topic.config)
+        new = TopicSpec(topic.name, topic.partition_count, topic.replication_factor, config=topic.config)
         try:
             outcome = (await self._topics.create([new], timeout_s=_CREATE_TIMEOUT_S))[topic.name]
         finally:
@@ -118,7 +118,7 @@ class InternalTopicHost:
         except KafkaError as error:
             done.set_exception(error)
             return done
-        if appended.last_offset < hosted.acknowledged_end_offset(_ACKS_ALL):
+        if appended.last_offset < hosted.acknowledged_end_offset(ACKS_ALL):
             done.set_result(appended.base_offset)
         else:
             _Appended(hosted, leader_epoch, appended, done)
@@ -136,7 +136,7 @@ class InternalTopicHost:
         until_offset = int(hosted.log.log_end_offset)
         if hosted.high_watermark < until_offset:
             committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            _Reading(hosted, leader_epoch, until_offset, committed)
+            _LoadWait(hosted, leader_epoch, until_offset, committed)
             await committed
         offset = int(hosted.log_start_offset)
         while offset < until_offset:
@@ -210,7 +210,7 @@ def _read_and_look(piece: LogSlice, offset: int, damage: DamageLines) -> tuple[m
     return data, headers
 
 
-class _Waiting(DelayedOperation):
+class _CommitWait(DelayedOperation):
     """Waits until a partition has committed something.
 
     Completed by: whatever :meth:`is_committed` asks for, or the end of the leader epoch. It has no deadline.
@@ -253,7 +253,7 @@ class _Waiting(DelayedOperation):
         self._partition.remove_ack_waiter(self)
 
 
-class _Reading(_Waiting):
+class _LoadWait(_CommitWait):
     """A load that waits until all that the log holds is committed."""
 
     __slots__ = ("_done", "_until_offset")
@@ -271,7 +271,7 @@ class _Reading(_Waiting):
             self._done.set_result(None) if error is None else self._done.set_exception(error)
 
 
-class _Appended(_Waiting):
+class _Appended(_CommitWait):
     """An append that is not committed yet."""
 
     __slots__ = ("_appended", "_done")
@@ -284,7 +284,7 @@ class _Appended(_Waiting):
         self._done = done
 
     def is_committed(self) -> bool:
-        return self._appended.last_offset < self._partition.acknowledged_end_offset(_ACKS_ALL)
+        return self._appended.last_offset < self._partition.acknowledged_end_offset(ACKS_ALL)
 
     def tell(self, error: KafkaError | None) -> None:
         if not self._done.done():

@@ -30,13 +30,14 @@ from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
-from spark_kafkalite.broker.requests.topics import Topics
+from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.requests.waiting import Purgatory
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
-from spark_kafkalite.broker.settings.group_settings import offsets_topic
+from spark_kafkalite.broker.settings.group_settings import group_limits, offsets_topic
 from spark_kafkalite.broker.settings.topic_settings import TopicSettings
+from spark_kafkalite.broker.standalone.log_dirs_survey import stored_cluster_id
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
 from spark_kafkalite.broker.upkeep.cleaner import Cleaner
@@ -48,11 +49,9 @@ from spark_kafkalite.collector import Collector
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
-from spark_kafkalite.coordinator.groups.members import GroupLimits
 from spark_kafkalite.coordinator.shards import Shards
-from spark_kafkalite.errors import ConfigError, KafkaStorageError
+from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.directories.unopened import LogLimit
-from spark_kafkalite.log.files.checkpoint import META_FILE, CheckpointError, read_meta
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
@@ -240,7 +239,7 @@ class BrokerStart:
         self._undo.push_async_callback(membership.close)
         if own is not None:
             self.registry_address = own.serve(ground.descriptors.registry_clients)
-        await membership.open(self._stored_cluster_id())
+        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs))
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         return _Registry(membership, own)
@@ -280,8 +279,8 @@ class BrokerStart:
         self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
         return acceptor, {listener.name: listener for listener in listeners}
 
-    def _make_topics(self, ground: _Ground, storage: _Storage, registry: _Registry, acceptor: Acceptor) -> Topics:
-        return Topics(
+    def _make_topics(self, ground: _Ground, storage: _Storage, registry: _Registry, acceptor: Acceptor) -> TopicAdmin:
+        return TopicAdmin(
             ground.settings,
             ground.topic_settings,
             registry.membership,
@@ -292,13 +291,13 @@ class BrokerStart:
             connections=lambda: len(acceptor),
         )
 
-    def _make_groups(self, ground: _Ground, storage: _Storage, topics: Topics) -> _Groups:
+    def _make_groups(self, ground: _Ground, storage: _Storage, topics: TopicAdmin) -> _Groups:
         """Make the coordinator of groups; it takes over groups as this broker begins to lead their partitions."""
         config, settings = self.config, ground.settings
         offsets_host = InternalTopicHost(
             offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
         )
-        shards = Shards(offsets_host, partial(GroupsState, _group_limits(config)), self._clock)
+        shards = Shards(offsets_host, partial(GroupsState, group_limits(config.values)), self._clock)
         storage.services.on_role_change = partial(offsets_host.role_changed, shards)
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
@@ -316,7 +315,7 @@ class BrokerStart:
         ground: _Ground,
         storage: _Storage,
         registry: _Registry,
-        topics: Topics,
+        topics: TopicAdmin,
         groups: _Groups,
         listeners: dict[str, Listener],
     ) -> BrokerContext:
@@ -335,7 +334,7 @@ class BrokerStart:
             ground.view,
             ground.topic_settings,
             topics,
-            Retention(ground.loop, self.config, storage.io, self._clock, storage.logs, storage.replicas),
+            Retention(ground.loop, self.config, storage.io, self._clock, storage.logs, storage.replicas, ground.slices),
             groups.offsets_host,
             groups.shards,
             groups.coordinator,
@@ -385,7 +384,7 @@ class BrokerStart:
         self._undo.push_async_callback(groups.expiry.stop)
         context.retention.start()
         self._undo.callback(context.retention.stop)
-        cleaner = Cleaner(ground.settings, logs, replicas, io, self._clock)
+        cleaner = Cleaner(ground.settings, logs, replicas, io, self._clock, ground.slices)
         cleaner.start()
         self._undo.push_async_callback(cleaner.stop)
         disks = DiskWatch(loop, io, logs, replicas, on_room=registry.membership.check_everything)
@@ -397,20 +396,6 @@ class BrokerStart:
         collector = Collector(loop)
         collector.start()
         self._undo.callback(collector.stop)
-
-    def _stored_cluster_id(self) -> str | None:
-        """Return the cluster id that the log directories belong to, None when they are new."""
-        for directory in self.config.log_dirs:
-            try:
-                meta = read_meta(self._fs, f"{directory}/{META_FILE}")
-            except CheckpointError as error:
-                raise ConfigError(str(error)) from error
-            except OSError:
-                # It is, or will be, offline.
-                continue
-            if meta is not None and "cluster.id" in meta:
-                return meta["cluster.id"]
-        return None
 
     def _directory_failed(self, storage: _Storage, path: str) -> None:
         """Go on without the directory, if another one is left."""
@@ -457,13 +442,3 @@ def _tell_of_leaderless(broker_id: int, cluster: ClusterState) -> None:
             ", ".join(leaderless[:_SHOWN_PARTITIONS]),
             f" and {len(leaderless) - _SHOWN_PARTITIONS} more" if len(leaderless) > _SHOWN_PARTITIONS else "",
         )
-
-
-def _group_limits(config: BrokerConfig) -> GroupLimits:
-    return GroupLimits(
-        min_session_timeout_ms=config["group.min.session.timeout.ms"],
-        max_session_timeout_ms=config["group.max.session.timeout.ms"],
-        max_size=config["group.max.size"],
-        initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
-        max_bytes=config["group.max.bytes"],
-    )

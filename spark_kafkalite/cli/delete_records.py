@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_kafkalite.cli.offsets.offset_texts import parse_partitions
+from spark_kafkalite.cli.offsets.texts import parse_partitions
 from spark_kafkalite.cli.options import (
     bootstrap_option,
     client_settings,
@@ -19,12 +19,10 @@ from spark_kafkalite.cli.options import (
 )
 from spark_kafkalite.cli.output import print_json
 from spark_kafkalite.errors import OffsetOutOfRange
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import HIGH_WATERMARK, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
-
-_END = -1
 
 
 @click.command("delete-records")
@@ -59,7 +57,7 @@ def delete_records(
         wanted = _read_offsets(offset_json_file)
     elif topic is None or before_offset is None:
         raise click.UsageError("give --topic and --before-offset, or --offset-json-file")
-    offset = _offset(before_offset) if before_offset is not None else _END
+    offset = _offset(before_offset) if before_offset is not None else HIGH_WATERMARK
     with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
         if topic is not None:
             numbers = parse_partitions(partitions, "--partition") if partitions else None
@@ -79,9 +77,7 @@ def delete_records(
 
 def _ends(admin: Admin, wanted: Mapping[TopicPartition, int]) -> str:
     """Say up to where records can be deleted, for those partitions whose log ends before."""
-    from spark_kafkalite.client.consume.list_offsets import LATEST
-
-    found = admin.list_offsets(dict.fromkeys(wanted, LATEST))
+    found = admin.list_offsets(dict.fromkeys(wanted, LATEST_TIMESTAMP))
     too_low = [f"{each} ends at {end.offset}" for each, end in found.items() if end and end.offset < wanted[each]]
     if not too_low:
         return "the log has grown meanwhile: try again"
@@ -90,12 +86,12 @@ def _ends(admin: Admin, wanted: Mapping[TopicPartition, int]) -> str:
 
 def _offset(text: str) -> int:
     if text.strip().lower() == "latest":
-        return _END
+        return HIGH_WATERMARK
     try:
         offset = int(text)
     except ValueError:
-        offset = _END - 1
-    if offset < _END:
+        offset = HIGH_WATERMARK - 1
+    if offset < HIGH_WATERMARK:
         raise click.UsageError(f"--before-offset {text}: neither an offset nor 'latest'")
     return offset
 

@@ -53,7 +53,7 @@ def command(
     from spark_kafkalite.registry.served.listener import RegistryListener
     from spark_kafkalite.registry.served.server import TreeServer
     from spark_kafkalite.registry.store import SessionState
-    from spark_kafkalite.registry.tree.embedded import open_embedded
+    from spark_kafkalite.registry.tree.embedded_store import open_embedded
 
     listener = RegistryListener.parse(
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}", digest=_read_digest(digest_file), insecure=insecure

@@ -12,7 +12,7 @@ from spark_kafkalite.cli.output import print_json, print_table, said, warn
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from spark_kafkalite.broker.standalone.registry_rebuild import Plan
+    from spark_kafkalite.broker.standalone.registry_rebuild import RebuildPlan
 
 
 @click.command(
@@ -86,7 +86,7 @@ def rebuild(
         said(f"{plan.registry_dir} is written; the broker can be started")
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: RebuildPlan) -> None:
     from spark_kafkalite.registry.znodes import uuid_text
 
     click.echo(f"cluster {plan.cluster_id}, broker {plan.broker_id}")

@@ -2,15 +2,16 @@
 
 ``key``, ``value`` binary, ``topic`` string, ``partition`` int32, ``offset`` int64, ``timestamp`` in microseconds UTC,
 ``timestampType`` int32, and ``headers`` as a list of (key, value), null for a record without headers. A record without
-a timestamp shows the millisecond before the epoch, as there. Apart from what makes and reads the columns
-(:mod:`.arrow`), because whoever only plans a read needs no more than this.
+a timestamp shows the millisecond before the epoch, as there. The items of the list are called ``element``, as in Spark
+and in Parquet. Apart from what makes and reads the columns (:mod:`.arrow`), because whoever only plans a read needs no
+more than this.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 READ_SCHEMA = pa.schema(
     [

@@ -49,7 +49,7 @@ class ConfigLayer(NamedTuple):
     values: Mapping[str, Any]
 
 
-class ConfigSynonym(NamedTuple):
+class SettingSynonym(NamedTuple):
     """One place that a setting's value may come from."""
 
     name: str
@@ -63,7 +63,7 @@ class DescribedSetting(NamedTuple):
     setting: Setting
     value: str | None
     source: int
-    synonyms: tuple[ConfigSynonym, ...]
+    synonyms: tuple[SettingSynonym, ...]
 
 
 def broker_defaults(layers: Sequence[ConfigLayer]) -> dict[str, Any]:
@@ -90,9 +90,9 @@ def _scaled(value: Any, factor: int) -> Any:
     return -1 if value < 0 else min(value * factor, _LONG_MAX)
 
 
-def _broker_synonyms(synonyms: Sequence[Synonym], layers: Sequence[ConfigLayer]) -> list[ConfigSynonym]:
+def _broker_synonyms(synonyms: Sequence[Synonym], layers: Sequence[ConfigLayer]) -> list[SettingSynonym]:
     return [
-        ConfigSynonym(synonym.name, _BROKER_LOG_SETTINGS[synonym.name].text(value), source)
+        SettingSynonym(synonym.name, _BROKER_LOG_SETTINGS[synonym.name].text(value), source)
         for source, synonym, value in _found(synonyms, layers)
     ]
 
@@ -111,9 +111,9 @@ def describe_topic(
         broker_names = BROKER_SYNONYMS.get(setting.name, ())
         synonyms = _broker_synonyms(broker_names, layers)
         if setting.name in parsed:
-            synonyms.insert(0, ConfigSynonym(setting.name, setting.text(parsed[setting.name]), SOURCE_TOPIC))
+            synonyms.insert(0, SettingSynonym(setting.name, setting.text(parsed[setting.name]), SOURCE_TOPIC))
         default_name = broker_names[0].name if broker_names else setting.name
-        synonyms.append(ConfigSynonym(default_name, setting.text(setting.default), SOURCE_DEFAULT))
+        synonyms.append(SettingSynonym(default_name, setting.text(setting.default), SOURCE_DEFAULT))
         described.append(
             DescribedSetting(setting, setting.text(values[setting.name]), synonyms[0].source, tuple(synonyms))
         )
@@ -127,12 +127,12 @@ def describe_broker(
     described = []
     for setting in group:
         synonyms = [
-            ConfigSynonym(synonym.name, group[synonym.name].text(value), source)
+            SettingSynonym(synonym.name, group[synonym.name].text(value), source)
             for source, synonym, value in _found(_FAMILY.get(setting.name, (Synonym(setting.name),)), layers)
         ]
         default = _DEFAULTS.get(setting.name, setting.default)
         if default is not None:
-            synonyms.append(ConfigSynonym(setting.name, setting.text(default), SOURCE_DEFAULT))
+            synonyms.append(SettingSynonym(setting.name, setting.text(default), SOURCE_DEFAULT))
         source = synonyms[0].source if synonyms else SOURCE_DEFAULT
         value = values[setting.name] if values[setting.name] is not None else default
         described.append(DescribedSetting(setting, setting.text(value), source, tuple(synonyms)))

@@ -18,28 +18,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
+from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.flush import FlushJob, Unsynced
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.loading.holes import Hole
 from spark_kafkalite.log.loading.holes import report as report_holes
-from spark_kafkalite.log.reader import Reader
+from spark_kafkalite.log.reader import LogReader
 from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
+from spark_kafkalite.records.assemble import empty_batch
 from spark_kafkalite.records.layout import MAX_INT32
-
-if TYPE_CHECKING:
-    from spark_kafkalite.log.compaction.clean_job import CleanedGroup
-    from spark_kafkalite.log.segments.swap import Swap
-
 
 # Of this much at the end of a log it is taken for granted that it is in the page cache.
 _RECENT_BYTES = 16 * 1024 * 1024
@@ -89,7 +87,7 @@ class LocalLog:
         self._clock = clock
         # What is said of damaged batches.
         self.damage = DamageLines(topic_partition, clock)
-        self._reader = Reader(segments, self.damage)
+        self._reader = LogReader(segments, self.damage)
         self._on_dirty = on_dirty
         self._on_recovery_point_lowered = on_recovery_point_lowered
         # Monotonic time since when something is unflushed; None when nothing is.
@@ -161,7 +159,8 @@ class LocalLog:
         except OSError as error:
             raise self._failed("append to", error, len(batch)) from error
         self._reader.remember(base_offset, position)
-        self.log_end_offset = Offset(last_offset + 1)
+        # Not Offset(...): a call for each append, which gives back what it is given.
+        self.log_end_offset = last_offset + 1  # type: ignore[assignment]
         if self._dirty_since_s is None:
             self._dirty_since_s = self._clock.monotonic_s()
             self._on_dirty(self)
@@ -211,24 +210,33 @@ class LocalLog:
             old_file.release_reserve()
         self._prepare_active()
 
-    def _go_on_at(self, offset: int, reason: str) -> None:
+    def _go_on_at(self, offset: int, reason: str, leader_epoch: int) -> None:
         """Leave a hole from the log end to ``offset``, say what is lost, and go on there: see ``holes``.
 
-        KafkaStorageError when the disk fails.
+        A segment of its own begins with a batch without records, of ``leader_epoch``, that spans the hole: readers go
+        by the ends of batches, and would never come to ``offset`` before somebody produces. KafkaStorageError when the
+        disk fails.
         """
         lost = Hole(self.log_end_offset, offset, reason)
         try:
-            if self.segments.size_bytes:
-                self.roll(offset)
-            else:
+            if not self.segments.size_bytes:
                 self.segments.start_anew(offset, self._clock.wall_ms())
                 self._reader.forget_positions()
-                self._unsynced.files.append(self.segments.active.file)
                 self._prepare_active()
+            elif offset - lost.start_offset > MAX_INT32:
+                # More than a batch can span.
+                self.roll(offset)
+            else:
+                if self.segments.active.size_bytes:
+                    self.roll()
+                filler = empty_batch(lost.start_offset, offset - 1, leader_epoch)
+                active, interval_bytes = self.segments.active, self.config.index_interval_bytes
+                self.disk.persist(lambda: active.append(filler, offset - 1, -1, interval_bytes))
         except OSError as error:
             raise self._failed("begin a segment of", error) from error
+        self._unsynced.files.append(self.segments.active.file)
         self._unsynced.directories.append(self.directory)
-        self.log_end_offset = self.recovery_point = Offset(offset)
+        self.log_end_offset = Offset(offset)
         if self._dirty_since_s is None:
             self._dirty_since_s = self._clock.monotonic_s()
             self._on_dirty(self)

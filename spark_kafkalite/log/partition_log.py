@@ -51,7 +51,7 @@ from spark_kafkalite.log.producer_snapshot import (
     snapshot_path,
     write_snapshot,
 )
-from spark_kafkalite.log.producer_state import ENTRY, ProducerBatch, ProducerIdLimits, ProducerState
+from spark_kafkalite.log.producer_state import ENTRY, BatchMetadata, ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import DELETED_SUFFIX, LogSlice, Segment
@@ -111,7 +111,7 @@ class PartitionLog(LocalLog):
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
         self.epochs = loaded.epochs
-        self.producers: ProducerState = loaded.producers
+        self.producers: ProducerStateManager = loaded.producers
         self._next_warning_s = 0.0
         # Offsets of those that this run has written.
         self._large_snapshots: deque[int] = deque()
@@ -195,18 +195,22 @@ class PartitionLog(LocalLog):
             self._make_ready()
         elif self.log_end_offset < loaded.given_until:
             reason = "the last segment has lost its end" if loaded.found_segments else "all segments are missing"
-            reason = loaded.end_reason or reason
-            try:
-                self._go_on_at_end(loaded.given_until, reason)
+            self._go_on_at_end(loaded.given_until, loaded.end_reason or reason, flush=True)
+
+    def _go_on_at_end(self, end_offset: int, reason: str, *, flush: bool = False) -> None:
+        try:
+            self._go_on_at(end_offset, reason, self.epochs.epoch_at(self.log_end_offset))
+            # What a recovery of the new segment begins with is to know the producers of what is lost, too.
+            base_offset = self.segments.active.base_offset
+            self.producers.snapshot_offset = min(self.producers.snapshot_offset, base_offset - 1)
+            self._snapshot_producers(base_offset)
+            if flush:
                 # What proved it may be gone by now.
                 self.flush()
-            except KafkaStorageError as error:
-                # No offset may be given below.
-                self.fail(str(error))
-                raise
-
-    def _go_on_at_end(self, end_offset: int, reason: str) -> None:
-        self._go_on_at(end_offset, reason)
+        except KafkaStorageError as error:
+            # No offset may be given below.
+            self.fail(str(error))
+            raise
         self.producers.map_end_offset = end_offset
         self.log_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
 
@@ -393,7 +397,7 @@ class PartitionLog(LocalLog):
         except OSError as error:
             raise self._fail("read the end of", error) from error
 
-    def _check_sequence(self, header: BatchHeader) -> ProducerBatch | None:
+    def _check_sequence(self, header: BatchHeader) -> BatchMetadata | None:
         try:
             return self.producers.check(header)
         except UnknownProducerId as error:
@@ -483,8 +487,11 @@ class PartitionLog(LocalLog):
         if self.segments.active.unread_until_offset >= 0:
             self._make_ready()
         super().roll(base_offset)
+        self._snapshot_producers(self.segments.active.base_offset)
+
+    def _snapshot_producers(self, end_offset: int) -> None:
         try:
-            self.producers.map_end_offset = self.segments.active.base_offset
+            self.producers.map_end_offset = end_offset
             snapshot = write_snapshot(self.producers, self._files.fs, self.directory)
         except OSError as error:
             if kind_of(error) is FailureKind.BROKEN:

@@ -73,7 +73,7 @@ class ProducerIdLimits:
         self.expiration_ms = expiration_ms
 
 
-class ProducerBatch(NamedTuple):
+class BatchMetadata(NamedTuple):
     """One batch of a producer, as far as a duplicate must be recognised and answered."""
 
     first_sequence: int
@@ -88,7 +88,7 @@ class ProducerBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-_NO_BATCH: Final = ProducerBatch(NO_SEQUENCE, NO_SEQUENCE, -1, 0, -1)
+_NO_BATCH: Final = BatchMetadata(NO_SEQUENCE, NO_SEQUENCE, -1, 0, -1)
 
 
 class ProducerEntry:
@@ -105,7 +105,7 @@ class ProducerEntry:
 
     def __init__(self, producer_epoch: int) -> None:
         self.producer_epoch = producer_epoch
-        self.batches: list[ProducerBatch] = []
+        self.batches: list[BatchMetadata] = []
         self.last_seen_ms = -1
         self.coordinator_epoch = -1
         self.transaction_first_offset = -1
@@ -147,18 +147,18 @@ class ProducerEntry:
         entry.coordinator_epoch = coordinator_epoch
         entry.transaction_first_offset = first_offset
         if len(packed) > ENTRY.size:
-            entry.batches = [ProducerBatch(*each) for each in _BATCH.iter_unpack(memoryview(packed)[ENTRY.size :])]
+            entry.batches = [BatchMetadata(*each) for each in _BATCH.iter_unpack(memoryview(packed)[ENTRY.size :])]
             return entry
         entry.from_snapshot = True
         if last_offset >= 0 and last_sequence >= 0:
             first_sequence = last_sequence - delta
             if first_sequence < 0:
                 first_sequence += MAX_INT32 + 1
-            entry.batches.append(ProducerBatch(first_sequence, last_sequence, last_offset, delta, timestamp))
+            entry.batches.append(BatchMetadata(first_sequence, last_sequence, last_offset, delta, timestamp))
         return entry
 
 
-class ProducerState:
+class ProducerStateManager:
     """All producers of one partition."""
 
     __slots__ = (
@@ -204,7 +204,7 @@ class ProducerState:
         found |= {key: entry.batches[-1].last_offset for key, entry in self._held.items() if entry.batches}
         return {key: offset for key, offset in found.items() if offset >= 0} if -1 in found.values() else found
 
-    def check(self, header: BatchHeader) -> ProducerBatch | None:
+    def check(self, header: BatchHeader) -> BatchMetadata | None:
         """Return the batch in the log that ``header`` repeats, None when it is new and in order.
 
         Raises InvalidProducerEpoch (47), OutOfOrderSequenceNumber (45) and UnknownProducerId (59).
@@ -433,6 +433,6 @@ def _seen_ms(packed: bytes) -> int:
     return seen_ms
 
 
-def _batch(header: BatchHeader, base_offset: int) -> ProducerBatch:
+def _batch(header: BatchHeader, base_offset: int) -> BatchMetadata:
     delta = header.last_offset_delta
-    return ProducerBatch(header.base_sequence, header.last_sequence, base_offset + delta, delta, header.max_timestamp)
+    return BatchMetadata(header.base_sequence, header.last_sequence, base_offset + delta, delta, header.max_timestamp)

@@ -97,7 +97,7 @@ class DecodeFirst(NotInMemory):
             self._results[self._asked] = error
 
 
-class Reader:
+class LogReader:
     """Reads the segments of one log."""
 
     __slots__ = ("_damage", "_decoded", "_positions", "_segments", "_walks")

@@ -40,6 +40,8 @@ INLINE_COMPRESSED_BYTES: Final = 64 * 1024
 INLINE_DECOMPRESSED_BYTES: Final = 256 * 1024
 # What the loop may check, and write to a log, itself: some milliseconds' work, the writing nearly all of it.
 INLINE_BATCH_BYTES: Final = 4 * 1024 * 1024
+# An enumeration's member takes several steps to find.
+_CREATE_TIME: Final = TimestampType.CREATE_TIME
 # KIP-110: older versions of Produce know no zstd.
 FIRST_PRODUCE_VERSION_WITH_ZSTD: Final = 7
 
@@ -131,9 +133,10 @@ def _read_whole(buffer: Buffer, position: int, end: int, rules: AdmissionRules, 
             f"of {available} bytes"
         )
     check_size(size_bytes, rules)
-    if header.codec not in CODEC_NAMES:
-        raise UnsupportedCompressionType(f"codec {header.codec} in the batch's attributes is not known")
-    if header.codec == ZSTD and produce_version < FIRST_PRODUCE_VERSION_WITH_ZSTD:
+    codec = header.codec
+    if codec not in CODEC_NAMES:
+        raise UnsupportedCompressionType(f"codec {codec} in the batch's attributes is not known")
+    if codec == ZSTD and produce_version < FIRST_PRODUCE_VERSION_WITH_ZSTD:
         raise UnsupportedCompressionType(
             f"zstd needs Produce version {FIRST_PRODUCE_VERSION_WITH_ZSTD} or newer, this is version {produce_version}"
         )
@@ -158,6 +161,14 @@ def _check_header(buffer: Buffer, position: int, header: BatchHeader) -> None:
         raise InvalidRecord(
             f"last offset delta {header.last_offset_delta} is not one less than record count {header.record_count}"
         )
+    if header.attributes & ~layout.CODEC_MASK:
+        _check_flags(header)
+    # aiokafka sends base sequence 0 without a producer id: sequences mean nothing then.
+    if header.producer_id != -1:
+        _check_producer(header)
+
+
+def _check_flags(header: BatchHeader) -> None:
     if header.is_control:
         raise InvalidRecord("control batches are written by brokers only")
     if header.attributes & layout.LOG_APPEND_TIME_BIT:
@@ -165,13 +176,15 @@ def _check_header(buffer: Buffer, position: int, header: BatchHeader) -> None:
     if header.attributes & layout.DELETE_HORIZON_BIT:
         # Its base timestamp would be taken for the time from which on the cleaner may drop tombstones.
         raise InvalidRecord("only the broker's cleaner gives a batch a delete horizon")
-    if header.producer_id < -1:
-        raise InvalidRecord(f"producer id {header.producer_id} is neither -1 nor one that a broker gave out")
     if header.is_transactional:
         # The answer that Kafka gives where a request has no transactional id; one that has is refused as a whole.
         raise TransactionalIdAuthorizationFailed("a transactional batch: transactions are not served by this broker")
-    # aiokafka sends base sequence 0 without a producer id: sequences mean nothing then.
-    if header.producer_id != -1 and (header.base_sequence < 0 or header.producer_epoch < 0):
+
+
+def _check_producer(header: BatchHeader) -> None:
+    if header.producer_id < -1:
+        raise InvalidRecord(f"producer id {header.producer_id} is neither -1 nor one that a broker gave out")
+    if header.base_sequence < 0 or header.producer_epoch < 0:
         raise InvalidRecord(
             f"base sequence {header.base_sequence} and epoch {header.producer_epoch} of producer id "
             f"{header.producer_id} must not be negative"
@@ -182,7 +195,8 @@ def _walk_payload(
     buffer: Buffer, position: int, header: BatchHeader, payload: Buffer, rules: AdmissionRules
 ) -> BatchHeader:
     earliest, latest = MIN_INT64, MAX_INT64
-    if rules.timestamp_type == TimestampType.CREATE_TIME:
+    is_create_time = rules.timestamp_type is _CREATE_TIME
+    if is_create_time:
         earliest = max(rules.now_ms - rules.timestamp_before_max_ms, MIN_INT64)
         latest = min(rules.now_ms + rules.timestamp_after_max_ms, MAX_INT64)
     largest = walk_records(
@@ -192,7 +206,7 @@ def _walk_payload(
         earliest_timestamp=earliest,
         latest_timestamp=latest,
     )
-    if largest == header.max_timestamp or rules.timestamp_type == TimestampType.LOG_APPEND_TIME:
+    if largest == header.max_timestamp or not is_create_time:
         return header
     return _with_max_timestamp(buffer, position, header, largest)
 

@@ -119,6 +119,33 @@ def reassemble(header: BatchHeader, retained: RetainedRecords, delete_horizon_ms
     return buffer
 
 
+def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytearray:
+    """Return a batch without records, producer and times that stands for the offsets from one to another, inclusive.
+
+    Readers pass it as they pass what compaction has emptied. Source: DefaultRecordBatch.writeEmptyHeader.
+    """
+    batch = bytearray(layout.HEADER_BYTES)
+    layout.HEADER_STRUCT.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - layout.LOG_OVERHEAD,
+        leader_epoch,
+        layout.MAGIC,
+        0,
+        NONE,
+        last_offset - base_offset,
+        -1,
+        -1,
+        -1,
+        -1,
+        -1,
+        0,
+    )
+    _set_crc(batch)
+    return batch
+
+
 def restamp_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Give a finished batch another producer id, epoch and sequence, as a retry after an epoch bump must."""
     layout.PRODUCER_STRUCT.pack_into(batch, layout.PRODUCER_ID_POSITION, producer_id, producer_epoch, base_sequence)

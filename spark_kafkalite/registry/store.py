@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from spark_kafkalite.errors import RegistryError
 
@@ -169,28 +170,137 @@ class Check:
 Operation = Create | SetData | Delete | Check
 
 
-class Store(Protocol):
-    """One session with the registry. Errors arrive through the futures."""
+def call_back(callback: Callable[[Any], None], argument: Any) -> None:
+    """Call a watcher or a session listener; what it raises is logged, and does not stop the thread that calls."""
+    try:
+        callback(argument)
+    except Exception:
+        _LOG.exception("a registry callback failed on %s", argument)
+
+
+class SessionListeners:
+    """Where one session stands, and who is told when that changes."""
+
+    __slots__ = ("_listeners", "state")
+
+    def __init__(self) -> None:
+        self.state = SessionState.CONNECTED
+        self._listeners: list[SessionListener] = []
+
+    def add(self, listener: SessionListener) -> None:
+        self._listeners.append(listener)
+
+    def clear(self) -> None:
+        """Tell nobody any more: whoever closes knows, only an end that comes from elsewhere is news."""
+        self._listeners.clear()
+
+    def report(self, state: SessionState) -> None:
+        """Take a new state and tell the listeners; none follows LOST. In the thread that completes the futures."""
+        if self.state is state or self.state is SessionState.LOST:
+            return
+        self.state = state
+        for listener in list(self._listeners):
+            call_back(listener, state)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWithParents:
+    """Create a node, and before it the parents that are missing."""
+
+    create: Create
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Read data and stat."""
+
+    path: str
+    watch: Watcher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Read the stat of a node that need not be there."""
+
+    path: str
+    watch: Watcher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """Read the children's names."""
+
+    path: str
+    watch: Watcher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    """Do all operations or none."""
+
+    operations: Sequence[Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Catch up with what has been written."""
+
+
+Request = Operation | CreateWithParents | Get | Exists | Children | Multi | Sync
+# One operation or read, with one path.
+Step = Operation | Get | Exists | Children
+
+
+def steps_of(request: Request) -> Sequence[Step]:
+    """Return what a request does, path by path; nothing for a Sync."""
+    match request:
+        case Sync():
+            return ()
+        case Multi(operations):
+            return operations
+        case CreateWithParents(create):
+            return (create,)
+        case step:
+            return (step,)
+
+
+class Store(ABC):
+    """One session with the registry. Errors arrive through the futures.
+
+    Its methods are requests as values, handed to :meth:`ask`: that is what a kind of registry implements.
+    """
+
+    def __init__(self, listeners: SessionListeners | None = None) -> None:
+        self.listeners = listeners or SessionListeners()
 
     @property
+    @abstractmethod
     def session_id(self) -> int:
         """The number of the current session; ``Stat.ephemeral_owner`` of its ephemeral nodes."""
-        ...
 
     @property
+    @abstractmethod
     def session_timeout_ms(self) -> int:
         """How long the registry keeps a silent session."""
-        ...
+
+    @abstractmethod
+    def ask(self, request: Request) -> Future[Any]:
+        """Send one request; its answer is what the method of its name gives."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the session (its ephemerals go) and release everything. Idempotent; may block briefly."""
 
     @property
-    def state(self) -> SessionState: ...
+    def state(self) -> SessionState:
+        return self.listeners.state
 
     def add_session_listener(self, listener: SessionListener) -> None:
         """Have every later change of the session's state reported, in order with answers and watch events.
 
         The session's own close() is not reported.
         """
-        ...
+        self.listeners.add(listener)
 
     def create(
         self,
@@ -202,42 +312,39 @@ class Store(Protocol):
         make_parents: bool = False,
     ) -> Future[str]:
         """Create a node and give its path. NodeExists, NoNode (no parent), NoChildrenForEphemerals."""
-        ...
+        request = Create(path, data, ephemeral=ephemeral, sequential=sequential)
+        return self.ask(CreateWithParents(request) if make_parents else request)
 
     def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:
         """Read data and stat. NoNode, and then no watch is left; else it fires at the next change or deletion."""
-        ...
+        return self.ask(Get(path, watch))
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Stat]:
         """Replace the data. NoNode, BadVersion."""
-        ...
+        return self.ask(SetData(path, data, version))
 
     def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
         """Remove a node. NoNode, BadVersion, NotEmpty."""
-        ...
+        return self.ask(Delete(path, version))
 
     def exists(self, path: str, watch: Watcher | None = None) -> Future[Stat | None]:
         """Read the stat, None when there is no node. The watch fires at creation, change or deletion."""
-        ...
+        return self.ask(Exists(path, watch))
 
     def children(self, path: str, watch: Watcher | None = None) -> Future[list[str]]:
         """Give the children's names, sorted. The watch fires when one comes or goes, or the node is deleted."""
-        ...
+        return self.ask(Children(path, watch))
 
     def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
         """Do all operations or none. Results: path (Create), Stat (SetData), None (Delete, Check).
 
         The error of a refused multi is that of its first refused operation, with ``operation_index``.
         """
-        ...
+        return self.ask(Multi(tuple(operations)))
 
     def sync(self) -> Future[None]:
         """Answer when the store has caught up with everything that was written before this call."""
-        ...
-
-    def close(self) -> None:
-        """End the session (its ephemerals go) and release everything. Idempotent; may block briefly."""
-        ...
+        return self.ask(Sync())
 
 
 def check_path(path: str) -> None:
@@ -263,7 +370,7 @@ def check_data(path: str, data: bytes) -> None:
         raise BadArguments(f"registry node {path}: {len(data)} bytes of data are more than {MAX_DATA_BYTES}", path)
 
 
-def check_multi(operations: Sequence[Operation]) -> None:
+def check_multi(operations: Sequence[Step]) -> None:
     """Raise BadArguments when the operations are too many, or too large, for one transaction."""
     if len(operations) > MAX_MULTI_OPERATIONS:
         raise BadArguments(f"a multi of {len(operations)} operations; {MAX_MULTI_OPERATIONS} are the most", "/")
@@ -296,39 +403,6 @@ async def answer(future: Future[T]) -> T:
     Answers awaited in one loop, and watch events handed over with ``call_soon_threadsafe``, keep the store's order.
     """
     return await asyncio.wrap_future(future)
-
-
-def call_back(callback: Callable[[Any], None], argument: Any) -> None:
-    """Call a watcher or a session listener; what it raises is logged, and does not stop the thread that calls."""
-    try:
-        callback(argument)
-    except Exception:
-        _LOG.exception("a registry callback failed on %s", argument)
-
-
-class SessionListeners:
-    """Where one session stands, and who is told when that changes."""
-
-    __slots__ = ("_listeners", "state")
-
-    def __init__(self) -> None:
-        self.state = SessionState.CONNECTED
-        self._listeners: list[SessionListener] = []
-
-    def add(self, listener: SessionListener) -> None:
-        self._listeners.append(listener)
-
-    def clear(self) -> None:
-        """Tell nobody any more: whoever closes knows, only an end that comes from elsewhere is news."""
-        self._listeners.clear()
-
-    def report(self, state: SessionState) -> None:
-        """Take a new state and tell the listeners; none follows LOST. In the thread that completes the futures."""
-        if self.state is state or self.state is SessionState.LOST:
-            return
-        self.state = state
-        for listener in list(self._listeners):
-            call_back(listener, state)
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: Any) -> None:

@@ -17,7 +17,6 @@ again. (The protocol's own SetWatches does the same, but kazoo cannot send it.)
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,26 +30,29 @@ from kazoo.protocol.states import KazooState, WatchedEvent, ZnodeStat
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import store
 from spark_kafkalite.registry.store import (
-    ANY_VERSION,
     Check,
+    Children,
     Create,
+    CreateWithParents,
     Delete,
+    Exists,
+    Get,
+    Multi,
     NodeError,
     Operation,
-    SessionListener,
-    SessionListeners,
+    Request,
     SessionState,
     SetData,
     Stat,
+    Step,
+    Store,
+    Sync,
     Watcher,
     WatchEvent,
+    call_back,
+    steps_of,
 )
-from spark_kafkalite.registry.zookeeper_client import EVENT_TYPES, Client, OneThreadHandler, Watch
-
-_LOG = logging.getLogger(__name__)
-_KAZOO_LOG = logging.getLogger(f"{__name__}.kazoo")
-# Kazoo says with every attempt why it failed; this often is enough.
-_SAME_MESSAGE_S: Final = 60.0
+from spark_kafkalite.registry.zookeeper_client import EVENT_TYPES, Client, ClientLog, OneThreadHandler, Watch
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 DEFAULT_CONNECT_TIMEOUT_S: Final = 30.0
@@ -70,15 +72,15 @@ _REFUSALS: Final[dict[type[Exception], tuple[type[NodeError], str]]] = {
 }
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(Store):
     """One session with an ensemble; see ``registry.store.Store``."""
 
     def __init__(self, client: Client, handler: OneThreadHandler, session_timeout_ms: int) -> None:
+        super().__init__()
         self._client = client
         self._handler = handler
         self._session_timeout_ms = session_timeout_ms
         self._session_id = 0
-        self._listeners = SessionListeners()
         # Held while a request is queued, and while the connection or the session ends.
         self._lock = client.submit_lock = threading.RLock()
         self._ended = False
@@ -105,94 +107,89 @@ class ZooKeeperStore:
         """What the ensemble granted: it bounds what was asked for to 2 to 20 of its ticks."""
         return self._client.granted_timeout_ms or self._session_timeout_ms
 
-    @property
-    def state(self) -> SessionState:
-        return self._listeners.state
+    def ask(self, request: Request) -> Future[Any]:
+        send, convert = self._call(request)
+        steps = steps_of(request)
+        path = steps[0].path if steps else "/"
+        refusal = _refusal(steps)
+        if refusal is not None:
+            # In its turn, so that answers keep the order of the calls.
+            send, convert = partial(self._client.sync_async, "/"), partial(_raise, refusal)
+        future: Future[Any] = Future()
 
-    def add_session_listener(self, listener: SessionListener) -> None:
-        self._listeners.add(listener)
+        def answered(result: Any) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                value = convert(result.get_nowait())
+            except Exception as error:
+                future.set_exception(_translated(error, path))
+            else:
+                future.set_result(value)
 
-    def create(
-        self,
-        path: str,
-        data: bytes = b"",
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
-        make_parents: bool = False,
-    ) -> Future[str]:
-        operation = Create(path, data, ephemeral=ephemeral, sequential=sequential)
+        with self._lock:
+            if not self._ended:
+                send().rawlink(answered)
+                return future
+        future.set_exception(store.SessionExpired(f"registry session {self._session_id:#x} has ended"))
+        return future
 
-        def send() -> Any:
-            if make_parents:
-                # Sent ahead, not after a refusal: one session's requests are done in order.
-                for parent in _parents(path):
-                    self._client.create_async(parent)
-            return self._client.create_async(path, bytes(data), ephemeral=ephemeral, sequence=sequential)
+    def _call(self, request: Request) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+        """Return how kazoo is asked for a request, and what makes its result the store's."""
+        client = self._client
+        match request:
+            case Create():
+                return partial(self._create, request), str
+            case CreateWithParents(create):
+                return partial(self._create_with_parents, create), str
+            case SetData(path, data, version):
+                return partial(client.set_async, path, bytes(data), version), _stat
+            case Delete(path, version):
+                return partial(client.delete_async, path, version), _nothing
+            case Get(path, watcher):
+                return partial(client.get_async, path, self._watch(path, watcher)), _data_and_stat
+            case Exists(path, watcher):
+                watch = self._watch(path, watcher)
+                return partial(client.exists_async, path, watch), partial(_found, watch)
+            case Children(path, watcher):
+                return partial(client.get_children_async, path, self._watch(path, watcher, of_children=True)), sorted
+            case Multi(operations):
+                return partial(self._transact, operations), partial(_multi_results, operations)
+            case Check():
+                return partial(self._transact, (request,)), lambda results: _multi_results((request,), results)[0]
+            case Sync():
+                return partial(client.sync_async, "/"), _nothing
 
-        return self._submit(send, str, operation)
-
-    def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:
-        kept = self._watch(path, watch)
-        return self._submit(
-            lambda: self._client.get_async(path, kept),
-            lambda answer: (bytes(answer[0] or b""), _stat(answer[1])),
-            Check(path, ANY_VERSION),
+    def _create(self, create: Create) -> Any:
+        return self._client.create_async(
+            create.path, bytes(create.data), ephemeral=create.ephemeral, sequence=create.sequential
         )
 
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Stat]:
-        return self._submit(
-            lambda: self._client.set_async(path, bytes(data), version), _stat, SetData(path, data, version)
-        )
+    def _create_with_parents(self, create: Create) -> Any:
+        # Sent ahead, not after a refusal: one session's requests are done in order.
+        for parent in _parents(create.path):
+            self._client.create_async(parent)
+        return self._create(create)
 
-    def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
-        return self._submit(lambda: self._client.delete_async(path, version), _nothing, Delete(path, version))
-
-    def exists(self, path: str, watch: Watcher | None = None) -> Future[Stat | None]:
-        kept = self._watch(path, watch)
-
-        def convert(answer: ZnodeStat | None) -> Stat | None:
-            if kept is not None:
-                kept.existed = answer is not None
-            return None if answer is None else _stat(answer)
-
-        return self._submit(lambda: self._client.exists_async(path, kept), convert, Check(path, ANY_VERSION))
-
-    def children(self, path: str, watch: Watcher | None = None) -> Future[list[str]]:
-        kept = self._watch(path, watch, of_children=True)
-        return self._submit(lambda: self._client.get_children_async(path, kept), sorted, Check(path, ANY_VERSION))
-
-    def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
-        taken = list(operations)
-
-        def send() -> Any:
-            transaction = self._client.transaction()
-            for operation in taken:
-                if isinstance(operation, Create):
-                    transaction.create(
-                        operation.path,
-                        bytes(operation.data),
-                        ephemeral=operation.ephemeral,
-                        sequence=operation.sequential,
-                    )
-                elif isinstance(operation, SetData):
-                    transaction.set_data(operation.path, bytes(operation.data), operation.version)
-                elif isinstance(operation, Delete):
-                    transaction.delete(operation.path, operation.version)
-                else:
-                    transaction.check(operation.path, operation.version)
-            return transaction.commit_async()
-
-        return self._submit(send, lambda results: _multi_results(taken, results), *taken)
-
-    def sync(self) -> Future[None]:
-        return self._submit(lambda: self._client.sync_async("/"), _nothing)
+    def _transact(self, operations: Sequence[Operation]) -> Any:
+        transaction = self._client.transaction()
+        for operation in operations:
+            match operation:
+                case Create(path, data, ephemeral, sequential):
+                    transaction.create(path, bytes(data), ephemeral=ephemeral, sequence=sequential)
+                case SetData(path, data, version):
+                    transaction.set_data(path, bytes(data), version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+                case Check(path, version):
+                    transaction.check(path, version)
+        return transaction.commit_async()
 
     def close(self) -> None:
-        self._listeners.clear()
+        self.listeners.clear()
         with self._lock:
             self._ended = True
-        self._listeners.report(SessionState.LOST)
+        self.listeners.report(SessionState.LOST)
         self._stop()
 
     # From kazoo's threads -------------------------------------------------------------------------------------------
@@ -208,7 +205,7 @@ class ZooKeeperStore:
             self._ended = True
             # Not from here: stopping waits for this thread.
             threading.Thread(target=self._stop, name="kafkalite-zookeeper-stop", daemon=True).start()
-        self._handler.call(lambda: self._listeners.report(new))
+        self._handler.call(lambda: self.listeners.report(new))
 
     def _tell(self, watcher: Watcher, event: WatchedEvent) -> None:
         """Tell a watcher of an event, unless it has been told of this very one."""
@@ -217,10 +214,7 @@ class ZooKeeperStore:
         if watcher in self._told:
             return
         self._told.add(watcher)
-        try:
-            watcher(WatchEvent(EVENT_TYPES[str(event.type)], event.path))
-        except Exception:
-            _LOG.exception("a registry callback failed on %s", event)
+        call_back(watcher, WatchEvent(EVENT_TYPES[str(event.type)], event.path))
 
     def _watch(self, path: str, watcher: Watcher | None, *, of_children: bool = False) -> Watch | None:
         return None if watcher is None else Watch(self._tell, path, watcher, of_children)
@@ -313,48 +307,6 @@ class ZooKeeperStore:
             self._client.stop()
             self._client.close()
 
-    def _submit(self, send: Callable[[], Any], convert: Callable[[Any], Any], *operations: Operation) -> Future[Any]:
-        future: Future[Any] = Future()
-        path = operations[0].path if operations else "/"
-
-        def answered(result: Any) -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                value = convert(result.get_nowait())
-            except Exception as error:
-                future.set_exception(_translated(error, path))
-            else:
-                future.set_result(value)
-
-        refusal = _refusal(operations)
-        if refusal is not None:
-            # In its turn, so that answers keep the order of the calls.
-            send, convert = partial(self._client.sync_async, "/"), partial(_raise, refusal)
-        with self._lock:
-            if not self._ended:
-                send().rawlink(answered)
-                return future
-        future.set_exception(store.SessionExpired(f"registry session {self._session_id:#x} has ended"))
-        return future
-
-
-class _NotTheSameAgain(logging.LoggerAdapter[logging.Logger]):
-    """One client's log: names its servers, and holds back a message that was logged a moment ago."""
-
-    def __init__(self, connect: str) -> None:
-        super().__init__(_KAZOO_LOG, {})
-        self._connect = connect
-        self._logged_s: dict[str, float] = {}
-
-    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
-        if not self.isEnabledFor(level):
-            return
-        text, now_s = str(msg) % args if args else str(msg), time.monotonic()
-        self._logged_s = {each: at_s for each, at_s in self._logged_s.items() if now_s - at_s < _SAME_MESSAGE_S}
-        if self._logged_s.setdefault(text, now_s) == now_s:
-            self.logger.log(level, "%s: %s", self._connect, text, **options)
-
 
 def open_zookeeper(
     connect: str,
@@ -377,7 +329,7 @@ def open_zookeeper(
         auth_data=[auth] if auth else None,
         # One attempt after the other, for ever: expiry, not a count, ends a session.
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-        logger=_NotTheSameAgain(connect),
+        logger=ClientLog(connect),
     )
     opened = ZooKeeperStore(client, handler, session_timeout_ms)
     opened.connect(connect_timeout_s, make_chroot=make_chroot)
@@ -394,12 +346,12 @@ def _parents(path: str) -> list[str]:
     return parents[::-1]
 
 
-def _refusal(operations: Sequence[Operation]) -> NodeError | None:
-    """Return why the server would not take the operations; None when it may."""
+def _refusal(steps: Sequence[Step]) -> NodeError | None:
+    """Return why the server would not take a request of these steps; None when it may."""
     try:
-        for index, operation in enumerate(operations):
-            _check(operation, index)
-        store.check_multi(operations)
+        for index, step in enumerate(steps):
+            _check(step, index)
+        store.check_multi(steps)
     except NodeError as error:
         return error
     return None
@@ -409,14 +361,14 @@ def _raise(error: Exception, _: Any) -> None:
     raise error
 
 
-def _check(operation: Operation, index: int) -> None:
+def _check(step: Step, index: int) -> None:
     """Refuse what the server would answer by closing the connection, or kazoo would silently mend."""
-    path = operation.path
+    path = step.path
     try:
-        store.check_path(path + "0" if isinstance(operation, Create) and operation.sequential else path)
-        if isinstance(operation, (Create, SetData)):
-            store.check_data(path, operation.data)
-        elif isinstance(operation, Delete) and path == "/":
+        store.check_path(path + "0" if isinstance(step, Create) and step.sequential else path)
+        if isinstance(step, (Create, SetData)):
+            store.check_data(path, step.data)
+        elif isinstance(step, Delete) and path == "/":
             # With a chroot it would be a node like any other.
             raise store.BadArguments("the registry's root cannot be deleted", path)
     except NodeError as error:
@@ -430,6 +382,17 @@ def _stat(stat: ZnodeStat) -> Stat:
 
 def _nothing(_: Any) -> None:
     return None
+
+
+def _data_and_stat(answer: tuple[bytes | None, ZnodeStat]) -> tuple[bytes, Stat]:
+    data, stat = answer
+    return bytes(data or b""), _stat(stat)
+
+
+def _found(watch: Watch | None, answer: ZnodeStat | None) -> Stat | None:
+    if watch is not None:
+        watch.existed = answer is not None
+    return None if answer is None else _stat(answer)
 
 
 def _multi_results(operations: Sequence[Operation], results: Sequence[Any]) -> list[Any]:

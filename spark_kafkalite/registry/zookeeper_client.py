@@ -5,12 +5,14 @@
   one session can run in the next.
 - :class:`Watch`: kazoo keeps watchers in sets by path and forgets them with a connection; one of these knows what it
   was left for.
+- :class:`ClientLog`: what kazoo has to say, each message once a minute.
 
 Only this file and ``registry/zookeeper.py`` import kazoo.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -23,6 +25,9 @@ from kazoo.protocol.states import KeeperState, WatchedEvent, ZnodeStat
 
 from spark_kafkalite.registry.store import EventType, Watcher
 
+_LOG = logging.getLogger("spark_kafkalite.registry.zookeeper.kazoo")
+# kazoo says with every attempt why it failed; this often is enough.
+_SAME_MESSAGE_S: Final = 60.0
 # Answers to the first message of a connection that may fail to come before the session is over.
 _TRIES_IN_A_SESSION: Final = 4
 EVENT_TYPES: Final = {
@@ -127,6 +132,23 @@ class Client(KazooClient):  # type: ignore[misc]
                     return False
                 self._state_changed.wait(left_s)
         return bool(self.connected) and not self.auth_failed
+
+
+class ClientLog(logging.LoggerAdapter[logging.Logger]):
+    """One client's log: names its servers, and holds back a message that was logged a moment ago."""
+
+    def __init__(self, connect: str) -> None:
+        super().__init__(_LOG, {})
+        self._connect = connect
+        self._logged_s: dict[str, float] = {}
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        if not self.isEnabledFor(level):
+            return
+        text, now_s = str(msg) % args if args else str(msg), time.monotonic()
+        self._logged_s = {each: at_s for each, at_s in self._logged_s.items() if now_s - at_s < _SAME_MESSAGE_S}
+        if self._logged_s.setdefault(text, now_s) == now_s:
+            self.logger.log(level, "%s: %s", self._connect, text, **options)
 
 
 Fire = Callable[[Watcher, WatchedEvent], None]

@@ -22,14 +22,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from spark_kafkalite.client.consume.list_offsets import EARLIEST as EARLIEST_TIMESTAMP
-from spark_kafkalite.client.consume.list_offsets import LATEST as LATEST_TIMESTAMP
 from spark_kafkalite.client.consume.list_offsets import offsets_for
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline, is_retriable
 from spark_kafkalite.errors import KafkaliteError, LeaderNotAvailable, UnknownTopicOrPartition
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from spark_kafkalite.spark.conditions import (
     CONNECTION_FAILED,
     INVALID_OPTION,

@@ -66,13 +66,6 @@ class CommitOptions:
         """Whether a stream's offsets are committed anywhere."""
         return self.to_group or self.to_zookeeper
 
-    @property
-    def store_names(self) -> str:
-        """The stores that ``startingOffsets=committed`` looks into, as ``commitOffsets`` names them."""
-        if self.to_zookeeper:
-            return "both" if self.to_group else "zookeeper"
-        return "group"
-
 
 def commit_options(given: Mapping[str, Any], starting: OffsetSpec | None) -> CommitOptions:
     """Return what the options say about committed offsets. Raises SparkConditionError for what does not fit."""

@@ -49,7 +49,7 @@ _MOST_ENDED: Final = 100
 _EXPECTED: Final = (KafkaliteError, OSError, Py4JError, ValueError)
 
 
-class PartitionLag(NamedTuple):
+class QueryPartitionLag(NamedTuple):
     """How far a query is behind in one partition, as of its last report.
 
     ``offset`` is the next one that the query will read, ``end_offset`` the end of the log that its source saw.
@@ -87,9 +87,9 @@ class _Query:
     name: str | None
     sources: dict[str, _Source] | None = None
 
-    def lags(self) -> list[PartitionLag]:
+    def lags(self) -> list[QueryPartitionLag]:
         return [
-            PartitionLag(self.query_id, self.name, source.options.commit.group_id, tp.topic, tp.partition,
+            QueryPartitionLag(self.query_id, self.name, source.options.commit.group_id, tp.topic, tp.partition,
                          source.done.get(tp, 0), source.ends.get(tp, source.done.get(tp, 0)))
             for source in (self.sources or {}).values()
             if source.done is not None
@@ -104,12 +104,12 @@ class KafkaliteListener(StreamingQueryListener):
         self._session = spark
         self._lock = threading.Lock()
         self._running: dict[str, _Query] = {}
-        self._lags: dict[str, list[PartitionLag]] = {}
+        self._lags: dict[str, list[QueryPartitionLag]] = {}
 
     # What users ask -------------------------------------------------------------------------------------------------
 
     @property
-    def lag(self) -> list[PartitionLag]:
+    def lag(self) -> list[QueryPartitionLag]:
         """How far each query is behind, partition by partition, as of its last report; also of queries that ended."""
         with self._lock:
             return [each for of_query in self._lags.values() for each in of_query]

@@ -18,13 +18,14 @@ from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
+# Offsets that name places, in the options' JSON. Source: Spark's KafkaOffsetRangeLimit.
 EARLIEST: Final = -2
 LATEST: Final = -1
 _LONG_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class ConsumerStrategy:
     """Which partitions to read. ``kind`` says which of the other fields counts."""
 
     kind: Literal["subscribe", "subscribePattern", "assign"]
@@ -57,7 +58,7 @@ class OffsetSpec:
     committed: bool = False
 
 
-def subscription_of(given: Mapping[str, Any]) -> Subscription:
+def subscription_of(given: Mapping[str, Any]) -> ConsumerStrategy:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
     if len(chosen) != 1:
         said = "all missing" if not chosen else f"{' and '.join(chosen)} are both set"
@@ -75,7 +76,7 @@ def subscription_of(given: Mapping[str, Any]) -> Subscription:
             raise option_error(INVALID_OPTION, name, "", "names no topic; give topic names with commas between them")
         for topic in value:
             _check_topic(name, _as_text(value), topic)
-        return Subscription("subscribe", topics=tuple(dict.fromkeys(value)))
+        return ConsumerStrategy("subscribe", topics=tuple(dict.fromkeys(value)))
     if name == "subscribePattern":
         if not value:
             raise option_error(INVALID_OPTION, name, "", "an empty pattern; give a regular expression for topic names")
@@ -83,8 +84,8 @@ def subscription_of(given: Mapping[str, Any]) -> Subscription:
             re.compile(value)
         except re.error as error:
             raise option_error(INVALID_OPTION, name, value, f"not a regular expression ({error}); mend it") from None
-        return Subscription("subscribePattern", pattern=value)
-    return Subscription("assign", partitions=_assigned(value))
+        return ConsumerStrategy("subscribePattern", pattern=value)
+    return ConsumerStrategy("assign", partitions=_assigned(value))
 
 
 def _as_text(value: object) -> str:

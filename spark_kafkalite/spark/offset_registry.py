@@ -25,8 +25,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.client.offset_stores.store import OffsetStore
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
 from spark_kafkalite.spark.conditions import (
     CONNECTION_FAILED,
@@ -37,8 +38,8 @@ from spark_kafkalite.spark.conditions import (
     option_error,
 )
 from spark_kafkalite.spark.offset_ranges import DataLoss, Offsets
-from spark_kafkalite.spark.offset_stores import OffsetStore, StoredOffset, stores_of
 from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.stored_offset import StoredOffset, stores_of
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -96,7 +97,7 @@ class OffsetRegistry:
         without = {tp.topic for tp in partitions}
         for follower in self._followers:
             try:
-                found = follower.store.read(partitions, Deadline.after_ms(COMMIT_TIMEOUT_MS))
+                found = follower.read(partitions, Deadline.after_ms(COMMIT_TIMEOUT_MS))
             except (KafkaliteError, OSError) as error:
                 _LOG.warning(
                     "cannot read the offsets of %s: %s; whether a topic was deleted and created again while the query "
@@ -126,16 +127,22 @@ class _Follower:
         self._commit_all_at_s = now_s() + _COMMIT_ALL_S
         self._warned_at_s: dict[str, float] = {}
 
+    def read(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, StoredOffset]:
+        return _stored(self.store.read(partitions, deadline))
+
+    def write(self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline) -> None:
+        self.store.write({tp: each.committed() for tp, each in offsets.items()}, deadline)
+
     def rewind(self, start: Offsets, topic_ids: Mapping[str, bytes]) -> None:
         self._may_go_back.update(start)
         wanted = self._wanted(start, topic_ids)
         deadline = Deadline.after_ms(COMMIT_TIMEOUT_MS)
         try:
-            stored = self.store.read(wanted, deadline)
+            stored = self.read(wanted, deadline)
             back = {tp: each for tp, each in wanted.items() if tp in stored and stored[tp].offset > each.offset}
             self._seen.update({tp: stored.get(tp) for tp in wanted})
             if back:
-                self.store.write(back, deadline)
+                self.write(back, deadline)
         except (KafkaliteError, OSError) as error:
             self._failed = {}
             self._warn_of_failure(error)
@@ -157,10 +164,10 @@ class _Follower:
         deadline = Deadline.after_ms(_FAILING_TIMEOUT_MS if failing else COMMIT_TIMEOUT_MS)
         allowed: dict[TopicPartition, StoredOffset] = {}
         try:
-            stored = self.store.read(due, deadline)
+            stored = self.read(due, deadline)
             allowed = self._allowed(due, stored)
             if allowed:
-                self.store.write(allowed, deadline)
+                self.write(allowed, deadline)
         except (KafkaliteError, OSError) as error:
             # Some may be stored all the same; the next attempt must not take them for somebody else's.
             self._seen = {tp: each for tp, each in self._seen.items() if tp not in allowed}
@@ -255,6 +262,10 @@ class _Follower:
             _LOG.warning(text, *arguments)
 
 
+def _stored(found: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, StoredOffset]:
+    return {tp: StoredOffset.of(each) for tp, each in found.items()}
+
+
 # Starting from committed offsets ------------------------------------------------------------------------------------
 
 
@@ -275,7 +286,7 @@ def committed_start(options: ReaderOptions, lookup: ClusterOffsets, assigned: As
             stored = lookup.patiently(f"the offsets of {store}", read, explain=explain)
         finally:
             store.close()
-        for tp, each in stored.items():
+        for tp, each in _stored(stored).items():
             if each.is_of_another_topic(known_id(assigned.topic_ids, tp.topic)):
                 made_again.add(tp)
             found[tp] = max(each.offset, found.get(tp, 0))

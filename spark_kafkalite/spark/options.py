@@ -29,8 +29,8 @@ from spark_kafkalite.spark.conditions import SparkConditionError as SparkConditi
 from spark_kafkalite.spark.offset_options import (
     EARLIEST,
     LATEST,
+    ConsumerStrategy,
     OffsetSpec,
-    Subscription,
     duration_ms,
     offset_spec,
     subscription_of,
@@ -130,7 +130,7 @@ class ReaderOptions:
     """The checked options of a read. ``starting`` and ``ending`` are None where no option says anything."""
 
     client: Mapping[str, str]
-    subscription: Subscription
+    subscription: ConsumerStrategy
     starting: OffsetSpec | None
     ending: OffsetSpec | None
     ending_options: tuple[str, ...]
@@ -146,7 +146,6 @@ class ReaderOptions:
     retry_interval_ms: int
     read_timeout_ms: int
     commit: CommitOptions
-    group_id_given: bool = False
 
     @property
     def read_committed(self) -> bool:
@@ -239,7 +238,6 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         retry_interval_ms=values["fetchOffset.retryIntervalMs"],
         read_timeout_ms=values["kafkaConsumer.pollTimeoutMs"],
         commit=commit_options(given, starting),
-        group_id_given=any(name.lower() == "kafka.group.id" for name in options),
     )
 
 

@@ -1,25 +1,21 @@
 """The source's schema, as Spark and as Arrow see it.
 
-Owns the schema of Spark's Kafka source (``key value topic partition offset timestamp timestampType [headers]``, all
-nullable, timestamps as microseconds in UTC) in both of its forms, and the projection that a user's own ``.schema(...)``
-asks for. Spark checks a batch's schema for equality with its own, names, order, types and nullability.
+The Arrow form is the consumer's (:mod:`spark_kafkalite.client.read_schema`). Owns the form that Spark sees, and the
+projection that a user's own ``.schema(...)`` asks for. Spark checks a batch's schema for equality with its own, names,
+order, types and nullability.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_kafkalite.client.read_schema import READ_SCHEMA
+from spark_kafkalite.client.read_schema import READ_SCHEMA_WITH_HEADERS
 from spark_kafkalite.spark.conditions import INVALID_SCHEMA, SparkConditionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-# With the name that Spark gives a list's items.
-HEADERS_TYPE: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-READ_SCHEMA_WITH_HEADERS: Final = READ_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 
 
 def spark_schema(include_headers: bool) -> StructType:

@@ -20,6 +20,7 @@ from typing import Final, Self
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem, run_java
+from spark_kafkalite.wire.frame import framed
 
 _START_TIMEOUT_S: Final = 90
 _STOP_TIMEOUT_S: Final = 60
@@ -221,7 +222,7 @@ def _answers(port: int) -> bool:
     request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            connection.sendall(struct.pack(">i", len(request)) + request)
+            connection.sendall(framed(request))
             return len(connection.recv(4)) == 4
     except OSError:
         return False

@@ -59,6 +59,11 @@ def values_of(data: bytes | bytearray | memoryview) -> list[tuple[int, bytes | N
     return [(columns.offset_at(row), columns.value_at(row)) for row in range(columns.count)]
 
 
+def end_of(data: bytes | bytearray | memoryview) -> int:
+    """Return where a reader of some whole batches goes on: behind the last one, which may hold no records."""
+    return int(kernel.scan_headers(data)[-1].next_offset)
+
+
 def header_of(batch: bytes | bytearray | memoryview) -> BatchHeader:
     """Return a batch's header."""
     return kernel.read_header(batch)

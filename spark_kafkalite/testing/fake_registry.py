@@ -10,22 +10,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spark_kafkalite.registry.store import (
-    ANY_VERSION,
+    Check,
     ConnectionLoss,
-    Create,
-    Delete,
-    Operation,
+    Request,
     SessionExpired,
-    SessionListener,
     SessionState,
-    SetData,
-    Stat,
     Store,
-    Watcher,
+    steps_of,
 )
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
@@ -50,7 +46,7 @@ class FakeRegistry:
 
     def connect(self) -> FakeStore:
         """Open a session that no fault is meant for."""
-        return FakeStore(self, self.registry.connect(self._session_timeout_ms), None)
+        return FakeStore(self, EmbeddedStore(self.registry, self._session_timeout_ms), None)
 
     def open_session(self) -> Future[Store]:
         """Open a session, for a broker; while the registry is unreachable nothing comes of it."""
@@ -63,7 +59,7 @@ class FakeRegistry:
         return opening
 
     def _open(self, opening: Future[Store]) -> None:
-        session = FakeStore(self, self.registry.connect(self._session_timeout_ms), self._fault_for)
+        session = FakeStore(self, EmbeddedStore(self.registry, self._session_timeout_ms), self._fault_for)
         self.sessions.append(session)
         opening.set_result(session)
 
@@ -111,7 +107,7 @@ class FakeRegistry:
         self.close()
 
 
-class FakeStore:
+class FakeStore(Store):
     """One session with a :class:`FakeRegistry`; see ``registry.store.Store``."""
 
     def __init__(
@@ -120,6 +116,7 @@ class FakeStore:
         inner: EmbeddedStore,
         fault_for: Callable[[Sequence[str]], Fault | None] | None,
     ) -> None:
+        super().__init__(inner.listeners)
         self.owner = owner
         self.inner = inner
         self.is_closed = False
@@ -136,60 +133,16 @@ class FakeStore:
     def session_timeout_ms(self) -> int:
         return self.inner.session_timeout_ms
 
-    @property
-    def state(self) -> SessionState:
-        return self.inner.state
-
-    def add_session_listener(self, listener: SessionListener) -> None:
-        self.inner.add_session_listener(listener)
-
-    def create(
-        self,
-        path: str,
-        data: bytes = b"",
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
-        make_parents: bool = False,
-    ) -> Future[str]:
-        return self._run(
-            [path],
-            lambda: self.inner.create(
-                path, data, ephemeral=ephemeral, sequential=sequential, make_parents=make_parents
-            ),
-        )
-
-    def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:
-        return self._run([path], lambda: self.inner.get(path, watch))
-
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Stat]:
-        return self._run([path], lambda: self.inner.set(path, data, version))
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
-        return self._run([path], lambda: self.inner.delete(path, version))
-
-    def exists(self, path: str, watch: Watcher | None = None) -> Future[Stat | None]:
-        return self._run([path], lambda: self.inner.exists(path, watch))
-
-    def children(self, path: str, watch: Watcher | None = None) -> Future[list[str]]:
-        return self._run([path], lambda: self.inner.children(path, watch))
-
-    def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
-        taken = list(operations)
+    def ask(self, request: Request) -> Future[Any]:
+        operation = partial(self.inner.ask, request)
         # A check is no reason for a fault: every write of a controller begins with one.
-        paths = [each.path for each in taken if isinstance(each, (Create, SetData, Delete))]
-        return self._run(paths, lambda: self.inner.multi(taken))
-
-    def sync(self) -> Future[None]:
-        return self.inner.sync()
+        paths = [step.path for step in steps_of(request) if not isinstance(step, Check)]
+        fault = None if self._fault_for is None else self._fault_for(paths)
+        return operation() if fault is None else fault(self, operation)
 
     def close(self) -> None:
         self.is_closed = True
         self.inner.close()
-
-    def _run(self, paths: Sequence[str], operation: Callable[[], Future[Any]]) -> Future[Any]:
-        fault = None if self._fault_for is None else self._fault_for(paths)
-        return operation() if fault is None else fault(self, operation)
 
 
 def expire_before(store: FakeStore, operation: Callable[[], Future[Any]]) -> Future[Any]:
@@ -217,9 +170,9 @@ def lose_answer(store: FakeStore, operation: Callable[[], Future[Any]]) -> Futur
 
     def done(_: Future[Any]) -> None:
         # In the registry's thread, as all that a store tells.
-        store.inner.report(SessionState.SUSPENDED)
+        store.listeners.report(SessionState.SUSPENDED)
         lost.set_exception(ConnectionLoss("the connection broke before the answer came"))
-        store.inner.report(SessionState.CONNECTED)
+        store.listeners.report(SessionState.CONNECTED)
 
     operation().add_done_callback(done)
     return lost

@@ -28,16 +28,16 @@ from typing import Any, Final
 from spark_kafkalite.errors import FrameError, UnsupportedVersion
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire import codec_compiler
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.header import pack_request_header, pack_response_header, read_response_header
-from spark_kafkalite.wire.message import Api, ApiMessage
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.message import ApiMessage, ApiSchema
+from spark_kafkalite.wire.messages import SCHEMAS
 
 Buffer = bytes | bytearray | memoryview
 
 # A quarter of a million topics, partitions or members in one request; decoding them takes about 0.2 s.
 MAX_REQUEST_ELEMENTS: Final = 262_144
 
-_API_VERSIONS: Final = 18
 _UNSUPPORTED_VERSION: Final = b"\x00\x23"  # error code 35, the first field of an ApiVersions response
 
 
@@ -66,7 +66,7 @@ def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]
     Raises FrameError, or UnsupportedVersion (35) for an API or version without a schema.
     """
     correlation_id, position = read_response_header(view, api_key, version)
-    if api_key == _API_VERSIONS and version > 0 and view[position : position + 2] == _UNSUPPORTED_VERSION:
+    if version > 0 and api_key == ApiKey.API_VERSIONS and view[position : position + 2] == _UNSUPPORTED_VERSION:
         try:
             message, end = _decode(_decoder(api_key, 0, False)[0], view, position, len(view), api_key, 0)
         except FrameError:
@@ -136,7 +136,7 @@ class _frame_errors:  # noqa: N801
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if kind is None:
             return
-        where = f"{API[self._api_key].name} (API {self._api_key}) version {self._version}"
+        where = f"{SCHEMAS[self._api_key].name} (API {self._api_key}) version {self._version}"
         if isinstance(error, UnicodeDecodeError):
             raise FrameError(f"{where}: a string is not UTF-8: {error}") from None
         if isinstance(error, struct.error | IndexError):
@@ -168,8 +168,8 @@ def _encode(message: ApiMessage, version: int, out: bytearray) -> None:
         _encoder(message.API_KEY, version, message.IS_REQUEST)[0](out, message)
 
 
-def _schema(api_key: int, version: int, is_request: bool) -> tuple[Api, type[ApiMessage]]:
-    api = API.get(api_key)
+def _schema(api_key: int, version: int, is_request: bool) -> tuple[ApiSchema, type[ApiMessage]]:
+    api = SCHEMAS.get(api_key)
     if api is None:
         raise UnsupportedVersion(f"API key {api_key} is not known")
     if not api.first_version <= version <= api.last_version:

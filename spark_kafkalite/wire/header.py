@@ -12,33 +12,31 @@ third, ControlledShutdown version 0 with a shorter header, belongs to an API tha
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.wire import primitives
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages import SCHEMAS
 
 Buffer = bytes | bytearray | memoryview
 
 _FIXED: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
-_API_VERSIONS: Final = 18
+_API_VERSIONS: Final = ApiKey.API_VERSIONS
 _MAX_SHORT: Final = 32767
+_FLEXIBLE_FROM: Final = {key: api.flexible_from for key, api in SCHEMAS.items()}
+_NEVER: Final = _MAX_SHORT + 1
 
 
-class RequestHeader(NamedTuple):
-    """Which request this is, from whom, and the number that its response must carry."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
+# API key, version, the number that the response must carry (correlation id), client id. One is made for every request
+# and taken apart at once; a class of its own costs as much as reading it.
+RequestHeader = tuple[int, int, int, str | None]
 
 
 def is_flexible(api_key: int, version: int) -> bool:
     """Say whether this version uses compact lengths and tagged fields; False for an API that is not known."""
-    api = API.get(api_key)
-    return api is not None and version >= api.flexible_from
+    return version >= _FLEXIBLE_FROM.get(api_key, _NEVER)
 
 
 def read_request_header(view: Buffer) -> tuple[RequestHeader, int]:
@@ -68,7 +66,7 @@ def read_request_header(view: Buffer) -> tuple[RequestHeader, int]:
         position = end
     if is_flexible(api_key, version):
         position = _skip_tags(view, position)
-    return RequestHeader(api_key, version, correlation_id, client_id), position
+    return (api_key, version, correlation_id, client_id), position
 
 
 def read_response_header(view: Buffer, api_key: int, version: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 
 SchemaRow = tuple[str, str, int, int, int | None, int | None]
 
@@ -67,19 +68,22 @@ class ApiMessage(Message):
     """A whole request or response body."""
 
     __slots__ = ()
-    API_KEY: ClassVar[int]
+    API_KEY: ClassVar[ApiKey]
     IS_REQUEST: ClassVar[bool]
 
 
-class Api(NamedTuple):
-    """One API of the protocol: what this package can encode and decode, not what a broker serves."""
+class ApiSchema(NamedTuple):
+    """The messages of one API, and their versions: what can be encoded and decoded, not what a broker serves."""
 
-    key: int
-    name: str
-    module: str
+    key: ApiKey
     first_version: int
     last_version: int
     flexible_from: int
+
+    @property
+    def name(self) -> str:
+        """Kafka's name of the API."""
+        return self.key.api_name
 
     @property
     def request_class(self) -> type[ApiMessage]:
@@ -92,5 +96,5 @@ class Api(NamedTuple):
         return self._load("Response")
 
     def _load(self, suffix: str) -> type[ApiMessage]:
-        module = import_module(f"spark_kafkalite.wire.messages.{self.module}")
+        module = import_module(f"spark_kafkalite.wire.messages.{self.key.name.lower()}")
         return cast(type[ApiMessage], getattr(module, self.name + suffix))

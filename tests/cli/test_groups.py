@@ -19,13 +19,14 @@ import pytest
 from confluent_kafka import Consumer as OtherConsumer
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.cli.groups import group_options
+from spark_kafkalite.cli.groups import options as group_options
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry import consumer_nodes, zookeeper
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, broker_path
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.assigned_member import assigned_member
@@ -330,8 +331,8 @@ def test_no_broker(kafkalite: Command) -> None:
 def store(tmp_path: Path, bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A session with a registry that knows the broker; commands open more of them."""
     with EmbeddedRegistry(tmp_path / "registry") as registry:
-        monkeypatch.setattr(zookeeper, "open_zookeeper", lambda *_, **__: registry.connect())
-        session = registry.connect()
+        monkeypatch.setattr(zookeeper, "open_zookeeper", lambda *_, **__: EmbeddedStore(registry))
+        session = EmbeddedStore(registry)
         host, _, port = bootstrap.partition(":")
         data = BrokerRegistration(1, host, int(port)).encode()  # type: ignore[arg-type]
         session.create(broker_path(1), data, ephemeral=True, make_parents=True).result()

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from spark_kafkalite.registry.served.jute import write_buffer, write_int, write_long
+from spark_kafkalite.wire.frame import FrameBuffer, framed
 
 EVENT_XID = -1
 
@@ -39,6 +40,7 @@ class ProtocolClient:
         self.socket.settimeout(15)
         self.socket.connect((host, int(port)))
         self.events: list[tuple[int, str]] = []
+        self._received = FrameBuffer(2**31 - 1)
         self._xid = 0
         if hello:
             body = write_int(0) + write_long(seen_zxid) + write_int(timeout_ms) + write_long(session[0])
@@ -52,21 +54,15 @@ class ProtocolClient:
             self.password = answer[20:36]
 
     def send_frame(self, payload: bytes) -> None:
-        self.socket.sendall(struct.pack("!i", len(payload)) + payload)
+        self.socket.sendall(framed(payload))
 
     def receive_frame(self) -> bytes:
-        (length,) = struct.unpack("!i", self._receive(4))
-        return self._receive(length)
-
-    def _receive(self, count: int) -> bytes:
-        parts = []
-        while count:
-            part = self.socket.recv(count)
-            if not part:
+        while (frame := self._received.next_frame()) is None:
+            piece = self.socket.recv(65536)
+            if not piece:
                 raise ConnectionError("the server has closed the connection")
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+            self._received.feed(piece)
+        return frame
 
     def send(self, kind: int, body: bytes = b"", xid: int | None = None) -> int:
         if xid is None:

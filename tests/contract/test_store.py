@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from spark_kafkalite.registry.store import (
     WatchEvent,
 )
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.fake_registry import FakeRegistry
 
@@ -47,7 +49,7 @@ Connect = Callable[[], Store]
 
 def embedded(directory: Path) -> Iterator[Connect]:
     with EmbeddedRegistry(directory) as registry:
-        yield registry.connect
+        yield partial(EmbeddedStore, registry)
 
 
 @contextlib.contextmanager
@@ -404,7 +406,7 @@ def test_random_operations_match_the_model(connect: Connect, seed: int, request:
 # Prints what each answer showed, after the answer came; the parent kills it in the middle.
 WRITER = """
 import sys
-from spark_kafkalite.registry.tree.embedded import open_embedded
+from spark_kafkalite.registry.tree.embedded_store import open_embedded
 store = open_embedded(sys.argv[1])
 store.create("/n").exception()
 print("session", store.session_id, flush=True)
@@ -449,7 +451,7 @@ def test_kill_9_loses_no_answer_and_takes_nothing_back(tmp_path: Path) -> None:
             version, zxid = int(seen_version), int(seen_zxid)
         with EmbeddedRegistry(tmp_path) as registry:
             assert registry.last_zxid >= zxid
-            store = registry.connect()
+            store = EmbeddedStore(registry)
             sessions.append(store.session_id)
             data = {path: get(store.get(path))[0] for path in answered}
             assert data == answered

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.registry.served.jute import (
-    Reader,
+    RequestReader,
     write_buffer,
     write_int,
     write_long,
@@ -51,19 +51,19 @@ def shown_stat(raw: bytes) -> tuple[Any, ...]:
     return mzxid == czxid, pzxid == czxid, version, cversion, aversion, owner != 0, length, children
 
 
-def as_is(reader: Reader) -> Any:
+def as_is(reader: RequestReader) -> Any:
     return reader.remaining
 
 
-def stat(reader: Reader) -> Any:
+def stat(reader: RequestReader) -> Any:
     return shown_stat(reader._take(68))
 
 
-def names(reader: Reader) -> Any:
-    return sorted(reader.vector(Reader.string))
+def names(reader: RequestReader) -> Any:
+    return sorted(reader.vector(RequestReader.string))
 
 
-def multi(reader: Reader) -> Any:
+def multi(reader: RequestReader) -> Any:
     results: list[Any] = []
     while True:
         kind, done = reader.multi_header()
@@ -72,8 +72,8 @@ def multi(reader: Reader) -> Any:
         results.append((kind, SHOWN.get(kind, as_is)(reader) if kind != -1 else reader.int32()))
 
 
-SHOWN: dict[int, Callable[[Reader], Any]] = {
-    CREATE: Reader.string,
+SHOWN: dict[int, Callable[[RequestReader], Any]] = {
+    CREATE: RequestReader.string,
     CREATE_2: lambda reader: (reader.string(), stat(reader)),
     DELETE: lambda _: None,
     CHECK: lambda _: None,
@@ -84,12 +84,12 @@ SHOWN: dict[int, Callable[[Reader], Any]] = {
     SET_ACL: stat,
     CHILDREN: names,
     CHILDREN_2: lambda reader: (names(reader), stat(reader)),
-    SYNC: Reader.string,
+    SYNC: RequestReader.string,
     MULTI: multi,
     MULTI_READ: multi,
     EPHEMERALS: names,
-    COUNT: Reader.int32,
-    ADD_WATCH: Reader.int32,
+    COUNT: RequestReader.int32,
+    ADD_WATCH: RequestReader.int32,
 }
 
 
@@ -184,7 +184,7 @@ def held(address: str, root: str) -> list[tuple[Any, ...]]:
         for number, (kind, body) in enumerate(conversation(root)):
             answer = client.ask(kind, body, -4 if kind == AUTH else None)
             events, client.events = sorted(client.events), []
-            shown = SHOWN.get(kind, as_is)(Reader(answer.body)) if not answer.error else len(answer.body)
+            shown = SHOWN.get(kind, as_is)(RequestReader(answer.body)) if not answer.error else len(answer.body)
             if kind in (MULTI, MULTI_READ) and answer.error:
                 shown = None
             came.append((number, kind, answer.error, shown, events))

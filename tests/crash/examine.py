@@ -176,7 +176,7 @@ class Examination:
             ]
             if moved:
                 self.problems.append(f"{topic}: repeated or skipped: record {numbers[moved[0]]} at offset {moved[0]}")
-            self._go_on(topic, start, end)
+            self._go_on(topic, offsets[-1] if offsets else None, end)
 
     def _check_start(self, plan: Plan, start: int) -> None:
         told = self.promise.starts[plan.topic]
@@ -216,13 +216,16 @@ class Examination:
             self._is_stuck = consumer.position((topic, 0)) < end
         return start, end, found
 
-    def _go_on(self, topic: str, start: int, end: int) -> None:
+    def _go_on(self, topic: str, last_offset: int | None, end: int) -> None:
         """Be the producer that comes back: its last batch again, which must not be written twice, and a next one."""
-        if start == end:
+        if last_offset is None:
             return
         with RawClient(self._broker.bootstrap) as client:
-            fetched = client.fetch(topic, end - 1, max_wait_ms=0)
+            fetched = client.fetch(topic, last_offset, max_wait_ms=0)
             headers = kernel.scan_headers(fetched.records)
+            # Behind the last records there may be a batch that stands for a hole.
+            while headers and not headers[-1].record_count:
+                headers.pop()
             if not headers:
                 return
             last: BatchHeader = headers[-1]

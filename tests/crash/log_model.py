@@ -26,7 +26,7 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import header_of, make_batch, values_of
+from spark_kafkalite.testing.batches import end_of, header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
 
@@ -395,17 +395,19 @@ def check(log: PartitionLog, model: Model, mode: CrashMode, *, was_known: bool) 
     offset, found = int(start), []
     while (piece := log.read(offset, 500, end)) is not None:
         found += [record for record in values_of(piece.read()) if record[0] >= offset]
-        offset = found[-1][0] + 1
-    # Behind a torn batch whole ones may lie, which prove that their offsets have been given; they leave the log.
-    may_be_torn = mode is not CrashMode.PROCESS and offset >= model.flushed and end <= model.given
-    assert offset == end or may_be_torn, f"a reader comes to {offset} only, and the log ends at {end}"
+        offset = end_of(piece.read())
+    assert offset == end, f"a reader comes to {offset} only, and the log ends at {end}"
     offsets = [each for each, _ in found]
+    records_end = offsets[-1] + 1 if offsets else int(start)
+    # Behind a torn batch whole ones may lie, which prove that their offsets have been given; they leave the log.
+    may_be_torn = mode is not CrashMode.PROCESS and records_end >= model.flushed and end <= model.given
+    assert records_end == end or may_be_torn, f"the last record is at {records_end - 1}, and the log ends at {end}"
     if log.config.is_compacted and not was_known:
         assert offsets == sorted(set(offsets)), "offsets go back"
         flushed = range(start, model.flushed)
         assert offsets[: len(flushed)] == list(flushed), "flushed offsets have a gap"
     else:
-        assert offsets == list(range(start, offset)), "offsets have a gap"
+        assert offsets == list(range(start, records_end)), "offsets have a gap"
     for each, value in found:
         allowed = model.allowed(each)
         assert value in [each_value for each_value, _ in allowed], f"offset {each} holds {value!r}, not {allowed!r}"

@@ -4,11 +4,18 @@ taken, the broker says so, and everything else is served."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+from tests.interop.java_clients import JavaClients
+
 from spark_kafkalite.client.admin.admin import Admin
+from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.consume.consumer import Consumer
+from spark_kafkalite.client.consume.fetcher import RangeFetcher, columns_from
+from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
@@ -68,6 +75,56 @@ def read(broker: BrokerProcess, topic: str) -> list[tuple[int, bytes | None]]:
         while not found or found[-1][1] != b"last":
             found += [(record.offset, record.value) for record in consumer.poll(5000)]
     return found
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker that has been started on damaged logs, and to which nobody has produced since."""
+    with BrokerProcess(tmp_path / "data") as broker:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            for topic in DAMAGES:
+                admin.create_topic(topic, 1, configs={"segment.bytes": "1000"})
+        send(broker, [b"%03d" % number + b"." * 100 for number in range(RECORDS)])
+        assert broker.stop() == 0
+        for topic, damage in DAMAGES.items():
+            damage(segments(broker.data_dir, topic))
+        broker.start()
+        # Zeros in the place of a batch are seen by whoever first reads them; until then a fetch of them is refused.
+        with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
+            consumer.offsets_for_times({TopicPartition(topic, 0): 0 for topic in DAMAGES})
+        yield broker
+
+
+def test_readers_come_to_the_end_before_anybody_produces(damaged: BrokerProcess) -> None:
+    for topic in DAMAGES:
+        key = TopicPartition(topic, 0)
+        found = []
+        with Consumer(bootstrap_servers=damaged.bootstrap, auto_offset_reset="none") as consumer:
+            consumer.assign([key])
+            start = consumer.beginning_offsets([key])[key]
+            assert consumer.end_offsets([key]) == {key: RECORDS}, topic
+            for poll in (consumer.poll, consumer.poll_columns):
+                consumer.seek(key, start)
+                deadline = time.monotonic() + 15
+                while consumer.position(key) < RECORDS and time.monotonic() < deadline:
+                    found.append(poll(200))
+                assert consumer.position(key) == RECORDS, f"{topic}: {poll.__name__} does not come to the end"
+        cluster = ClusterClient(ClientConfig((damaged.bootstrap,)))
+        try:
+            with RangeFetcher(cluster, key, start, RECORDS, timeout_ms=15_000) as fetcher:
+                offsets = [each.offset_at(row) for each in columns_from(fetcher) for row in range(each.count)]
+        finally:
+            cluster.close()
+        records = [each for polled in found if isinstance(polled, list) for each in polled]
+        assert offsets == [record.offset for record in records], topic
+
+
+@pytest.mark.kafka
+def test_java_consumers_come_to_the_end_before_anybody_produces(damaged: BrokerProcess, tmp_path: Path) -> None:
+    (tmp_path / "java").mkdir()
+    commands = [f"drain {topic}" for topic in DAMAGES]
+    outputs = JavaClients(tmp_path / "java").run(damaged.bootstrap, commands)
+    assert outputs == {command: [str(RECORDS)] for command in commands}
 
 
 def test_damage_during_a_stop_costs_what_it_has_taken(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.registry.served.jute import Reader, write_buffer, write_int, write_string
+from spark_kafkalite.registry.served.jute import RequestReader, write_buffer, write_int, write_string
 from spark_kafkalite.testing.cluster import RegistryProcess
 from tests.contract.protocol_client import Answer, ProtocolClient
 from tests.contract.test_tree_protocol import CHILDREN, CREATE, DELETE, EXISTS, GET, SET, create
@@ -115,7 +115,7 @@ class Worker:
         self.acknowledged += 1
         self._seen.answer(answer)
         if kind == CREATE:
-            created = Reader(answer.body).string()
+            created = RequestReader(answer.body).string()
             number = int(created[-10:])
             assert number > self.last_number, f"{created} after number {self.last_number}; seed {SEED}"
             self.last_number = number
@@ -130,7 +130,9 @@ class Worker:
     def check(self, client: ProtocolClient) -> None:
         """Find everything that was acknowledged."""
         assert client.ask(EXISTS, write_string(f"{self.root}/e") + b"\0").error == NO_NODE, "an ephemeral node is left"
-        names = set(Reader(client.ask(CHILDREN, write_string(self.root) + b"\0").body).vector(Reader.string))
+        names = set(
+            RequestReader(client.ask(CHILDREN, write_string(self.root) + b"\0").body).vector(RequestReader.string)
+        )
         for path, data in self.queued.items():
             there = path.rpartition("/")[2] in names
             if path in self.deleted:
@@ -138,9 +140,9 @@ class Worker:
             elif path not in self.deleting:
                 assert there, f"{path} was acknowledged and is gone; seed {SEED}"
                 if self._chosen.random() < 0.05:
-                    assert Reader(client.ask(GET, write_string(path) + b"\0").body).buffer() == data, path
+                    assert RequestReader(client.ask(GET, write_string(path) + b"\0").body).buffer() == data, path
         for path, (version, data) in self.counters.items():
-            reader = Reader(client.ask(GET, write_string(path) + b"\0").body)
+            reader = RequestReader(client.ask(GET, write_string(path) + b"\0").body)
             found = reader.buffer()
             found_version, _ = stat_of(reader._take(68))
             assert found_version >= version, f"{path}: version {found_version} after {version}; seed {SEED}"
@@ -159,7 +161,7 @@ def read_along(client: ProtocolClient, seen: Seen) -> None:
                 answer = client.ask(GET, write_string(path) + b"\1")
                 if answer.error == 0:
                     seen.answer(answer)
-                    reader = Reader(answer.body)
+                    reader = RequestReader(answer.body)
                     reader.buffer()
                     seen.version(path, stat_of(reader._take(68)))
 

@@ -27,7 +27,8 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import make_batch, values_of
+from spark_kafkalite.slices import Slices
+from spark_kafkalite.testing.batches import end_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
 
@@ -122,6 +123,7 @@ class Host:
             clock,
             self.manager,
             self.partitions.values(),  # type: ignore[arg-type]
+            Slices(self.steps),  # type: ignore[arg-type]
         )
         self.retention.start()
 
@@ -181,7 +183,7 @@ def records(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     offset = int(log.log_start_offset)
     while (piece := log.read(offset, 1 << 20, log.log_end_offset)) is not None:
         found += [each for each in values_of(piece.read()) if each[0] >= offset]
-        offset = found[-1][0] + 1
+        offset = end_of(piece.read())
     return found
 
 

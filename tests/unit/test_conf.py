@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.settings import read_properties
 
 CONF = Path(__file__).parents[2] / "conf"

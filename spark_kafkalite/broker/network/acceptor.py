@@ -31,6 +31,7 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.slices import Slices
+from spark_kafkalite.wire.frame import HEAD_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Acceptor:
         self.loop = loop
         self.slices = slices
         self.memory = memory
-        self.scratch = memoryview(bytearray(_SCRATCH_BYTES + 4))
+        self.scratch = memoryview(bytearray(HEAD_BYTES + _SCRATCH_BYTES))
         # What a request is handed to; known when connections are accepted.
         self.serve: Callable[[Connection, memoryview], None]
         self._descriptors = descriptors

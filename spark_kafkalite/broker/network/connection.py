@@ -2,8 +2,8 @@
 
 Reading. All connections read into one scratch buffer that the owner lends; complete requests are served where they lie.
 Only the cut-off last request of a read is copied, into a buffer of its own that takes memory as bytes arrive, and the
-next read fills that buffer and some of the scratch in one call. An idle connection therefore owns no buffer. A
-request's memory is valid only until its handler returns; whoever keeps it longer copies it.
+next read fills that buffer and some of the scratch in one call (``wire.frame``). An idle connection therefore owns no
+buffer. A request's memory is valid only until its handler returns; whoever keeps it longer copies it.
 
 Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
 (``exchange``). What the responses of one read add up to is sent in one call where possible.
@@ -12,8 +12,8 @@ Turns. All connections share the slice of time that a pass of the loop has for w
 is used up they are read, and what was read before is served, in the next pass.
 
 Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
-or all requests of the broker together take too much memory. Requests that were received but may not be served yet wait
-in ``_backlog``.
+or all requests of the broker together take too much memory. Requests that were received but may not be served yet are
+stashed.
 
 One request that takes more than a slice of the loop's time holds its connection (:meth:`Connection.hold`): the next
 ones wait until it is done, as every request does in Apache Kafka. Its memory is kept meanwhile, and counted. A client
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
@@ -34,24 +33,17 @@ from typing import Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.channel import Channel
-from spark_kafkalite.broker.network.outbox import FileEndedError, Outbox
+from spark_kafkalite.broker.network.incoming import Incoming
+from spark_kafkalite.broker.network.outbox import FileEndedError, Outbox, Response
 from spark_kafkalite.broker.network.readiness import Readiness
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.slices import Slices
+from spark_kafkalite.wire.frame import FrameReader, FrameSizeError
 
 _quiet = QuietLog(logging.getLogger(__name__))
-
-_SIZE = struct.Struct(">i")
-# Room in front of the scratch for the first bytes of a size field that was cut off.
-_HEAD_BYTES = 4
-# Of a request that is this large the next one is expected to be as large, and what is read of that beyond the end of
-# the present one would have to be copied: little is.
-_LARGE_FRAME_BYTES = 256 * 1024
-_BESIDE_A_LARGE_FRAME = 64 * 1024
-_READ_RATE_BYTES_PER_S = 64 * 1024
 
 
 class Limits:
@@ -91,17 +83,13 @@ class Connection:
     """See the module's text."""
 
     __slots__ = (
-        "_backlog",
         "_channel",
-        "_filled",
         "_flush_scheduled",
-        "_frame",
-        "_frame_begun_s",
-        "_head",
+        "_frames",
         "_held",
+        "_incoming",
         "_muted_until_s",
         "_outbox",
-        "_own_frame",
         "_owner",
         "_pending",
         "_readiness",
@@ -118,16 +106,11 @@ class Connection:
         self._owner = owner
         self._channel = channel
         self.session = session
-        self._head = b""
-        self._frame: memoryview | None = None
-        self._filled = 0
-        self._frame_begun_s = 0.0
-        # The lent buffer in which the request lies that is being served, until somebody keeps it.
-        self._own_frame: memoryview | None = None
+        self._frames = FrameReader(owner.limits.max_frame_bytes, owner.scratch)
+        self._incoming = Incoming(self._frames, owner.memory)
         # By how much work that is not done.
         self._held = 0
         self._muted_until_s = 0.0
-        self._backlog: memoryview | None = None
         self._pending: deque[Exchange] = deque()
         self._outbox = Outbox(channel)
         self._serving = False
@@ -192,14 +175,9 @@ class Connection:
         if not owner.memory.may_read(self):
             self._readiness.set_reading(False)
             return
-        scratch = owner.scratch
-        frame = self._frame
+        frames = self._frames
         try:
-            if frame is None:
-                received = self._channel.recv_into(scratch[_HEAD_BYTES:])
-            else:
-                beside = len(scratch) if len(frame) < _LARGE_FRAME_BYTES else _BESIDE_A_LARGE_FRAME
-                received = self._channel.recv_into(frame[self._filled :], scratch[_HEAD_BYTES:beside])
+            received = self._channel.recv_into(*frames.room())
         except OSError as error:
             self.close(f"connection lost: {error.strerror}")
             return
@@ -207,96 +185,72 @@ class Connection:
             self._readiness.update()
             return
         if received == 0:
-            cut = self._frame is not None or self._head
-            self.close("closed by the peer" + (" in the middle of a request" if cut else ""))
+            self.close("closed by the peer" + (" in the middle of a request" if frames.is_amid_frame else ""))
             return
         self.received_s = self.last_activity_s = owner.loop.time()
-        start = _HEAD_BYTES
-        end = _HEAD_BYTES + received
-        if frame is not None:
-            rest = len(frame) - self._filled
-            if received < rest:
-                self._filled += received
-                owner.memory.take(received)
+        if frames.partial is None:
+            frames.received(received)
+        else:
+            frame = self._incoming.received(received)
+            if frame is None:
                 return
-            end -= rest
-            self._filled, self._frame, self._own_frame = 0, None, frame
-            owner.memory.take(rest)
             try:
                 if not self._serve(frame):
                     return
             finally:
-                if self._own_frame is not None:
-                    self._own_frame = None
-                    self._give_back(frame)
-        elif self._head:
-            start -= len(self._head)
-            scratch[start:_HEAD_BYTES] = self._head
-            self._head = b""
-        self._consume(scratch, start, end)
-        if self._frame is None:
+                self._incoming.served(frame)
+        self._serve_received()
+        if frames.partial is None:
             owner.memory.request_complete(self)
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
-        """Return memory with the request being served that stays as it is until the function beside it is called.
+        """Return memory with the request being served that stays as it is until the function beside it is called."""
+        return self._incoming.keep(frame)
 
-        That is the request's own buffer where it has one, else a copy.
-        """
-        if frame is self._own_frame:
-            self._own_frame = None
-            kept = frame
-        else:
-            kept = memoryview(bytearray(frame))
-            self._owner.memory.take(len(kept))
-        return kept, lambda: self._give_back(kept)
-
-    def _give_back(self, frame: memoryview) -> None:
-        memory = self._owner.memory
-        memory.give_back(len(frame))
-        memory.buffers.take_back(frame)
-
-    def _consume(self, data: memoryview, position: int, end: int) -> None:
-        """Serve the complete requests in ``data[position:end]`` and keep what is left."""
-        limits = self._owner.limits
-        slices = self._owner.slices
+    def _serve_received(self) -> None:
+        """Serve the complete requests that were received, and keep what is left."""
+        frames, slices = self._frames, self._owner.slices
         served = False
-        while end - position >= 4:
-            size_bytes: int = _SIZE.unpack_from(data, position)[0]
-            if not 0 < size_bytes <= limits.max_frame_bytes:
+        while True:
+            try:
+                frame = frames.next_frame()
+            except FrameSizeError as error:
                 self.close(
-                    f"announced a request of {size_bytes} bytes, allowed are 1 to {limits.max_frame_bytes} "
+                    f"announced a request of {error.size_bytes} bytes, allowed are 1 to {frames.max_frame_bytes} "
                     "(socket.request.max.bytes); is this a client of another protocol?",
                     hostile=True,
                 )
                 return
-            if end - position - 4 < size_bytes:
+            if frame is None:
                 break
             if self._is_congested():
+                frames.put_back(frame)
                 self._flush()
                 if self.closed:
                     return
                 if self._is_congested():
-                    self._keep_backlog(data[position:end])
+                    self._stash()
                     return
+                continue
             if served:
                 slices.note(self._turn_s)
                 if slices.is_spent:
-                    self._keep_backlog(data[position:end])
+                    frames.put_back(frame)
+                    self._stash()
                     self._schedule_flush()
                     return
-            position += 4
-            if not self._serve(data[position : position + size_bytes]):
+            if not self._serve(frame):
                 return
-            position += size_bytes
             served = True
-        self._keep_rest(data, position, end)
-        if self._outbox and not self._readiness.writing:
+        if not frames.is_drained:
+            self._keep_rest()
+        if self._outbox.pieces and not self._readiness.writing:
             self._flush()
 
     def _serve(self, frame: memoryview) -> bool:
         """Hand one request to the owner; return whether the connection is still open."""
         self._serving = True
-        self._frame_begun_s = 0.0
+        self._incoming.begun_s = 0.0
         try:
             self._owner.serve(self, frame)
         except FrameError as error:
@@ -305,31 +259,16 @@ class Connection:
             self._serving = False
         return not self.closed
 
-    def _keep_rest(self, data: memoryview, position: int, end: int) -> None:
+    def _keep_rest(self) -> None:
         """Keep the beginning of a request that has not fully arrived."""
-        left = end - position
-        if left == 0:
-            return
-        if self._frame_begun_s == 0.0:
-            self._frame_begun_s = self.received_s
-        if left < 4:
-            self._head = bytes(data[position:end])
-            return
-        size_bytes = _SIZE.unpack_from(data, position)[0]
         try:
-            frame = self._owner.memory.buffers.lend(size_bytes)
+            self._incoming.keep_rest(self.received_s)
         except (MemoryError, OSError):
-            self._out_of_memory(f"a request of {size_bytes} bytes")
-            return
-        self._filled = left - 4
-        frame[: self._filled] = data[position + 4 : end]
-        self._frame = frame
-        self._owner.memory.take(self._filled)
+            self._out_of_memory(f"a request of {self._frames.announced_bytes} bytes")
 
-    def _keep_backlog(self, data: memoryview) -> None:
+    def _stash(self) -> None:
         """Keep received requests that may not be served yet, and stop reading."""
-        self._backlog = memoryview(bytearray(data))
-        self._owner.memory.take(len(data))
+        self._incoming.stash()
         self._readiness.set_reading(False)
 
     def _is_congested(self) -> bool:
@@ -337,25 +276,23 @@ class Connection:
         return (
             self._held > 0
             or self._muted_until_s > 0.0
-            or len(self._pending) + len(self._outbox) >= limits.max_requests
+            or len(self._pending) + len(self._outbox.pieces) >= limits.max_requests
             or self._outbox.unsent_bytes >= limits.max_response_bytes
         )
 
     def _maybe_resume(self) -> None:
-        """Serve the backlog and read on when nothing speaks against it any more."""
-        while not self.closed and self._backlog is not None and not self._serving:
+        """Serve what is stashed and read on when nothing speaks against it any more."""
+        frames = self._frames
+        while frames.stashed_bytes and not self._serving:
             if self._is_congested():
                 return
             if self._owner.slices.is_spent:
                 self._schedule_flush()
                 return
             self._turn_s = perf_counter()
-            backlog, self._backlog = self._backlog, None
-            try:
-                self._consume(backlog, 0, len(backlog))
-            finally:
-                self._owner.memory.give_back(len(backlog))
-        if not self._readiness.reading and not self.closed and self._backlog is None and not self._is_congested():
+            self.last_activity_s = self.now_s()
+            self._serve_received()
+        if not self._readiness.reading and not self.closed and not frames.stashed_bytes and not self._is_congested():
             self._readiness.set_reading(True)
 
     def memory_available(self) -> None:
@@ -375,7 +312,7 @@ class Connection:
         elif self._pending:
             self.take_place(exchange)
         else:
-            self._put(exchange)
+            self._put(exchange, exchange.response)
 
     def take_place(self, exchange: Exchange) -> None:
         """Have answers to later requests wait behind this one."""
@@ -385,9 +322,8 @@ class Connection:
         else:
             self._pending.append(exchange)
 
-    def _put(self, exchange: Exchange) -> None:
-        assert exchange.response is not None
-        self._outbox.put(exchange.response)
+    def _put(self, exchange: Exchange, response: Response) -> None:
+        self._outbox.put(response)
         if exchange.oversight is not None:
             self._outbox.watch(lambda sent: exchange.ended(sent=sent))
 
@@ -426,17 +362,17 @@ class Connection:
         self._muted_until_s = 0.0
         # The client was to be silent; neither that nor a request cut in two by it is held against it.
         self.last_activity_s = self.now_s()
-        if self._frame_begun_s:
-            self._frame_begun_s = self.last_activity_s
+        if self._incoming.begun_s:
+            self._incoming.begun_s = self.last_activity_s
         self._schedule_flush()
 
     def _place_filled(self) -> None:
         pending = self._pending
-        while pending and pending[0].response is not None:
-            self._put(pending.popleft())
+        while pending and (response := pending[0].response) is not None:
+            self._put(pending.popleft(), response)
         # While requests are being served the flush comes at the end; else soon, so that several completions share it.
-        to_send = self._outbox and not self._serving and not self._readiness.writing
-        if to_send or (self._backlog is not None and not self._outbox):
+        to_send = self._outbox.pieces and not self._serving and not self._readiness.writing
+        if to_send or (self._frames.stashed_bytes and not self._outbox.pieces):
             self._schedule_flush()
 
     def _schedule_flush(self) -> None:
@@ -450,7 +386,7 @@ class Connection:
             return
         try:
             if not self._readiness.writing:
-                self._flush()
+                self._flush_apart()
             if not self.closed:
                 self._maybe_resume()
         except Exception:
@@ -458,20 +394,23 @@ class Connection:
 
     def _flush(self) -> None:
         """Send what the socket takes; the rest follows when it is writable."""
-        outbox = self._outbox
-        sent_bytes = outbox.sent_bytes
         try:
-            self._readiness.set_writing(not outbox.flush())
+            self._readiness.set_writing(not self._outbox.flush())
         except OSError as error:
             self.close(f"connection lost: {error.strerror}")
         except FileEndedError as error:
             self.close(str(error))
-        if outbox.sent_bytes != sent_bytes:
-            self.last_activity_s = self._owner.loop.time()
+
+    def _flush_apart(self) -> None:
+        """Send, when nothing has been received just now, which is the other activity that there is."""
+        sent_bytes = self._outbox.sent_bytes
+        self._flush()
+        if self._outbox.sent_bytes != sent_bytes:
+            self.last_activity_s = self.now_s()
 
     def _go_on_writing(self) -> None:
         try:
-            self._flush()
+            self._flush_apart()
             if not self.closed:
                 self._maybe_resume()
         except Exception:
@@ -486,15 +425,9 @@ class Connection:
             waited_s = now_s - self.last_activity_s
             if waited_s > limits.read_timeout_s:
                 return f"did not complete its handshake in {waited_s:.0f} s (request.read.timeout.ms)"
-        elif self._frame is not None or self._head:
-            allowed_s = limits.read_timeout_s + self._filled / _READ_RATE_BYTES_PER_S
+        elif self._frames.is_amid_frame:
             # Not the peer's fault while we do not read.
-            if self._readiness.reading and now_s - self._frame_begun_s > allowed_s:
-                expected = len(self._frame) if self._frame is not None else 4
-                return (
-                    f"sent {self._filled} of {expected} bytes of a request in {now_s - self._frame_begun_s:.0f} s "
-                    "(request.read.timeout.ms)"
-                )
+            return self._incoming.slowness(now_s, limits.read_timeout_s) if self._readiness.reading else None
         elif (
             limits.idle_s >= 0
             and not self._pending
@@ -512,7 +445,7 @@ class Connection:
     @property
     def has_work(self) -> bool:
         """Whether responses are owed or unsent."""
-        return bool(self._pending or self._outbox)
+        return bool(self._pending or self._outbox.pieces)
 
     def fileno(self) -> int:
         """File descriptor of the channel."""
@@ -525,15 +458,8 @@ class Connection:
         self._readiness.close()
         self.closed = True
         self._channel.close()
-        memory = self._owner.memory
-        memory.forget(self)
-        if self._frame is not None:
-            frame, self._frame = self._frame, None
-            memory.give_back(self._filled)
-            memory.buffers.take_back(frame)
-        if self._backlog is not None:
-            backlog, self._backlog = self._backlog, None
-            memory.give_back(len(backlog))
+        self._owner.memory.forget(self)
+        self._incoming.close()
         self._outbox.clear()
         pending, self._pending = self._pending, deque()
         for exchange in pending:

@@ -7,15 +7,14 @@ that one fast reader does not keep the others waiting.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from spark_kafkalite.broker.network.channel import Channel
 from spark_kafkalite.log.segments.sending import Sending
+from spark_kafkalite.wire.frame import LENGTH
 
-_SIZE = struct.Struct(">i")
 # Bytes that one connection may send before others get their turn.
 _TURN_BYTES = 4 * 1024 * 1024
 # Small pieces are joined up to this size before they are sent.
@@ -82,32 +81,30 @@ class FileEndedError(Exception):
 class Outbox:
     """The unsent pieces of one channel. ``unsent_bytes`` counts memory without ranges of files, ``sent_bytes`` all."""
 
-    __slots__ = ("_channel", "_pieces", "_put_bytes", "_watched", "sent_bytes", "unsent_bytes")
+    __slots__ = ("_channel", "_put_bytes", "_watched", "pieces", "sent_bytes", "unsent_bytes")
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._pieces: deque[Piece] = deque()
+        # For others to look at; asked for with every request, when a method would cost as much as the rest.
+        self.pieces: deque[Piece] = deque()
         self.unsent_bytes = 0
         self.sent_bytes = 0
         # All that was ever put in, and who wants to know when that much is sent; in this order.
         self._put_bytes = 0
         self._watched: deque[tuple[int, OnSent]] = deque()
 
-    def __len__(self) -> int:
-        return len(self._pieces)
-
     def put(self, response: Response) -> None:
         """Queue a response, with its length in front; an empty one is none."""
-        pieces = self._pieces
+        pieces = self.pieces
         if isinstance(response, bytes):
             if response:
-                pieces.append(_SIZE.pack(len(response)) + response)
+                pieces.append(LENGTH.pack(len(response)) + response)
                 self.unsent_bytes += 4 + len(response)
                 self._put_bytes += 4 + len(response)
             return
         parts, length = response
         self._put_bytes += 4 + length
-        head = _SIZE.pack(length) + parts[0]  # type: ignore[operator]
+        head = LENGTH.pack(length) + parts[0]  # type: ignore[operator]
         pieces.append(head)
         self.unsent_bytes += len(head)
         for part in parts[1:]:
@@ -128,10 +125,10 @@ class Outbox:
 
     def clear(self) -> None:
         """Drop everything."""
-        for piece in self._pieces:
+        for piece in self.pieces:
             if isinstance(piece, FileRange):
                 piece.end()
-        self._pieces.clear()
+        self.pieces.clear()
         self.unsent_bytes = 0
         watched, self._watched = self._watched, deque()
         for _, on_sent in watched:
@@ -142,7 +139,7 @@ class Outbox:
 
         Raises OSError when the peer is gone, FileEndedError when a file is too short.
         """
-        pieces = self._pieces
+        pieces = self.pieces
         turn_bytes = 0
         while pieces:
             sent = self._send_range(pieces[0]) if isinstance(pieces[0], FileRange) else self._send_bytes()
@@ -167,12 +164,12 @@ class Outbox:
         piece.position += sent
         piece.length -= sent
         if piece.length == 0:
-            self._pieces.popleft()
+            self.pieces.popleft()
             piece.end()
         return sent
 
     def _send_bytes(self) -> int | None:
-        pieces = self._pieces
+        pieces = self.pieces
         if len(pieces) > 1 and not isinstance(pieces[1], FileRange):
             self._join()
         piece = pieces[0]
@@ -189,7 +186,7 @@ class Outbox:
 
     def _join(self) -> None:
         """Make one piece of the bytes at the head of the queue, up to a range or a size."""
-        pieces = self._pieces
+        pieces = self.pieces
         parts: list[bytes | bytearray | memoryview] = []
         size_bytes = 0
         while pieces and size_bytes < _JOIN_BYTES:

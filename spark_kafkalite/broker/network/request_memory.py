@@ -19,8 +19,10 @@ import mmap
 from collections.abc import Callable
 from typing import Protocol
 
-# Below this a bytearray is cheaper than a mapping.
-_MAPPED_FROM_BYTES = 32 * 1024
+from spark_kafkalite.wire.frame import lend_memory
+
+# Smaller ones are cheap to make, and would hold a buffer that is many times as large.
+_KEPT_FROM_BYTES = 32 * 1024
 # The largest batch that Apache Kafka takes unless told otherwise, and room for the request around it.
 _KEPT_BYTES = 1024 * 1024 + 64 * 1024
 # As many as are being received at once by brokers that are short of cores; what is kept is never given back.
@@ -38,24 +40,17 @@ class FrameBuffers:
     def lend(self, size_bytes: int) -> memoryview:
         """Return a writable buffer of ``size_bytes`` that takes new memory only as it is filled.
 
-        A peer may announce 100 MiB and send nothing: an anonymous private mapping costs nothing until it is touched.
         What earlier requests left in it is still there. Raises MemoryError, OSError.
         """
-        if size_bytes < _MAPPED_FROM_BYTES:
-            return memoryview(bytearray(size_bytes))
-        if size_bytes > _KEPT_BYTES:
-            return memoryview(_mapping(size_bytes))
-        return memoryview(self._kept.pop() if self._kept else _mapping(_KEPT_BYTES))[:size_bytes]
+        if not _KEPT_FROM_BYTES <= size_bytes <= _KEPT_BYTES:
+            return lend_memory(size_bytes)
+        return (memoryview(self._kept.pop()) if self._kept else lend_memory(_KEPT_BYTES))[:size_bytes]
 
     def take_back(self, buffer: memoryview) -> None:
         """Take a buffer that was lent; whoever had it does not look into it any more."""
         mapping = buffer.obj
         if isinstance(mapping, mmap.mmap) and len(mapping) == _KEPT_BYTES and len(self._kept) < _MOST_KEPT:
             self._kept.append(mapping)
-
-
-def _mapping(size_bytes: int) -> mmap.mmap:
-    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class KeptMemory:
@@ -78,7 +73,7 @@ class KeptMemory:
             self._give_back()
 
 
-class Reader(Protocol):
+class PausedConnection(Protocol):
     """A connection that paused for want of memory."""
 
     def memory_available(self) -> None:
@@ -93,12 +88,12 @@ class RequestMemory:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._waiting: dict[Reader, None] = {}
-        self._exempt: Reader | None = None
+        self._waiting: dict[PausedConnection, None] = {}
+        self._exempt: PausedConnection | None = None
         self.buffers = FrameBuffers()
         self.used_bytes = 0
 
-    def may_read(self, reader: Reader) -> bool:
+    def may_read(self, reader: PausedConnection) -> bool:
         """Return whether ``reader`` may read now; if not it is called back when it may."""
         if self.used_bytes < self._limit_bytes or reader is self._exempt:
             return True
@@ -120,12 +115,12 @@ class RequestMemory:
             for reader in waiting:
                 reader.memory_available()
 
-    def request_complete(self, reader: Reader) -> None:
+    def request_complete(self, reader: PausedConnection) -> None:
         """Note that ``reader`` has its whole request: it may not pass the limit any longer, but the next one may."""
         if reader is self._exempt:
             self._pass_exemption_on()
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: PausedConnection) -> None:
         """Forget a closed connection."""
         self._waiting.pop(reader, None)
         if reader is self._exempt:

@@ -99,8 +99,12 @@ def _without_frames(error: KafkaError) -> KafkaError:
     return error
 
 
-class _Queued:
-    """A batch in the queue."""
+class QueuedBatch:
+    """A batch for the queue, and who is told what became of it.
+
+    ``batch`` stays as it is until ``release`` is called, which may be after ``on_done``: a thread may still be at work
+    on it. ``header``: it has been admitted and needs a thread; None: not looked at.
+    """
 
     __slots__ = ("ahead", "batch", "header", "in_thread", "on_done", "produce_version", "release")
 
@@ -145,51 +149,38 @@ class Appender:
 class AppendQueue:
     """The queue of one leader; empty nearly always."""
 
-    __slots__ = ("_appender", "_end", "_io", "_queue")
+    __slots__ = ("_appender", "_end", "_io", "waiting")
 
     def __init__(self, appender: Appender, io: IoThreads) -> None:
         self._appender = appender
         # Why nothing is taken any more.
         self._end: KafkaError | None = None
         self._io = io
-        self._queue: deque[_Queued] = deque()
+        # For others to see whether there is any.
+        self.waiting: deque[QueuedBatch] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._queue)
-
-    def add(
-        self,
-        batch: memoryview,
-        produce_version: int,
-        header: BatchHeader | None,
-        on_done: Callable[[AppendOutcome], None],
-        release: Callable[[], None],
-    ) -> None:
-        """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error.
-
-        ``batch`` stays as it is until ``release`` is called, which may be later: a thread may still be at work on it.
-        ``header``: it has been admitted and needs a thread; None: not looked at.
-        """
+    def add(self, queued: QueuedBatch) -> None:
+        """Append a batch after those that were handed in before it; its ``on_done`` gets the result or the error."""
         if self._end is not None:
-            release()
-            on_done(self._end)
+            queued.release()
+            queued.on_done(self._end)
             return
-        self._queue.append(_Queued(batch, produce_version, header, on_done, release))
-        if len(self._queue) == 1:
+        self.waiting.append(queued)
+        if len(self.waiting) == 1:
             self._work_off()
 
     def close(self, error: KafkaError) -> None:
         """Answer everything with an error, from now on too, and let go of the leader (see ``collector``). A thread that
         still works does so in vain."""
         self._end = error
-        while self._queue:
-            self._done(self._queue[0], error)
+        while self.waiting:
+            self._done(self.waiting[0], error)
         self._appender = Appender()
 
     def _work_off(self) -> None:
         """Append from the head until one needs a thread."""
-        while self._queue:
-            queued = self._queue[0]
+        while self.waiting:
+            queued = self.waiting[0]
             outcome: AppendResult | BatchHeader | KafkaError
             try:
                 header = queued.header
@@ -202,7 +193,7 @@ class AppendQueue:
             if not self._done(queued, outcome):
                 return
 
-    def _start_thread(self, queued: _Queued, header: BatchHeader) -> None:
+    def _start_thread(self, queued: QueuedBatch, header: BatchHeader) -> None:
         rules, recompression = self._appender.thread_rules()
         own_rules = replace(rules)
         missing = self._appender.read_first()
@@ -216,7 +207,7 @@ class AppendQueue:
 
         self._submit(queued, work, lambda checked: self._append(queued, checked))
 
-    def _submit(self, queued: _Queued, work: Callable[[], T], on_done: Callable[[T], None]) -> None:
+    def _submit(self, queued: QueuedBatch, work: Callable[[], T], on_done: Callable[[T], None]) -> None:
         """Have a thread work on the batch at the head."""
 
         def is_wanted() -> bool:
@@ -238,7 +229,7 @@ class AppendQueue:
         queued.in_thread = True
         self._io.submit(work, done, failed, Lane.CHECK)
 
-    def _append(self, queued: _Queued, checked: Checked) -> None:
+    def _append(self, queued: QueuedBatch, checked: Checked) -> None:
         """Append the batch at the head, or have a thread write it first."""
         outcome: AppendOutcome
         try:
@@ -254,15 +245,15 @@ class AppendQueue:
         if self._done(queued, outcome):
             self._work_off()
 
-    def _is_head(self, queued: _Queued) -> bool:
-        return bool(self._queue) and self._queue[0] is queued
+    def _is_head(self, queued: QueuedBatch) -> bool:
+        return bool(self.waiting) and self.waiting[0] is queued
 
-    def _done(self, queued: _Queued, outcome: AppendOutcome) -> bool:
+    def _done(self, queued: QueuedBatch, outcome: AppendOutcome) -> bool:
         """Answer the head and return True; False when ``close`` has answered it already, for example because its own
         append has taken the partition offline."""
         if not self._is_head(queued):
             return False
-        self._queue.popleft()
+        self.waiting.popleft()
         if queued.ahead is not None:
             # Of use only to what has been appended.
             queued.ahead.stop()

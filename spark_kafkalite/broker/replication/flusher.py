@@ -75,20 +75,16 @@ class Flusher:
         self._unwritten_bytes = 0
         self._announced_end_offset: int = log.recovery_point
 
-    @property
-    def flushed_end_offset(self) -> int:
-        """Everything below it is on the disk."""
-        return self._log.recovery_point
-
     def appended(self, size_bytes: int, waits_for_flush: bool) -> None:
         """Do what an append of ``size_bytes`` asks for."""
         log = self._log
         self._unwritten_bytes += size_bytes
-        if waits_for_flush or log.has_sealed_unflushed or log.unflushed_records >= log.config.flush_messages:
+        config = log.config
+        if waits_for_flush or log.has_sealed_unflushed or log.unflushed_records >= config.flush_messages:
             self.request()
         elif self._unwritten_bytes >= _WRITEBACK_BYTES:
             self._start_writeback()
-        if self._timer is None and log.config.flush_ms < _LONGEST_TIMER_MS:
+        if config.flush_ms < _LONGEST_TIMER_MS and self._timer is None:
             self._start_timer()
 
     def request(self) -> None:

@@ -20,9 +20,9 @@ from typing import Protocol
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.append_queue import (
     Appender,
-    AppendOutcome,
     AppendQueue,
     Checked,
+    QueuedBatch,
     Recompression,
     recompression_of,
 )
@@ -171,7 +171,7 @@ class Leader(Appender):
         """
         if not self._isr_is_enough:
             return False
-        end_offset = int(self.log.log_end_offset)
+        end_offset: int = self.log.log_end_offset
         if self._other_in_sync:
             end_offset = committed_end_offset(end_offset, self._other_in_sync, self._follower_end_offsets)
         return self._bounds.commit(end_offset)
@@ -192,7 +192,8 @@ class Leader(Appender):
 
     def acknowledged_end_offset(self, acks: int) -> int:
         """Return the offset below which produces with these acks are acknowledged."""
-        return self._bounds.acknowledged_end_offset(acks, self.log.log_end_offset, self._flusher.flushed_end_offset)
+        log = self.log
+        return self._bounds.acknowledged_end_offset(acks, log.log_end_offset, log.recovery_point)
 
     # Appending ------------------------------------------------------------------------------------------------------
 
@@ -207,7 +208,7 @@ class Leader(Appender):
     @property
     def must_queue(self) -> bool:
         """Whether an append has to go through :meth:`append_later` because others wait already."""
-        return bool(self._queue)
+        return bool(self._queue.waiting)
 
     def try_append(self, batch: memoryview, produce_version: int) -> AppendResult | BatchHeader:
         """Check and append one batch at once; return its header instead when a thread must work on it first.
@@ -224,21 +225,10 @@ class Leader(Appender):
             return header
         return self._append(batch, header)
 
-    def append_later(
-        self,
-        batch: memoryview,
-        produce_version: int,
-        header: BatchHeader | None,
-        on_done: Callable[[AppendOutcome], None],
-        release: Callable[[], None],
-    ) -> None:
-        """Append a batch after those that were handed in before it; ``on_done`` gets the result or the error, also that
-        the epoch is over.
-
-        ``batch`` must stay valid until ``release`` is called. ``header`` is what :meth:`try_append` returned, None when
-        not asked.
-        """
-        self._queue.add(batch, produce_version, header, on_done, release)
+    def append_later(self, queued: QueuedBatch) -> None:
+        """Append a batch after those that were handed in before it. Its ``on_done`` gets the result or the error, also
+        that the epoch is over; its ``header`` is what :meth:`try_append` returned, None when not asked."""
+        self._queue.add(queued)
 
     def append_checked(self, checked: Checked, ahead: WriteAhead | None) -> AppendResult | WriteAhead:
         """Append a batch that a thread has checked; of a large one return what a thread has to write first."""
@@ -300,8 +290,8 @@ class Leader(Appender):
     def end_offset_for(self, replica_id: int) -> int:
         """Return the first offset that a fetch does not get: consumers see the visible end, followers the log end."""
         if replica_id < 0:
-            return self._bounds.visible_end_offset(self._flusher.flushed_end_offset)
-        return int(self.log.log_end_offset)
+            return self._bounds.visible_end_offset(self.log.recovery_point)
+        return self.log.log_end_offset
 
     def waiters_with(self, replica_id: int) -> WaitingList:
         """Return the list that a fetch waits in for its bound to move."""

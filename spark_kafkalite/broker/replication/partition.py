@@ -116,7 +116,7 @@ class Partition:
         """
         self.log.update_config(config)
         bounds = self.bounds
-        bounds.obey(config, self._flusher.flushed_end_offset)
+        bounds.obey(config, self.log.recovery_point)
         self._flusher.config_changed(bounds.acknowledges_flushed or bounds.shows_flushed)
         if self.leader is not None:
             self.leader.obey()
@@ -253,7 +253,7 @@ class Partition:
     @property
     def visible_end_offset(self) -> int:
         """The first offset that consumers may not see; also what they are told as high watermark."""
-        return self.bounds.visible_end_offset(self._flusher.flushed_end_offset)
+        return self.bounds.visible_end_offset(self.log.recovery_point)
 
     @property
     def last_stable_offset(self) -> int:
@@ -298,8 +298,7 @@ class Partition:
 
     def acknowledged_end_offset(self, acks: int) -> int:
         """Return the offset below which produces with these acks are acknowledged."""
-        flushed_end_offset = self._flusher.flushed_end_offset
-        return self.bounds.acknowledged_end_offset(acks, self.log.log_end_offset, flushed_end_offset)
+        return self.bounds.acknowledged_end_offset(acks, self.log.log_end_offset, self.log.recovery_point)
 
     def add_ack_waiter(self, operation: DelayedOperation) -> None:
         """Wake this operation when the leader acknowledges more, or ends. Raises the errors of ``check_leader``."""

@@ -162,8 +162,19 @@ class Replicas:
 
     def _fence_all(self) -> Work[None]:
         for partition in list(self._partitions.values()):
-            partition.fence("its broker has lost its registration")
+            # Work that was asked for before may have had it lead under the next registration by now.
+            if not self._leads_as_registered(partition):
+                partition.fence("its broker has lost its registration")
             yield None
+
+    def _leads_as_registered(self, partition: Partition) -> bool:
+        state = self._view.state.partition(partition.topic_partition)
+        return (
+            self._me is not None
+            and state is not None
+            and state.is_led_by(self._me)
+            and state.version == partition.state_version
+        )
 
     def _queue_all(self, cluster: ClusterState) -> None:
         for name, topic in cluster.topics.items():

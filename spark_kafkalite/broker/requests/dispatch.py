@@ -43,6 +43,7 @@ from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import (
     decode_request,
     decode_request_in_slices,
@@ -57,8 +58,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-API_VERSIONS_KEY = 18
-_PRODUCE_KEY = 0
 # What a request of this many bytes names is served in a few milliseconds, at once.
 SMALL_REQUEST_BYTES = 32 * 1024
 # Twice what a group's members may say of themselves (group.max.bytes); a thousand topics take a hundredth of it.
@@ -66,11 +65,10 @@ _MOST_DECODED_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
-    """One served API; versions are inclusive. ``advertised_from`` is what clients are told for ``min_version``."""
+class ServedApi:
+    """One API and its handler; versions are inclusive. ``advertised_from`` is what clients hear for ``min_version``."""
 
-    key: int
-    name: str
+    key: ApiKey
     min_version: int
     max_version: int
     advertised_from: int
@@ -80,12 +78,17 @@ class Api:
     is_work: bool
     waits_for_clients: bool = False
 
+    @property
+    def name(self) -> str:
+        """Kafka's name of it."""
+        return self.key.api_name
 
-API_TABLE: dict[int, Api] = {}
+
+SERVED_APIS: dict[int, ServedApi] = {}
 
 
 def handles(
-    key: int,
+    key: ApiKey,
     min_version: int,
     max_version: int,
     *,
@@ -96,15 +99,13 @@ def handles(
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        if key in API_TABLE:
-            raise RuntimeError(f"API {key} has two handlers: {API_TABLE[key].handler} and {handler}")
-        # handlers/list_offsets.py serves ListOffsets.
-        name = "".join(word.capitalize() for word in handler.__module__.rpartition(".")[2].split("_"))
+        if key in SERVED_APIS:
+            raise RuntimeError(f"API {key} has two handlers: {SERVED_APIS[key].handler} and {handler}")
         advertised = min_version if advertised_from is None else advertised_from
         is_coroutine = inspect.iscoroutinefunction(handler)
         is_work = inspect.isgeneratorfunction(handler)
-        API_TABLE[key] = Api(
-            key, name, min_version, max_version, advertised, handler, raw, is_coroutine, is_work, waits_for_clients
+        SERVED_APIS[key] = ServedApi(
+            key, min_version, max_version, advertised, handler, raw, is_coroutine, is_work, waits_for_clients
         )
         return handler
 
@@ -115,7 +116,7 @@ class Dispatcher:
     """Serves the requests of all connections."""
 
     def __init__(
-        self, context: BrokerContext, apis: Mapping[int, Api] = API_TABLE, oversight: Oversight | None = None
+        self, context: BrokerContext, apis: Mapping[int, ServedApi] = SERVED_APIS, oversight: Oversight | None = None
     ) -> None:
         """``apis`` are those served, by key."""
         self._context = context
@@ -130,15 +131,16 @@ class Dispatcher:
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request, valid in memory until this returns. Raises FrameError when it cannot be read."""
         header, position = read_request_header(frame)
-        exchange = Exchange(connection, header, len(frame), self._oversight)
-        if self._oversight is not None:
-            self._oversight.admit(exchange)
-        key, version = header.api_key, header.api_version
+        oversight = self._oversight
+        exchange = Exchange(connection, header, len(frame), oversight)
+        if oversight is not None:
+            oversight.admit(exchange)
+        key, version, _, _ = header
         api = self._apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             self._answer_unserved(exchange)
             return
-        if len(frame) > _MOST_DECODED_BYTES and key != _PRODUCE_KEY:
+        if len(frame) > _MOST_DECODED_BYTES and key != ApiKey.PRODUCE:
             raise FrameError(
                 f"{api.name} has {len(frame)} bytes, at most {_MOST_DECODED_BYTES} are possible; ask for less at a time"
             )
@@ -155,7 +157,7 @@ class Dispatcher:
             self._report_bug(exchange)
             exchange.close("a handler failed")
 
-    def _serve_raw(self, api: Api, exchange: Exchange, frame: memoryview, position: int) -> None:
+    def _serve_raw(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> None:
         if self._oversight is not None and self._is_refused(exchange, frame[position:]):
             return
         response = api.handler(self._context, exchange, frame, position)
@@ -164,7 +166,7 @@ class Dispatcher:
         elif response is not None:
             exchange.answer(response)
 
-    def _serve_small(self, api: Api, exchange: Exchange, message: ApiMessage) -> None:
+    def _serve_small(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> None:
         if self._oversight is not None and self._is_refused(exchange, message):
             return
         if api.is_coroutine:
@@ -178,7 +180,7 @@ class Dispatcher:
                 self._throttle(exchange, answer)
             exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
 
-    def _large(self, api: Api, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
+    def _large(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
         """Decode a large request, call its handler, and encode the answer, all of it inside the gate."""
         yield from self._gate.enter()
         is_inside = True
@@ -205,7 +207,7 @@ class Dispatcher:
     def _is_refused(self, exchange: Exchange, body: ApiMessage | memoryview) -> bool:
         """Ask the oversight whether a request is served, and answer it if not; the handler is next if it is."""
         assert self._oversight is not None
-        exchange.started_s = exchange.connection.now_s()
+        exchange.started()
         refusal = self._oversight.refusal(exchange, body)
         if refusal is None:
             return False
@@ -270,9 +272,9 @@ class Dispatcher:
 
     def _answer_unserved(self, exchange: Exchange) -> None:
         """Answer a request of an API or version that is not served, or raise FrameError, which closes."""
-        if exchange.api_key == API_VERSIONS_KEY:
+        if exchange.api_key == ApiKey.API_VERSIONS:
             # A newer client learns from a version 0 answer which version to use. Source: KIP-511.
-            answer = self._apis[API_VERSIONS_KEY].handler(self._context, exchange, None)
+            answer = self._apis[ApiKey.API_VERSIONS].handler(self._context, exchange, None)
             exchange.answer(encode_response(answer, 0, exchange.correlation_id))
             return
         api = self._apis.get(exchange.api_key)

@@ -84,39 +84,49 @@ class Oversight:
         """
         return 0
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: Exchange, times: Times) -> None:
         """Look at the times: the last byte of the answer was sent, or the connection closed before (``sent_s`` 0)."""
 
 
-class Exchange:
-    """See the module's text.
+class Times:
+    """How an exchange went on, in seconds of the loop's clock; 0 until it happens.
 
-    Times are seconds of the loop's clock; all but ``arrived_s`` are taken under an oversight, and 0 until they come:
     ``arrived_s`` the request's last byte was read; ``started_s`` its handler was called; ``deferred_s`` the handler
     began to wait, if it did; ``answered_s``; ``sent_s`` the answer's last byte was given to the system.
     """
 
+    __slots__ = ("answered_s", "arrived_s", "deferred_s", "sent_s", "started_s")
+
+    def __init__(self, arrived_s: float) -> None:
+        self.arrived_s = arrived_s
+        self.started_s = self.deferred_s = self.answered_s = self.sent_s = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """How long the answer waited for something else than this request's own work."""
+        return self.answered_s - self.deferred_s if self.deferred_s and self.answered_s else 0.0
+
+
+class Exchange:
+    """See the module's text. ``times`` is there under an oversight, until the exchange has ended."""
+
     __slots__ = (
         "_kept",
         "abandoned",
-        "answered_s",
         "api_key",
         "api_version",
-        "arrived_s",
         "client_id",
         "connection",
         "correlation_id",
         "deferred",
-        "deferred_s",
         "has_place",
         "is_inside",
         "on_abandon",
         "oversight",
         "request_bytes",
         "response",
-        "sent_s",
-        "started_s",
         "throttle_ms",
+        "times",
     )
 
     def __init__(
@@ -140,8 +150,7 @@ class Exchange:
         self.abandoned = False
         self.on_abandon: Callable[[], None] | None = None
         self._kept: KeptMemory | None = None
-        self.arrived_s = connection.received_s
-        self.started_s = self.deferred_s = self.answered_s = self.sent_s = 0.0
+        self.times = None if oversight is None else Times(connection.received_s)
         # -1: not asked for yet.
         self.throttle_ms = -1
 
@@ -150,10 +159,10 @@ class Exchange:
         """The client that asks."""
         return self.connection.session
 
-    @property
-    def waited_s(self) -> float:
-        """How long the answer waited for something else than this request's own work."""
-        return self.answered_s - self.deferred_s if self.deferred_s and self.answered_s else 0.0
+    def started(self) -> None:
+        """Note that the handler is called next."""
+        if self.times is not None:
+            self.times.started_s = self.connection.now_s()
 
     # The answer -----------------------------------------------------------------------------------------------------
 
@@ -166,8 +175,8 @@ class Exchange:
             raise RuntimeError(f"{self} is answered once")
         self.on_abandon = None
         self.response = response
-        if self.oversight is not None:
-            self.answered_s = self.connection.now_s()
+        if self.times is not None:
+            self.times.answered_s = self.connection.now_s()
             if self.throttle_ms < 0:
                 self.throttle_time_ms()
             if self.throttle_ms > 0:
@@ -189,8 +198,8 @@ class Exchange:
     def defer(self) -> None:
         """Say that :meth:`answer` is called later, and keep the answer's place."""
         self.deferred = True
-        if self.oversight is not None and not self.deferred_s:
-            self.deferred_s = self.connection.now_s()
+        if self.times is not None and not self.times.deferred_s:
+            self.times.deferred_s = self.connection.now_s()
         self.place()
 
     def close(self, reason: str, *, hostile: bool = False) -> None:
@@ -216,11 +225,13 @@ class Exchange:
 
     def ended(self, *, sent: bool) -> None:
         """Tell the oversight that nothing more comes of this exchange."""
-        if self.oversight is not None:
-            if sent:
-                self.sent_s = self.connection.now_s()
-            oversight, self.oversight = self.oversight, None
-            oversight.ended(self)
+        if self.oversight is None or self.times is None:
+            return
+        if sent:
+            self.times.sent_s = self.connection.now_s()
+        oversight, self.oversight = self.oversight, None
+        times, self.times = self.times, None
+        oversight.ended(self, times)
 
     # The request's memory -------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
-from spark_kafkalite.registry.controller.controller import Controller, Extension, NewTopic
+from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
 from spark_kafkalite.registry.store import SessionExpired
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work
@@ -43,7 +43,7 @@ _quiet = QuietLog(logger)
 _AUTO_CREATE_WAIT_S = 2.0
 
 
-class Topics:
+class TopicAdmin:
     """See the module's text."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Topics:
             raise NotController(f"broker {self._config.broker_id} is not the controller: {error}") from error
 
     async def create(
-        self, topics: Sequence[NewTopic], *, timeout_s: float, validate_only: bool = False
+        self, topics: Sequence[TopicSpec], *, timeout_s: float, validate_only: bool = False
     ) -> dict[str, TopicAssignment | KafkaError]:
         """Create topics and wait until their leaders serve; give each one's assignment, or its error.
 
@@ -95,7 +95,7 @@ class Topics:
             self._replicas.check_room()
         except KafkaError as error:
             return dict.fromkeys((topic.name for topic in topics), error)
-        checked: list[NewTopic] = []
+        checked: list[TopicSpec] = []
 
         def check() -> Work[None]:
             for topic in topics:
@@ -116,7 +116,7 @@ class Topics:
             return results | refused | await self._create(accepted, timeout_s, validate_only)
 
     async def _create(
-        self, accepted: Sequence[NewTopic], timeout_s: float, validate_only: bool
+        self, accepted: Sequence[TopicSpec], timeout_s: float, validate_only: bool
     ) -> dict[str, TopicAssignment | KafkaError]:
         results: dict[str, TopicAssignment | KafkaError] = {}
         try:
@@ -209,14 +209,14 @@ class Topics:
             return
         partitions, replicas = self._config["num.partitions"], self._config["default.replication.factor"]
         known = self._view.state.topics
-        wanted: dict[str, NewTopic] = {}
+        wanted: dict[str, TopicSpec] = {}
 
         def look() -> Work[None]:
             for name in names:
                 yield None
                 if name in known or name in wanted or name in INTERNAL_TOPICS or topic_name_problem(name) is not None:
                     continue
-                wanted[name] = NewTopic(name, partitions, replicas)
+                wanted[name] = TopicSpec(name, partitions, replicas)
                 # No more than it takes to see that they are too many.
                 self.check_size(len(wanted) * partitions)
 

@@ -14,7 +14,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS, BrokerConfig
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.log.topic_config import BROKER_SYNONYMS
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState

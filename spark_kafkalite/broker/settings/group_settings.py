@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from spark_kafkalite.coordinator.groups.members import GroupLimits
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.settings import Setting
@@ -137,4 +138,15 @@ def offsets_topic(config: Mapping[str, Any]) -> InternalTopic:
         config["offsets.topic.segment.bytes"],
         config["offsets.commit.timeout.ms"],
         "offsets.commit.timeout.ms",
+    )
+
+
+def group_limits(config: Mapping[str, Any]) -> GroupLimits:
+    """Return what a group may be, as the settings want it."""
+    return GroupLimits(
+        min_session_timeout_ms=config["group.min.session.timeout.ms"],
+        max_session_timeout_ms=config["group.max.session.timeout.ms"],
+        max_size=config["group.max.size"],
+        initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
+        max_bytes=config["group.max.bytes"],
     )

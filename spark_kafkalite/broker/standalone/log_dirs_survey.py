@@ -44,7 +44,7 @@ class SurveyedTopic:
 
 
 @dataclass(slots=True)
-class Survey:
+class ClusterSurvey:
     """What was found. None for an id that no directory names; ``problems``: what could not be read or believed."""
 
     cluster_id: str | None
@@ -54,9 +54,26 @@ class Survey:
     problems: list[str] = field(default_factory=list)
 
 
-def survey_log_dirs(fs: Fs, log_dirs: Sequence[str]) -> Survey:
+def stored_cluster_id(fs: Fs, log_dirs: Sequence[str]) -> str | None:
+    """Return the cluster id that the directories belong to, None when they are new. ConfigError when a file is damaged.
+
+    A directory that cannot be read is, or will be, offline.
+    """
+    for path in log_dirs:
+        try:
+            meta = read_meta(fs, f"{path}/{META_FILE}")
+        except CheckpointError as error:
+            raise ConfigError(str(error)) from error
+        except OSError:
+            continue
+        if meta is not None and "cluster.id" in meta:
+            return meta["cluster.id"]
+    return None
+
+
+def survey_log_dirs(fs: Fs, log_dirs: Sequence[str]) -> ClusterSurvey:
     """Read the directories. ConfigError when they contradict each other, OSError when one cannot be read."""
-    survey = Survey(*_identity(fs, log_dirs))
+    survey = ClusterSurvey(*_identity(fs, log_dirs))
     found = survey.topics
     for path in log_dirs:
         for entry in fs.entries(path):
@@ -132,7 +149,7 @@ def _check_numbers(name: str, logs: SurveyedTopic) -> None:
         )
 
 
-def _survey_log(fs: Fs, directory: str, key: TopicPartition, logs: SurveyedTopic, survey: Survey) -> None:
+def _survey_log(fs: Fs, directory: str, key: TopicPartition, logs: SurveyedTopic, survey: ClusterSurvey) -> None:
     if key.partition >= znodes.MAX_PARTITIONS:
         raise ConfigError(f"{directory}: no topic has {key.partition} partitions; move it out of the log directory")
     if key.partition in logs.directories:

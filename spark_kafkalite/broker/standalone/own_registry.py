@@ -16,6 +16,7 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 
 
 class OwnRegistry:
@@ -33,7 +34,7 @@ class OwnRegistry:
     def open_session(self) -> Future[Store]:
         """Open a session; done when this returns. Raises RegistryError when there is no room for it."""
         opened: Future[Store] = Future()
-        opened.set_result(self._registry.connect())
+        opened.set_result(EmbeddedStore(self._registry))
         return opened
 
     def serve(self, max_clients: int) -> str | None:

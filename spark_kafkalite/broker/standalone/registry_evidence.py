@@ -70,7 +70,6 @@ class RegistryEvidence:
         self._fs = fs
         self._missing = missing or {}
         self._registry_dir = registry_dir
-        self._noted = 0
         self.directories = [found for path in log_dirs if (found := _look(fs, path)) is not None]
 
     @property

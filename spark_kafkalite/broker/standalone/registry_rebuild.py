@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.standalone.log_dirs_survey import SurveyedTopic, survey_log_dirs
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
@@ -68,7 +68,7 @@ class RebuiltTopic:
 
 
 @dataclass(slots=True)
-class Plan:
+class RebuildPlan:
     """What a registry made again would hold, and what was found on the way."""
 
     registry_dir: Path
@@ -111,7 +111,7 @@ def locked(fs: Fs, log_dirs: Sequence[str], registry_dir: Path) -> Iterator[None
 
 def plan_rebuild(
     fs: Fs, log_dirs: Sequence[str], registry_dir: Path, broker_id: int | None = None, lost: Collection[str] = ()
-) -> Plan:
+) -> RebuildPlan:
     """Read the logs, and what there is of the registry, and say what it should hold. Changes nothing.
 
     ``broker_id`` counts where no ``meta.properties`` names one. ConfigError when the directories contradict each other,
@@ -135,7 +135,7 @@ def plan_rebuild(
         raise ConfigError(f"the log directories belong to broker {survey.broker_id}, not to {broker_id}")
     broker = next((each for each in (survey.broker_id, broker_id) if each is not None), 1)
     cluster_id, found = survey.cluster_id, survey.topics
-    plan = Plan(registry_dir, cluster_id or "", broker, problems=survey.problems, strays=survey.strays)
+    plan = RebuildPlan(registry_dir, cluster_id or "", broker, problems=survey.problems, strays=survey.strays)
     tree, zxid = _read_old(registry_dir, plan)
     noted = max(evidence.zxid, ZxidNote(registry_dir).read())
     behind = zxid < noted
@@ -170,7 +170,7 @@ def _children(tree: Tree, path: str) -> list[str]:
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
-def _read_old(registry_dir: Path, plan: Plan) -> tuple[Tree, int]:
+def _read_old(registry_dir: Path, plan: RebuildPlan) -> tuple[Tree, int]:
     """Load what there is of the registry, from a copy: a look must not change it."""
     path = registry_dir / DATABASE_NAME
     tree = Tree()
@@ -197,7 +197,7 @@ def _copy_database(source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
-def _readable(tree: Tree, path: str, decode: Callable[[bytes], T], plan: Plan) -> T | None:
+def _readable(tree: Tree, path: str, decode: Callable[[bytes], T], plan: RebuildPlan) -> T | None:
     """Return what a node says; None when it is missing or cannot be read, which is noted."""
     node = tree.nodes.get(path)
     if node is None:
@@ -215,7 +215,7 @@ def _readable(tree: Tree, path: str, decode: Callable[[bytes], T], plan: Plan) -
 class _Nodes:
     """Collects the nodes that differ from those that are there."""
 
-    def __init__(self, tree: Tree, plan: Plan) -> None:
+    def __init__(self, tree: Tree, plan: RebuildPlan) -> None:
         self._tree = tree
         self._plan = plan
 
@@ -226,7 +226,7 @@ class _Nodes:
             self._plan.nodes[path] = data
 
 
-def _plan_topic(name: str, logs: SurveyedTopic, tree: Tree, plan: Plan, wanted: _Nodes, behind: bool) -> None:
+def _plan_topic(name: str, logs: SurveyedTopic, tree: Tree, plan: RebuildPlan, wanted: _Nodes, behind: bool) -> None:
     old = _readable(tree, znodes.topic_path(name), lambda data: TopicAssignment.decode(name, data), plan)
     named = next(iter(logs.topic_ids), None)
     if old is not None and named is not None and old.topic_id != named:
@@ -275,7 +275,9 @@ def _config_of(name: str, logs: SurveyedTopic) -> dict[str, str]:
     return {"cleanup.policy": "compact"} if logs.compacted else dict(_KEEP_ALL)
 
 
-def _plan_numbers(found: Mapping[str, SurveyedTopic], tree: Tree, plan: Plan, wanted: _Nodes, behind: bool) -> None:
+def _plan_numbers(
+    found: Mapping[str, SurveyedTopic], tree: Tree, plan: RebuildPlan, wanted: _Nodes, behind: bool
+) -> None:
     """Have producer ids and controller epochs go on above what was given out."""
     highest = max((ids.producer_id for logs in found.values() for ids in logs.ids.values()), default=-1)
     block = _readable(tree, znodes.PRODUCER_ID_BLOCK, ProducerIdBlock.decode, plan)
@@ -315,7 +317,7 @@ def _highest_controller_epoch(tree: Tree) -> int:
 # Writing ------------------------------------------------------------------------------------------------------------
 
 
-def write(plan: Plan, now_ms: int | None = None) -> list[str]:
+def write(plan: RebuildPlan, now_ms: int | None = None) -> list[str]:
     """Make the registry as planned; return the names under which the old files are kept. The locks must be held.
 
     Raises RegistryError when the disk refuses.
@@ -345,7 +347,7 @@ def write(plan: Plan, now_ms: int | None = None) -> list[str]:
     return kept
 
 
-def _make(plan: Plan, work: Path, now_ms: int) -> None:
+def _make(plan: RebuildPlan, work: Path, now_ms: int) -> None:
     if plan.keeps_old:
         _copy_database(plan.registry_dir, work)
     tree = Tree()
@@ -381,7 +383,7 @@ def _sync(directory: Path) -> None:
         os.close(fd)
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def as_json(plan: RebuildPlan) -> dict[str, Any]:
     """Return the plan for machines."""
     return {
         "registry": str(plan.registry_dir / DATABASE_NAME),

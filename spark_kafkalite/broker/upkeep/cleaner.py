@@ -37,11 +37,10 @@ from spark_kafkalite.log.files.checkpoint import SWAP_FILE
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.swap import Swap, remove_cleaned
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 
-# Looking through the logs gives way to the loop after this long.
-_SLICE_S: Final = 0.005
 # How soon a cleaning is called off once there is a reason.
 _LOOK_S: Final = 0.1
 # A child that has had nothing to do for this long ends; starting one takes about 0.1 s of a processor.
@@ -61,8 +60,15 @@ class Cleaner:
     """The compaction of one broker's logs."""
 
     def __init__(
-        self, settings: DynamicConfig, logs: LogManager, replicas: Replicas, io: IoThreads, clock: Clock
+        self,
+        settings: DynamicConfig,
+        logs: LogManager,
+        replicas: Replicas,
+        io: IoThreads,
+        clock: Clock,
+        slices: Slices,
     ) -> None:
+        self._slices = slices
         self._settings = settings
         self._logs = logs
         self._replicas = replicas
@@ -133,14 +139,11 @@ class Cleaner:
 
     async def _next(self) -> tuple[Partition, CompactionPlan] | None:
         """Return the partition whose log is to be cleaned now, marked as being cleaned; None when none is."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + _SLICE_S
+        turn = self._slices.turn()
         plans: list[CompactionPlan] = []
         partitions: dict[int, Partition] = {}
         for partition in list(self._replicas):
-            if loop.time() >= until_s:
-                await asyncio.sleep(0)
-                until_s = loop.time() + _SLICE_S
+            await turn.pause()
             plan = self._plan(partition)
             if plan is not None:
                 plans.append(plan)

@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.replication.partition import Partition
@@ -41,12 +42,13 @@ from spark_kafkalite.log.retention import (
     segment_facts,
 )
 from spark_kafkalite.log.segments.segment import Segment
+from spark_kafkalite.slices import Slices, Work
 
 logger = logging.getLogger(__name__)
 
 _SOON_S = 0.5
-# As in replicas.py: half of what the loop may stall for.
-_SLICE_S = 0.010
+# Logs whose timestamps are read, or whose starts are written, in one go.
+_HANDED_OVER_AT_ONCE = 500
 # Segments of one log that are renamed in one go; four renames each.
 _RENAMED_AT_ONCE = 16
 
@@ -62,8 +64,10 @@ class Retention:
         clock: Clock,
         logs: LogManager,
         replicas: Replicas,
+        slices: Slices,
     ) -> None:
         self._loop = loop
+        self._slices = slices
         self._io = io
         self._clock = clock
         self._logs = logs
@@ -76,7 +80,7 @@ class Retention:
         self._working = False
         self._queued: set[Partition] = set()
         self._soon: set[Partition] = set()
-        # Found in the present slice, handed to a thread at its end.
+        # Found since a thread was last given some.
         self._moves: dict[PartitionLog, tuple[Partition, int, str]] = {}
         self._reads: list[tuple[Partition, list[Segment]]] = []
         # Logs whose start is on its way to the disk.
@@ -92,6 +96,8 @@ class Retention:
         for timer in self._timers.values():
             timer.cancel()
         self._work.clear()
+        self._reads.clear()
+        self._moves.clear()
 
     def look_soon(self, partition: Partition) -> None:
         """Look at one partition in half a second, whenever the next check comes."""
@@ -131,37 +137,46 @@ class Retention:
         self._call_later("check", self._interval_s, self._check)
         for partition in self._replicas:
             self._queue(partition)
+        self._start_work()
 
     def _look_at_those_asked_for(self) -> None:
         del self._timers["soon"]
         asked, self._soon = self._soon, set()
         for partition in asked:
             self._queue(partition)
+        self._start_work()
 
     def _queue(self, partition: Partition) -> None:
         if partition not in self._queued:
             self._queued.add(partition)
-            self._add_work(lambda: self._look_at(partition))
+            self._work.append(partial(self._look_at, partition))
 
-    def _add_work(self, piece: Callable[[], None]) -> None:
-        self._work.append(piece)
-        if not self._working and not self._stopped:
+    def _start_work(self) -> None:
+        if self._work and not self._working and not self._stopped:
             self._working = True
-            self._loop.call_soon(self._work_on)
+            self._slices.start(self._work_on(), self._worked)
 
-    def _work_on(self) -> None:
-        until_s = self._loop.time() + _SLICE_S
-        while self._work and self._loop.time() < until_s:
+    def _work_on(self) -> Work[None]:
+        while self._work:
             piece = self._work.popleft()
             try:
                 piece()
             except (KafkaStorageError, OSError) as error:
                 logger.error("retention: %s", error)
+            if len(self._reads) + len(self._moves) >= _HANDED_OVER_AT_ONCE:
+                self._hand_over()
+            yield None
+        self._hand_over()
+
+    def _worked(self, _: None, error: BaseException | None) -> None:
+        self._working = False
+        if error is not None:
+            logger.critical("retention has failed", exc_info=error)
+        self._start_work()
+
+    def _hand_over(self) -> None:
         self._submit_reads()
         self._submit_moves()
-        self._working = bool(self._work)
-        if self._working:
-            self._loop.call_soon(self._work_on)
 
     # One log --------------------------------------------------------------------------------------------------------
 
@@ -219,12 +234,12 @@ class Retention:
             log.log_start_offset,
         )
         if left:
-            self._add_work(lambda: self._remove(partition, why))
+            self._work.append(partial(self._remove, partition, why))
 
     # Threads --------------------------------------------------------------------------------------------------------
 
     def _submit_reads(self) -> None:
-        """Have the timestamps read that the slice could not do without."""
+        """Have the timestamps read that a look could not do without."""
         if not self._reads:
             return
         reads, self._reads = self._reads, []
@@ -253,11 +268,12 @@ class Retention:
                 # Nothing read: the segments have gone meanwhile, and the next check sees what is there instead.
                 if timestamps:
                     self._queue(partition)
+            self._start_work()
 
         self._io.submit(read, take_up, _raise)
 
     def _submit_moves(self) -> None:
-        """Have the checkpoints of the slice's new log starts written, all at once."""
+        """Have the checkpoints of the new log starts written, all at once."""
         if not self._moves:
             return
         moves, self._moves = self._moves, {}
@@ -270,7 +286,8 @@ class Retention:
             for log, (partition, _, why) in moves.items():
                 self._moving.discard(log)
                 if log not in failed and log.hidden_segments:
-                    self._add_work(lambda partition=partition, why=why: self._remove(partition, why))  # type: ignore[misc]
+                    self._work.append(partial(self._remove, partition, why))
+            self._start_work()
 
         self._io.submit(job.run, lambda _: finish(), _raise, Lane.SYNC)
 

@@ -1,13 +1,13 @@
 """``kafkalite groups``: consumer groups, their members, offsets and lag, in the words of ``kafka-consumer-groups``.
 
-Also for the groups of registry consumers, with ``--zookeeper``. What moves offsets lies in ``group_resets.py``.
+Also for the groups of registry consumers, with ``--zookeeper``. What moves offsets lies in ``resets.py``.
 """
 
 from __future__ import annotations
 
 import click
 
-from spark_kafkalite.cli.groups.group_options import (
+from spark_kafkalite.cli.groups.options import (
     Places,
     all_groups_option,
     all_topics_option,
@@ -18,9 +18,8 @@ from spark_kafkalite.cli.groups.group_options import (
     place_options,
     topic_option,
 )
-from spark_kafkalite.cli.groups.group_resets import copy_offsets, reset_offsets
-from spark_kafkalite.cli.groups.group_storages import KAFKA
-from spark_kafkalite.cli.groups.group_views import (
+from spark_kafkalite.cli.groups.resets import copy_offsets, reset_offsets
+from spark_kafkalite.cli.groups.views import (
     GroupView,
     group_as_json,
     print_members,
@@ -29,9 +28,10 @@ from spark_kafkalite.cli.groups.group_views import (
     view_group,
     warn_of_groups,
 )
-from spark_kafkalite.cli.offsets.offset_views import offsets_of
+from spark_kafkalite.cli.offsets.views import offsets_of
 from spark_kafkalite.cli.options import ActionGroup, existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
+from spark_kafkalite.client.offset_stores.store import KAFKA
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import GROUP_STATES
 
@@ -79,8 +79,9 @@ def list_groups(
     """List the groups, one a line."""
     wanted = _parse_states(states) if states else None
     if places.zookeeper is not None:
-        registry = places.registry
-        found = [(name, "Stable" if registry.members(name) else "Empty", "registry") for name in registry.groups()]
+        found = [
+            (name, "Stable" if places.in_registry(name).members() else "Empty", "registry") for name in places.groups()
+        ]
         found = [each for each in found if wanted is None or each[1] in wanted]
     else:
         found = [(each.group_id, each.state, each.protocol_type) for each in places.admin.list_groups(wanted)]
@@ -128,7 +129,7 @@ def describe(
     names = chosen_groups(groups, all_groups)
     with_offsets = show == "offsets"
     found: list[GroupView] = []
-    for name in places.storage.groups() if names is None else names:
+    for name in places.groups() if names is None else names:
         found.append(view_group(places, name, with_offsets=with_offsets))
     if as_json:
         print_json([group_as_json(each, with_offsets=with_offsets) for each in found])
@@ -159,10 +160,9 @@ def delete(
     names = chosen_groups(groups, all_groups)
     deleted: list[str] = []
     failed: list[KafkaliteError] = []
-    storage = places.storage
-    for name in storage.groups() if names is None else names:
+    for name in places.groups() if names is None else names:
         try:
-            storage.delete(name)
+            places.store(name).delete_group()
         except KafkaliteError as error:
             failed.append(error)
         else:
@@ -191,14 +191,14 @@ def delete_offsets(
 ) -> None:
     """Delete a group's offsets, and print what they were. Refused for topics that its members read."""
     wanted = chosen_topics(topics, all_topics)
-    storage = places.storage
-    chosen = offsets_of(storage, group, wanted)
-    if not chosen and not storage.exists(group):
-        raise no_such_group(group, storage.name)
+    store = places.store(group)
+    chosen = offsets_of(store, wanted)
+    if not chosen and not store.exists():
+        raise no_such_group(group, store.place)
     unknown = set(wanted) - {each.topic for each in chosen}
-    if unknown and storage.name == KAFKA:
+    if unknown and store.place == KAFKA:
         existing_partitions(places.admin, {topic: wanted[topic] for topic in unknown})
-    storage.delete_offsets(group, chosen)
+    store.delete_offsets(chosen)
     if as_json:
         print_json(
             [{"group": group, "topic": each.topic, "partition": each.partition, "offset": old.offset}

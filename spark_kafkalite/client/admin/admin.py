@@ -14,17 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spark_kafkalite.client.admin.admin_configs import ConfigAdmin, ConfigChange, ConfigEntry
-from spark_kafkalite.client.admin.admin_groups import GroupAdmin, GroupDescription, GroupListing, MemberDescription
-from spark_kafkalite.client.admin.admin_logs import HIGH_WATERMARK, LogAdmin, LogDirInfo, ReplicaInfo
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
-from spark_kafkalite.client.group.group_lag import PartitionLag
-from spark_kafkalite.client.network.connection import (
-    CREATE_PARTITIONS,
-    CREATE_TOPICS,
-    DELETE_TOPICS,
-    DESCRIBE_CLUSTER,
-)
+from spark_kafkalite.client.admin.configs import ConfigAdmin, ConfigChange, ConfigEntry
+from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
+from spark_kafkalite.client.admin.logs import LogAdmin, LogDirInfo, ReplicaInfo
+from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
+from spark_kafkalite.client.group.lag import PartitionLag
 from spark_kafkalite.client.network.metadata import Node, TopicInfo
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.errors import (
@@ -35,6 +29,7 @@ from spark_kafkalite.errors import (
     UnsupportedVersion,
 )
 from spark_kafkalite.model import topic_name_problem
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -51,12 +46,6 @@ from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, Del
 from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
 
 __all__ = [
-    "EARLIEST",
-    "EARLIEST_LOCAL",
-    "HIGH_WATERMARK",
-    "LATEST",
-    "LATEST_TIERED",
-    "MAX_TIMESTAMP",
     "Admin",
     "ClusterDescription",
     "ConfigChange",
@@ -123,7 +112,9 @@ class Admin(ConfigAdmin, LogAdmin, GroupAdmin):
             )
 
         ignored = (TopicAlreadyExists.code,) if if_not_exists else ()
-        self._for_each(CREATE_TOPICS, list(wanted), request, lambda a: a.topics, deadline, "create topic", ignored)
+        self._for_each(
+            ApiKey.CREATE_TOPICS, list(wanted), request, lambda a: a.topics, deadline, "create topic", ignored
+        )
         if not validate_only:
             for name in wanted:
                 self._wait_for_leaders(name, deadline)
@@ -169,7 +160,7 @@ class Admin(ConfigAdmin, LogAdmin, GroupAdmin):
                 timeout_ms=self._broker_timeout_ms(deadline),
             )
 
-        self._for_each(DELETE_TOPICS, wanted, request, lambda a: a.responses, deadline, "delete topic")
+        self._for_each(ApiKey.DELETE_TOPICS, wanted, request, lambda a: a.responses, deadline, "delete topic")
         self._wait_until_gone(wanted, deadline)
 
     def _wait_until_gone(self, names: list[str], deadline: Deadline) -> None:
@@ -212,7 +203,7 @@ class Admin(ConfigAdmin, LogAdmin, GroupAdmin):
             )
 
         self._for_each(
-            CREATE_PARTITIONS, list(counts), request, lambda a: a.results, deadline, "add partitions to topic"
+            ApiKey.CREATE_PARTITIONS, list(counts), request, lambda a: a.results, deadline, "add partitions to topic"
         )
         if not validate_only:
             for name, count in counts.items():
@@ -256,7 +247,7 @@ class Admin(ConfigAdmin, LogAdmin, GroupAdmin):
         """Return the brokers, the controller and the cluster's id."""
         deadline = self._deadline(timeout_ms)
         try:
-            answer = self._cluster.request_any(DESCRIBE_CLUSTER, DescribeClusterRequest(), deadline)
+            answer = self._cluster.request_any(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(), deadline)
         except UnsupportedVersion:
             snapshot = self._cluster.refresh([], deadline)
             return ClusterDescription(snapshot.cluster_id, snapshot.controller_id, tuple(snapshot.nodes.values()))

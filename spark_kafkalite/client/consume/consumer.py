@@ -27,20 +27,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from spark_kafkalite.client.config import consumer_config
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST, OffsetAndTimestamp, offsets_for
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.consumer_phase import ConsumerPhase, consumer_lifecycle
+from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.consume.polling import DecodedRows, RowSource
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.consume.subscription import Partitions, as_partitions, select_topics
 from spark_kafkalite.client.group.commits import CommitCallback
 from spark_kafkalite.client.group.group_consumer import GroupConsumer, RebalanceCallback
-from spark_kafkalite.client.group.group_offsets import as_committed, fetch_offsets
+from spark_kafkalite.client.group.offsets import as_committed, fetch_offsets
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, ConfigError
-from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, CommittedOffset, Record, TopicPartition
 from spark_kafkalite.records.layout import MAX_INT64
 
 if TYPE_CHECKING:
@@ -74,12 +74,11 @@ class Consumer:
             self._group.attach(self._ahead)
         self._rows = RowSource(self._ahead)
         self._using = threading.RLock()
-        self._has_left = self._closed = False
-        # The thread that is closing, while on_revoked may still commit.
-        self._closing_in: int | None = None
+        self._life = consumer_lifecycle()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._ahead.states)} partitions assigned"
+        closed = self._life.state is ConsumerPhase.CLOSED
+        state = "closed" if closed else f"{len(self._ahead.states)} partitions assigned"
         group = "" if self.group_id is None else f"group {self.group_id!r}, "
         return f"Consumer({','.join(self.config.client.bootstrap_servers)}, {group}{state})"
 
@@ -165,11 +164,11 @@ class Consumer:
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
         """Go to the first offset of the given partitions, or of all assigned ones; it is looked up when polling."""
-        self._move(partitions, None, EARLIEST)
+        self._move(partitions, None, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
         """Go to the end of the given partitions, or of all assigned ones; it is looked up when polling."""
-        self._move(partitions, None, LATEST)
+        self._move(partitions, None, LATEST_TIMESTAMP)
 
     def seek_to_time(self, timestamp_ms: int, partitions: Partitions | None = None) -> None:
         """Go to the first record at or after a time; to the end where there is none."""
@@ -179,52 +178,23 @@ class Consumer:
 
     def _move(self, partitions: Partitions | None, position: int | None, reset_to: int | None) -> None:
         self._check_open()
-        with self._using, self._ahead.lock:
-            for state in self._states(partitions):
-                state.move_to(position, reset_to)
-            self._ahead.notify_moved()
-
-    def _states(self, partitions: Partitions | None) -> list[PartitionState]:
-        if partitions is None:
-            return list(self._ahead.states.values())
-        states = []
-        for each in as_partitions(partitions):
-            state = self._ahead.states.get(each)
-            if state is None:
-                raise ConfigError(f"{each} is not assigned to this consumer: assign() or subscribe() first")
-            states.append(state)
-        return states
+        with self._using:
+            self._ahead.move(None if partitions is None else as_partitions(partitions), position, reset_to)
 
     def position(self, partition: TopicPartition | tuple[str, int], timeout_ms: int | None = None) -> int:
         """Return the offset of the next record that poll() will return, waiting until it is known."""
-        deadline = self._deadline(timeout_ms)
+        self._check_open()
+        (wanted,) = as_partitions([partition])
         self._rows.settle()
-        with self._ahead.lock:
-            while True:
-                self._check_open()
-                (state,) = self._states([partition])
-                if state.position is not None:
-                    return state.position
-                if state.error is not None:
-                    raise state.error
-                left_s = deadline.left_s()
-                if left_s <= 0:
-                    raise TimeoutError(f"the position of {state.topic_partition} could not be found in time")
-                self._ahead.changed.wait(left_s)
+        return self._ahead.wait_for_position(wanted, self._deadline(timeout_ms))
 
     def pause(self, partitions: Partitions) -> None:
         """Return no records of these partitions until resume(); positions stay, and so does what was fetched."""
-        self._set_paused(partitions, True)
+        self._ahead.set_paused(as_partitions(partitions), True)
 
     def resume(self, partitions: Partitions) -> None:
         """Undo pause()."""
-        self._set_paused(partitions, False)
-
-    def _set_paused(self, partitions: Partitions, paused: bool) -> None:
-        with self._ahead.lock:
-            for state in self._states(partitions):
-                state.paused = paused
-            self._ahead.changed.notify_all()
+        self._ahead.set_paused(as_partitions(partitions), False)
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
@@ -306,11 +276,11 @@ class Consumer:
 
     def beginning_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
-        return self._ends(partitions, EARLIEST, timeout_ms)
+        return self._ends(partitions, EARLIEST_TIMESTAMP, timeout_ms)
 
     def end_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
         """Return the offset after the last record that this consumer may see, as its isolation.level says."""
-        return self._ends(partitions, LATEST, timeout_ms)
+        return self._ends(partitions, LATEST_TIMESTAMP, timeout_ms)
 
     def _ends(self, partitions: Partitions, which: int, timeout_ms: int | None) -> dict[TopicPartition, int]:
         found = self.offsets_for_times(dict.fromkeys(as_partitions(partitions), which), timeout_ms)
@@ -326,9 +296,10 @@ class Consumer:
 
     def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """Return the end of the partition as the last fetch saw it, None before the first; no request is made."""
+        (wanted,) = as_partitions([partition])
         with self._ahead.lock:
-            (state,) = self._states([partition])
-            return state.high_watermark if state.high_watermark >= 0 else None
+            high_watermark = self._ahead.assigned(wanted).high_watermark
+        return high_watermark if high_watermark >= 0 else None
 
     # Polling --------------------------------------------------------------------------------------------------------
 
@@ -376,7 +347,7 @@ class Consumer:
 
         Each counts as processed when the next one is asked for; positions are behind the last one yielded.
         """
-        while not self._closed:
+        while self._life.state is not ConsumerPhase.CLOSED:
             try:
                 with self._using:
                     self._rows.begin_poll()
@@ -420,30 +391,26 @@ class Consumer:
         thread.
         """
         self._rows.close()
-        if self._closing_in == threading.get_ident():
-            # A callback closes the consumer that calls it because it is being closed.
-            return
+        self._life.advance(ConsumerPhase.CLOSING)
         deadline = Deadline.after_ms(timeout_ms, self._clock)
         try:
             # Whoever polls gets ClosedError and lets go, and whoever closes already is waited for; a callback that does
             # not return is not.
             if self._group is not None and self._using.acquire(timeout=deadline.left_s()):
                 try:
-                    if not self._has_left:
-                        self._has_left = True
+                    if self._life.state is ConsumerPhase.LEAVING:
+                        # Only the thread that leaves can be here: a callback closes the consumer that calls it.
+                        return
+                    if self._life.advance(ConsumerPhase.LEAVING):
                         self._leave_group(self._group, deadline)
                 finally:
                     self._using.release()
-        finally:
-            # Only now: on_revoked may still commit.
-            self._closed = True
-            self._ahead.close()
-            self._cluster.close()
-            if self._group is not None:
-                self._group.wait_closed()
+        except BaseException:
+            self._shut()
+            raise
+        self._shut()
 
     def _leave_group(self, group: GroupConsumer, deadline: Deadline) -> None:
-        self._closing_in = threading.get_ident()
         try:
             self._rows.settle()
             if sys.exc_info()[0] is not None:
@@ -451,10 +418,18 @@ class Consumer:
                 self._rows.take_back()
             group.close(deadline)
         finally:
-            self._closing_in = None
+            self._life.advance(ConsumerPhase.LEFT)
+
+    def _shut(self) -> None:
+        """End the threads and close the connections; on_revoked, which may commit, has been called."""
+        self._life.advance(ConsumerPhase.CLOSED)
+        self._ahead.close()
+        self._cluster.close()
+        if self._group is not None:
+            self._group.wait_closed()
 
     def _check_open(self) -> None:
-        if self._closed and threading.get_ident() != self._closing_in:
+        if self._life.state is ConsumerPhase.CLOSED:
             raise ClosedError("the consumer has been closed")
 
     def _deadline(self, timeout_ms: int | None) -> Deadline:

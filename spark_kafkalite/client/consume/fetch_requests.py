@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from spark_kafkalite.client.network.connection import FETCH, BrokerConnection
+from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, FrameError
 from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import Memory
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest, pack_fetch_request, parse_fetch_response
 
 
@@ -51,14 +53,14 @@ def fetch(
     limits: FetchLimits,
     deadline: Deadline,
     client_id: str,
-    into: bytearray | None = None,
+    into: Memory | None = None,
 ) -> tuple[int, dict[TopicPartition, PartitionFetched]]:
     """Send one fetch and return its own error code and each partition's result.
 
     ``into`` is used for the answer when it is large enough; the records are then valid until it is used again.
     Raises BrokerUnreachable, UnsupportedVersion.
     """
-    version = connection.version(FETCH)
+    version = connection.version(ApiKey.FETCH)
     correlation_id = connection.next_correlation_id()
     topics: dict[str, list[FetchPartition]] = {}
     for each in positions:
@@ -74,7 +76,7 @@ def fetch(
         rack_id=limits.rack,
     )
     body = pack_fetch_request(correlation_id, client_id, version, request)
-    connection.send_frame(correlation_id, FETCH, version, [body])
+    connection.send_frame(correlation_id, ApiKey.FETCH, version, [body])
     frame = connection.receive_frame(deadline, into)
     try:
         answer = parse_fetch_response(frame, version)

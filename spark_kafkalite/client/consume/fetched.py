@@ -23,6 +23,7 @@ from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.records.columns import Buffer, ColumnBuilder, Columns, batch_payload
 from spark_kafkalite.records.kernel import check_crc, read_header, scan_headers
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
+from spark_kafkalite.wire.frame import Memory
 
 # What one batch may decompress to: eight times what brokers of ours accept by default.
 MAX_DECOMPRESSED_BYTES: Final = 512 << 20
@@ -35,14 +36,14 @@ class BufferPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: list[bytearray] = []
+        self._free: list[Memory] = []
 
-    def take(self) -> bytearray | None:
+    def take(self) -> Memory | None:
         """Return the largest free buffer, None when there is none."""
         with self._lock:
             return self._free.pop() if self._free else None
 
-    def give(self, buffer: bytearray) -> None:
+    def give(self, buffer: Memory) -> None:
         """Take a buffer back; what is too large or too much is dropped."""
         if len(buffer) > _KEPT_BUFFER_BYTES:
             return
@@ -55,9 +56,9 @@ class BufferPool:
 class AnswerMemory:
     """The buffer of one answer, given back to its pool by the last user."""
 
-    def __init__(self, pool: BufferPool, buffer: bytearray) -> None:
+    def __init__(self, pool: BufferPool, buffer: Memory) -> None:
         self._pool = pool
-        self._buffer: bytearray | None = buffer
+        self._buffer: Memory | None = buffer
         self._users = 0
         self._lock = threading.Lock()
 
@@ -228,18 +229,6 @@ class FetchedBatches:
         when the batches' memory has been given back. Before epochs were written it is -1."""
         index = bisect_left(self._headers, offset, key=_base_offset)
         return self._headers[index - 1].partition_leader_epoch if index else None
-
-    def skip_batch(self) -> None:
-        """Pass the batch at the cursor, for a reader that goes on behind one that cannot be read."""
-        if self._index < len(self._headers):
-            header = self._headers[self._index]
-            self.next_offset = max(self.next_offset, header.next_offset)
-            self._index += 1
-            self._at += header.size_bytes
-            self._hidden = None
-            self._payload = None
-        if self.is_exhausted:
-            self.release()
 
     def release(self) -> None:
         """Give the memory back; done by itself once everything is decoded. The batches cannot be read afterwards."""

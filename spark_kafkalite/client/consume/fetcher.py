@@ -17,23 +17,15 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
-from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, fetch
-from spark_kafkalite.client.consume.fetched import AnswerMemory, BufferPool, FetchedBatches, columns_from, unreadable
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST, offsets_for
+from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetcher, after_error
+from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
+from spark_kafkalite.client.consume.fetched import BufferPool, FetchedBatches, columns_from
+from spark_kafkalite.client.consume.list_offsets import offsets_for
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import BrokerConnection
-from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable, needs_refresh
-from spark_kafkalite.errors import (
-    BrokerUnreachable,
-    CorruptMessage,
-    KafkaliteError,
-    LeaderNotAvailable,
-    OffsetOutOfRange,
-    RequestTimedOut,
-    UnknownTopicOrPartition,
-)
-from spark_kafkalite.model import IsolationLevel, TopicPartition
-from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.client.network.metadata import PartitionInfo
+from spark_kafkalite.client.network.retry import Backoff, Deadline
+from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 __all__ = ["FetchedBatches", "RangeFetcher", "RangeNotInLog", "columns_from"]
 
@@ -90,13 +82,11 @@ class RangeFetcher:
         self._isolation = isolation
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
-        self._check_crcs = check_crcs
         self._unknown_timeout_ms = timeout_ms if unknown_timeout_ms is None else unknown_timeout_ms
-        self._pool = BufferPool()
+        # Room for the batches and for what stands around them.
+        self._fetcher = BrokerFetcher(cluster, BufferPool(), check_crcs=check_crcs, new_buffer_bytes=max_bytes + 65_536)
         self._pieces: queue.Queue[FetchedBatches | BaseException | None] = queue.Queue(max(1, read_ahead))
         self._closed = threading.Event()
-        self._connection: BrokerConnection | None = None
-        self._connected_to = -1
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -130,9 +120,7 @@ class RangeFetcher:
     def close(self) -> None:
         """Stop fetching and end the thread. May be called more than once."""
         self._closed.set()
-        connection = self._connection
-        if connection is not None:
-            connection.close()
+        self._fetcher.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             while self._thread.is_alive():
                 # The thread may be waiting for room.
@@ -157,8 +145,7 @@ class RangeFetcher:
         except BaseException as error:
             self._put(error)
         finally:
-            if self._connection is not None:
-                self._connection.close()
+            self._fetcher.close()
 
     def _put(self, piece: FetchedBatches | BaseException | None) -> None:
         while not self._closed.is_set():
@@ -179,8 +166,8 @@ class RangeFetcher:
             except KafkaliteError as error:
                 if self._closed.is_set():
                     return
-                if isinstance(error, CorruptMessage):
-                    # Kafka calls this retriable, for producers: a broker's damaged log does not mend itself.
+                after = after_error(error)
+                if after in (AfterError.GIVE_UP, AfterError.MOVE):
                     raise
                 pause_s = backoff.next_s()
                 if not isinstance(error, UnknownTopicOrPartition):
@@ -189,11 +176,11 @@ class RangeFetcher:
                     unknown_deadline = Deadline.after_ms(self._unknown_timeout_ms)
                 elif unknown_deadline.passed():
                     raise
-                if not is_retriable(error) or deadline.left_s() <= pause_s:
+                if deadline.left_s() <= pause_s:
                     raise
                 self._closed.wait(pause_s)
-                if needs_refresh(error):
-                    self._drop_connection()
+                if after is AfterError.FIND_LEADER:
+                    self._fetcher.disconnect()
                     self._refresh(deadline)
                 continue
             unknown_deadline = None
@@ -206,75 +193,34 @@ class RangeFetcher:
             self._put(piece)
 
     def _fetch_once(self, deadline: Deadline) -> FetchedBatches | None:
-        topic_partition, position = self._topic_partition, self._position
-        connection, leader_epoch = self._leader_connection(deadline)
-        buffer = self._pool.take()
-        if buffer is None:
-            # Room for the batches and for what stands around them.
-            buffer = bytearray(self._max_bytes + 65_536)
-        memory = AnswerMemory(self._pool, buffer)
-        config = self._cluster.config
+        leader = self._leader(deadline)
+        self._fetcher.connect(leader.leader, deadline)
+        position = FetchFrom(self._topic_partition, self._position, leader.leader_epoch, self._max_bytes)
         # The last fetch before the deadline parks no longer than that, and its answer has a moment to arrive.
         left_ms = int(deadline.left_s() * 1000)
         wait_ms = min(_MAX_WAIT_MS, max(1, left_ms))
-        answer_by = Deadline.after_ms(min(config.request_timeout_ms, left_ms) + wait_ms + _GRACE_MS)
+        answer_by = Deadline.after_ms(min(self._cluster.config.request_timeout_ms, left_ms) + wait_ms + _GRACE_MS)
         limits = FetchLimits(1, self._max_bytes, wait_ms, self._isolation)
-        code, results = fetch(
-            connection,
-            [FetchFrom(topic_partition, position, leader_epoch, self._max_bytes)],
-            limits,
-            answer_by,
-            config.client_id,
-            buffer,
-        )
-        fetched = results.get(topic_partition)
-        if code or fetched is None:
-            raise error_for(code or UnknownTopicOrPartition.code, f"{topic_partition}: the broker refuses the fetch")
-        if fetched.error_code == OffsetOutOfRange.code:
-            raise self._out_of_range(position, deadline)
-        if fetched.error_code:
-            error = error_for(fetched.error_code, f"{topic_partition}: cannot be fetched from offset {position}")
-            raise unreadable(topic_partition, position, error) if isinstance(error, CorruptMessage) else error
-        piece = FetchedBatches(
-            topic_partition,
-            fetched,
-            position,
-            until_offset=self._end_offset,
-            isolation=self._isolation,
-            check_crcs=self._check_crcs,
-            memory=memory,
-        )
-        if fetched.log_start_offset > position and (piece.is_exhausted or piece.first_base_offset > position):
+        with self._fetcher.fetch([position], limits, answer_by) as answer:
+            try:
+                fetched = answer.of(position)
+            except OffsetOutOfRange:
+                raise self._out_of_range(position.offset, deadline) from None
+            piece = answer.piece(position, fetched, self._end_offset)
+        if fetched.log_start_offset > position.offset and (
+            piece.is_exhausted or piece.first_base_offset > position.offset
+        ):
             # Deleted between this fetch and the one before, and the broker answers from the new start on.
-            raise self._out_of_range(position, deadline)
-        if piece.end_offset == position:
+            raise self._out_of_range(position.offset, deadline)
+        if piece.end_offset == position.offset:
             return None
         self._position = piece.end_offset
         return piece
 
-    def _leader_connection(self, deadline: Deadline) -> tuple[BrokerConnection, int]:
-        info = self._cluster.snapshot.partition(self._topic_partition)
-        if info is None:
+    def _leader(self, deadline: Deadline) -> PartitionInfo:
+        if self._cluster.snapshot.partition(self._topic_partition) is None:
             self._refresh(deadline)
-            info = self._cluster.snapshot.partition(self._topic_partition)
-        if info is None:
-            raise UnknownTopicOrPartition(f"{self._topic_partition}: there is no such topic or partition")
-        if info.leader < 0:
-            raise LeaderNotAvailable(f"{self._topic_partition}: no live broker leads it at present")
-        connection = self._connection
-        if connection is None or connection.closed or self._connected_to != info.leader:
-            self._drop_connection()
-            connection = self._connection = self._cluster.connect(info.leader, deadline)
-            self._connected_to = info.leader
-            if self._closed.is_set():
-                connection.close()
-                raise BrokerUnreachable("the reader was closed")
-        return connection, info.leader_epoch
-
-    def _drop_connection(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        return self._cluster.leading(self._topic_partition)
 
     def _refresh(self, deadline: Deadline) -> None:
         # A failure shows again, and is counted, when the leader is looked up.
@@ -283,7 +229,7 @@ class RangeFetcher:
     def _out_of_range(self, position: int, deadline: Deadline) -> RangeNotInLog:
         earliest, latest = (
             offsets_for(self._cluster, {self._topic_partition: which}, deadline)[self._topic_partition]
-            for which in (EARLIEST, LATEST)
+            for which in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
         )
         return RangeNotInLog(
             self._topic_partition,

@@ -1,6 +1,6 @@
 """Offsets by time, and the ends of logs: ListOffsets at the leader of each partition.
 
-Timestamps are milliseconds; negative ones name places (:data:`EARLIEST` and others).
+Timestamps are milliseconds; negative ones name places (``model.EARLIEST_TIMESTAMP`` and others).
 """
 
 from __future__ import annotations
@@ -9,20 +9,13 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import LIST_OFFSETS
 from spark_kafkalite.client.network.metadata import PartitionInfo
 from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-
-# ListOffsets' special timestamps.
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
 
 # Metadata may lag behind a partition that was just added, for about as long as these attempts take.
 _UNKNOWN_ATTEMPTS: Final = 4
@@ -46,7 +39,7 @@ def offsets_for(
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """Return the first offset at or after each timestamp; None where there is none.
 
-    Timestamps are ms, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Each partition's leader is asked; moves of
+    Timestamps are ms, or ``model.LATEST_TIMESTAMP`` and its like. Each partition's leader is asked; moves of
     leaders are followed until the deadline. Raises the last error then, or at once one that does not pass.
     """
     left = dict(timestamps)
@@ -108,7 +101,7 @@ def _round(
         )
         try:
             answer = cluster.request_to(
-                leader, LIST_OFFSETS, request, deadline.earlier_of(cluster.config.request_timeout_ms)
+                leader, ApiKey.LIST_OFFSETS, request, deadline.earlier_of(cluster.config.request_timeout_ms)
             )
         except BrokerUnreachable as failure:
             error = failure

@@ -16,7 +16,7 @@ from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 COMMITTED: Final = -1_000
 
 
-class PartitionState:
+class TopicPartitionState:
     """One assigned partition."""
 
     __slots__ = (

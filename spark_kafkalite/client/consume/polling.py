@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_kafkalite.client.consume.fetched import FetchedBatches
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
@@ -39,7 +39,7 @@ class DecodedRows:
     __slots__ = ("buffers", "columns", "generation", "next_offset", "row", "settled_row", "state")
 
     def __init__(
-        self, state: PartitionState, columns: Columns, next_offset: int, buffers: Sequence[FetchedBatches]
+        self, state: TopicPartitionState, columns: Columns, next_offset: int, buffers: Sequence[FetchedBatches]
     ) -> None:
         """``buffers`` are what the rows were decoded from."""
         self.state = state
@@ -98,7 +98,7 @@ class RowSource:
 
     def _take_pieces(
         self, deadline: Deadline | None, is_due: Callable[[], bool] | None
-    ) -> tuple[PartitionState, list[FetchedBatches]] | None:
+    ) -> tuple[TopicPartitionState, list[FetchedBatches]] | None:
         """Wait for a partition with something fetched; the lock is held. Returns None at the deadline."""
         ahead = self._ahead
         has_waited = False
@@ -128,7 +128,7 @@ class RowSource:
 
     def _decode(
         self,
-        state: PartitionState,
+        state: TopicPartitionState,
         generation: int,
         buffers: list[FetchedBatches],
         max_rows: int,
@@ -272,7 +272,7 @@ class RowSource:
             raise ClosedError("the consumer has been closed")
 
 
-def _leader_epoch_before(position: int, buffers: Sequence[FetchedBatches], state: PartitionState) -> int:
+def _leader_epoch_before(position: int, buffers: Sequence[FetchedBatches], state: TopicPartitionState) -> int:
     """Return the leader epoch of what lies before a position; that known so far when nothing of these does."""
     for buffer in reversed(buffers):
         leader_epoch = buffer.leader_epoch_before(position)

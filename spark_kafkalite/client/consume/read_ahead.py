@@ -1,11 +1,10 @@
 """A consumer's background work: finding where to start, and fetching ahead from every leader at once.
 
-One thread per broker that leads assigned partitions fetches into :attr:`.PartitionState.buffered`; one more, the
+One thread per broker that leads assigned partitions fetches into :attr:`.TopicPartitionState.buffered`; one more, the
 keeper, looks up positions that are not known (:mod:`.start_positions`) and starts the others when leaders change. All
 state is under :attr:`ReadAhead.lock`; the consumer takes pieces out under the same lock and decodes them outside.
 
-Memory: a partition is fetched while less than two fetches' worth of it waits, and all that waits or is asked for stays
-within ``queued.max.bytes``, but for single batches that are larger.
+What is fetched next, within which memory, is decided in :mod:`.fetch_plan`, and how, in :mod:`.broker_fetcher`.
 
 A seek raises the partition's ``generation``; answers that were asked for under an older one are dropped.
 """
@@ -20,23 +19,28 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from spark_kafkalite.client.config import ConsumerConfig
-from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, PartitionFetched, fetch
-from spark_kafkalite.client.consume.fetched import AnswerMemory, BufferPool, FetchedBatches, unreadable
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetcher, FetchAnswer, after_error
+from spark_kafkalite.client.consume.fetch_plan import FetchPlan, Want, plan_fetch
+from spark_kafkalite.client.consume.fetched import BufferPool
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.start_positions import FetchCommitted, StartPositions
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
-from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable, needs_refresh
+from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaliteError, OffsetOutOfRange
+from spark_kafkalite.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptMessage,
+    InvalidRecord,
+    KafkaliteError,
+    OffsetOutOfRange,
+)
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.wire.error_codes import error_for
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
-# A fetch that leaves out partitions whose buffers are full must not be parked for long by the idle others.
-_SHORT_WAIT_MS: Final = 20
+# How often the keeper looks by itself.
 _IDLE_S: Final = 1.0
 # A reader that seeks to a damaged batch again and again should not fill the log.
 _UNREADABLE_PAUSE_S: Final = 60.0
@@ -69,18 +73,18 @@ class ReadAhead:
         # rare, and waking it for every answer would take the interpreter from the reader that the answer is for.
         self.changed = threading.Condition(self.lock)
         self._keeper_wanted = threading.Condition(self.lock)
-        self.states: dict[TopicPartition, PartitionState] = {}
+        self.states: dict[TopicPartition, TopicPartitionState] = {}
         self._auto_create = False
         self._requested_bytes = 0
         self._pool = BufferPool()
         self._threads: dict[int, threading.Thread] = {}
-        self._connections: dict[int, BrokerConnection] = {}
+        self._fetchers: dict[int, BrokerFetcher] = {}
         self._keeper: threading.Thread | None = None
         self.closed = False
         self._reported: set[str] = set()
         # Where the damaged batch was that was logged last, and when that was.
         self._unreadable: dict[TopicPartition, tuple[int, float]] = {}
-        self._rotation = 0
+        self._turn = 0
         cluster.add_listener(self._on_metadata)
 
     # For the consumer -----------------------------------------------------------------------------------------------
@@ -102,7 +106,7 @@ class ReadAhead:
                 self.states.pop(topic_partition).move_to(None)
             for topic_partition in wanted:
                 if topic_partition not in self.states:
-                    state = self.states[topic_partition] = PartitionState(topic_partition)
+                    state = self.states[topic_partition] = TopicPartitionState(topic_partition)
                     state.paused = topic_partition in paused
                     state.reset_to = self._start.first_reset()
                     if state.reset_to is None:
@@ -113,6 +117,47 @@ class ReadAhead:
             self._start_keeper()
             self.notify_moved()
         self._cluster.watch_topics({each.topic for each in wanted}, auto_create=self._auto_create)
+
+    def assigned(self, topic_partition: TopicPartition) -> TopicPartitionState:
+        """Return an assigned partition's state; the lock is held. Raises ConfigError for one that is not assigned."""
+        state = self.states.get(topic_partition)
+        if state is None:
+            raise ConfigError(f"{topic_partition} is not assigned to this consumer: assign() or subscribe() first")
+        return state
+
+    def move(
+        self, topic_partitions: Iterable[TopicPartition] | None, position: int | None, reset_to: int | None
+    ) -> None:
+        """Have partitions (None: all) go on from an offset, or from where ``reset_to`` will be found to lie."""
+        with self.lock:
+            wanted = list(self.states) if topic_partitions is None else topic_partitions
+            # All are looked up before the first is moved.
+            for state in [self.assigned(each) for each in wanted]:
+                state.move_to(position, reset_to)
+            self.notify_moved()
+
+    def set_paused(self, topic_partitions: Iterable[TopicPartition], paused: bool) -> None:
+        """Have readers leave partitions out, or take them again."""
+        with self.lock:
+            for state in [self.assigned(each) for each in topic_partitions]:
+                state.paused = paused
+            self.changed.notify_all()
+
+    def wait_for_position(self, topic_partition: TopicPartition, deadline: Deadline) -> int:
+        """Return a partition's position once it is known. Raises TimeoutError, ClosedError, or why it has none."""
+        with self.lock:
+            while True:
+                if self.closed:
+                    raise ClosedError("the consumer has been closed")
+                state = self.assigned(topic_partition)
+                if state.position is not None:
+                    return state.position
+                if state.error is not None:
+                    raise state.error
+                left_s = deadline.left_s()
+                if left_s <= 0:
+                    raise TimeoutError(f"the position of {topic_partition} could not be found in time")
+                self.changed.wait(left_s)
 
     def notify(self) -> None:
         """Wake who waits for something to change."""
@@ -133,11 +178,11 @@ class ReadAhead:
         """End all threads."""
         with self.lock:
             self.closed = True
-            connections = list(self._connections.values())
+            fetchers = list(self._fetchers.values())
             threads = [*self._threads.values(), *([self._keeper] if self._keeper else [])]
             self.notify_moved()
-        for connection in connections:
-            connection.close()
+        for fetcher in fetchers:
+            fetcher.close()
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(5)
@@ -210,10 +255,11 @@ class ReadAhead:
             if leader not in snapshot.nodes:
                 unknown = True
             elif leader not in self._threads:
+                fetcher = BrokerFetcher(self._cluster, self._pool, check_crcs=self._config.check_crcs)
                 thread = threading.Thread(
-                    target=self._fetch_forever, args=(leader,), name=f"kafkalite-consumer-{leader}", daemon=True
+                    target=self._fetch_forever, args=(leader, fetcher), name=f"kafkalite-consumer-{leader}", daemon=True
                 )
-                self._threads[leader] = thread
+                self._threads[leader], self._fetchers[leader] = thread, fetcher
                 thread.start()
         return unknown
 
@@ -244,28 +290,22 @@ class ReadAhead:
 
     # One thread per broker ------------------------------------------------------------------------------------------
 
-    def _fetch_forever(self, node: int) -> None:
+    def _fetch_forever(self, node: int, fetcher: BrokerFetcher) -> None:
         client = self._config.client
         backoff = Backoff(client.reconnect_backoff_ms, client.reconnect_backoff_max_ms)
-        connection: BrokerConnection | None = None
         try:
-            while True:
-                wants = self._wait_for_room(node)
-                if wants is None:
-                    return
+            while (plan := self._wait_for_room(node)) is not None:
                 try:
                     try:
-                        if connection is None or connection.closed:
-                            connection = self._cluster.connect(node, self._deadline())
-                            with self.lock:
-                                self._connections[node] = connection
-                                if self.closed:
-                                    return
-                        self._fetch(connection, *wants)
+                        fetcher.connect(node, self._deadline())
+                        answer_ms = client.request_timeout_ms + plan.limits.max_wait_ms
+                        positions = [want.position for want in plan.wants]
+                        with fetcher.fetch(positions, plan.limits, Deadline.after_ms(answer_ms, self._clock)) as answer:
+                            self._take(plan.wants, answer)
                     finally:
                         # Also when nobody could be asked: a lost broker must not use up the room for answers.
                         with self.lock:
-                            self._requested_bytes -= wants[2]
+                            self._requested_bytes -= plan.limits.max_bytes
                             self.changed.notify_all()
                     backoff.reset()
                 except KafkaliteError as error:
@@ -277,163 +317,87 @@ class ReadAhead:
         except ClosedError:
             return
         finally:
-            if connection is not None:
-                connection.close()
+            fetcher.close()
             with self.lock:
                 self._threads.pop(node, None)
-                self._connections.pop(node, None)
+                self._fetchers.pop(node, None)
                 # Partitions that came to this leader meanwhile need a new thread.
                 self.notify_moved()
 
-    def _wait_for_room(self, node: int) -> tuple[list[tuple[PartitionState, int, FetchFrom]], int, int] | None:
-        """Wait for something to fetch from a broker; returns it with the wait and byte limits, None to end."""
-        config = self._config
+    def _wait_for_room(self, node: int) -> FetchPlan | None:
+        """Wait for something to fetch from a broker, and count its bytes as asked for; None to end."""
         with self.lock:
-            while True:
-                if self.closed:
+            while not self.closed:
+                plan = plan_fetch(
+                    self.states.values(),
+                    self._cluster.snapshot,
+                    node,
+                    requested_bytes=self._requested_bytes,
+                    turn=self._turn,
+                    now_s=self._clock.monotonic_s(),
+                    config=self._config,
+                    fair=self._fair,
+                )
+                if plan is None:
                     return None
-                most = config.max_partition_fetch_bytes
-                if self._fair:
-                    most = max(1, min(most, config.queued_max_bytes // (2 * max(1, len(self.states)))))
-                enough = 2 * max(1, most)
-                snapshot = self._cluster.snapshot
-                now_s = self._clock.monotonic_s()
-                wants: list[tuple[PartitionState, int, FetchFrom]] = []
-                waits_s = _IDLE_S
-                leads = False
-                is_cut = False
-                for state in self.states.values():
-                    info = snapshot.partition(state.topic_partition)
-                    if info is None or info.leader != node:
-                        continue
-                    leads = True
-                    if state.position is None or state.paused or state.error:
-                        continue
-                    if state.retry_at_s > now_s:
-                        waits_s = min(waits_s, state.retry_at_s - now_s)
-                        is_cut = True
-                    elif state.buffered_bytes >= enough:
-                        is_cut = True
-                    else:
-                        position = FetchFrom(
-                            state.topic_partition,
-                            state.fetch_offset,
-                            info.leader_epoch,
-                            most,
-                        )
-                        wants.append((state, state.generation, position))
-                if not leads or node not in snapshot.nodes:
-                    return None
-                held = self._requested_bytes + sum(state.buffered_bytes for state in self.states.values())
-                room = min(config.fetch_max_bytes, config.queued_max_bytes - held)
-                if room <= 0 and self._fair:
-                    # One batch, for somebody whose readers wait.
-                    wants, room, is_cut = [want for want in wants if not want[0].buffered][:1], 1, True
-                if wants and room > 0:
-                    self._requested_bytes += room
-                    # The broker fills an answer in the order of the request: everybody comes first in turn.
-                    self._rotation += 1
-                    turn = self._rotation % len(wants)
-                    wait_ms = config.fetch_max_wait_ms
-                    return wants[turn:] + wants[:turn], min(wait_ms, _SHORT_WAIT_MS) if is_cut else wait_ms, room
-                self.changed.wait(waits_s)
+                if plan.wants:
+                    self._requested_bytes += plan.limits.max_bytes
+                    self._turn += 1
+                    return plan
+                self.changed.wait(plan.look_again_s)
+            return None
 
-    def _fetch(
-        self,
-        connection: BrokerConnection,
-        wants: list[tuple[PartitionState, int, FetchFrom]],
-        wait_ms: int,
-        room: int,
-    ) -> None:
-        config = self._config
-        buffer = self._pool.take()
-        memory = None if buffer is None else AnswerMemory(self._pool, buffer)
-        code, results = fetch(
-            connection,
-            [position for _, _, position in wants],
-            FetchLimits(config.fetch_min_bytes, room, wait_ms, config.isolation, config.client_rack),
-            Deadline.after_ms(config.client.request_timeout_ms + wait_ms, self._clock),
-            config.client.client_id,
-            buffer,
-        )
-        if code:
-            raise error_for(code, f"broker {connection.name} refuses the fetch")
-        if memory is None:
-            memory = self._memory_of(results)
-        if memory is not None:
-            # Held while the pieces are made, so that an empty first one does not give the buffer back.
-            memory.add_user()
+    def _take(self, wants: Iterable[Want], answer: FetchAnswer) -> None:
+        """Deal with the answer to a fetch; what was asked for under an older generation is dropped."""
         with self.lock:
-            for state, generation, position in wants:
-                fetched = results.get(state.topic_partition)
-                if fetched is not None and state.generation == generation and not self.closed:
-                    self._take(state, position, fetched, memory)
+            for want in wants:
+                if want.state.generation == want.generation and not self.closed:
+                    self._take_partition(want, answer)
             self.changed.notify_all()
-        if memory is not None:
-            memory.release()
 
-    def _memory_of(self, results: Mapping[TopicPartition, PartitionFetched]) -> AnswerMemory | None:
-        """Have the fresh buffer that an answer came in kept for later ones."""
-        for fetched in results.values():
-            if fetched.records is not None and isinstance(fetched.records.obj, bytearray):
-                return AnswerMemory(self._pool, fetched.records.obj)
-        return None
-
-    def _take(
-        self, state: PartitionState, position: FetchFrom, fetched: PartitionFetched, memory: AnswerMemory | None
-    ) -> None:
-        """Deal with one partition's result; the lock is held."""
-        if fetched.error_code == OffsetOutOfRange.code:
-            self._out_of_range(state, position.offset)
-            return
-        if fetched.error_code:
-            error = error_for(
-                fetched.error_code, f"{state.topic_partition}: cannot be fetched from offset {position.offset}"
-            )
-            if isinstance(error, CorruptMessage):
-                # Kafka calls this retriable, for producers: a broker's damaged log does not mend itself.
-                self._fail(state, position.offset, unreadable(state.topic_partition, position.offset, error))
-                return
-            if not is_retriable(error):
-                state.error = error
-                return
-            self._report(error)
-            state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
-            if needs_refresh(error):
-                self._cluster.request_refresh()
-            return
-        state.high_watermark = fetched.high_watermark
-        state.last_stable_offset = fetched.last_stable_offset
-        state.log_start_offset = fetched.log_start_offset
-        if fetched.records is None:
-            return
+    def _take_partition(self, want: Want, answer: FetchAnswer) -> None:
+        """Deal with one partition's part of an answer; the lock is held."""
+        state = want.state
         try:
-            piece = FetchedBatches(
-                state.topic_partition,
-                fetched,
-                position.offset,
-                isolation=self._config.isolation,
-                check_crcs=self._config.check_crcs,
-                memory=memory,
-            )
+            fetched = answer.of(want.position)
+            state.high_watermark = fetched.high_watermark
+            state.last_stable_offset = fetched.last_stable_offset
+            state.log_start_offset = fetched.log_start_offset
+            if fetched.records is None:
+                return
+            piece = answer.piece(want.position, fetched)
         except KafkaliteError as error:
-            self._fail(state, position.offset, error)
+            self._refused(state, want.position.offset, error)
             return
-        if piece.is_exhausted:
-            return
-        state.fetch_offset = piece.end_offset
-        state.buffered.append(piece)
-        state.buffered_bytes += piece.size_bytes
+        if not piece.is_exhausted:
+            state.fetch_offset = piece.end_offset
+            state.buffered.append(piece)
+            state.buffered_bytes += piece.size_bytes
 
-    def _fail(self, state: PartitionState, position: int, error: KafkaliteError) -> None:
-        """Have a partition's polls raise, once what was fetched before is used up; the lock is held."""
-        state.error = error
-        self.report_unreadable(state.topic_partition, position, error)
+    def _refused(self, state: TopicPartitionState, offset: int, error: KafkaliteError) -> None:
+        """Deal with the error of one partition; the lock is held."""
+        after = after_error(error)
+        if after is AfterError.MOVE:
+            self._out_of_range(state, offset)
+        elif after is AfterError.GIVE_UP:
+            # Polls raise it once what was fetched before is used up.
+            state.error = error
+            if isinstance(error, (CorruptMessage, InvalidRecord)):
+                self.report_unreadable(state.topic_partition, offset, error)
+        else:
+            self._report(error)
+            self._put_off(state)
+            if after is AfterError.FIND_LEADER:
+                self._cluster.request_refresh()
 
-    def _out_of_range(self, state: PartitionState, offset: int) -> None:
+    def _put_off(self, state: TopicPartitionState) -> None:
+        """Fetch a partition after a pause."""
+        state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
+
+    def _out_of_range(self, state: TopicPartitionState, offset: int) -> None:
         if state.buffered:
             # What was fetched before is still good; the position meets the error again when it gets there.
-            state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
+            self._put_off(state)
             return
         place = self._start.reset()
         if place is None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_kafkalite.client.config import ConsumerConfig
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST, OffsetAndTimestamp, offsets_for
+from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.consume.partition_state import COMMITTED
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError, OffsetOutOfRange
-from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, CommittedOffset, TopicPartition
 
 # One topic's look-up while others wait.
 _SHORT_MS: Final = 2_000
@@ -58,11 +58,11 @@ class StartPositions:
         return self.reset() if self._fetch_committed is None else COMMITTED
 
     def reset(self) -> int | None:
-        """Return what ``auto.offset.reset`` means: EARLIEST, LATEST, or None."""
-        return {"earliest": EARLIEST, "latest": LATEST}.get(self._config.offset_reset)
+        """Return what ``auto.offset.reset`` means: EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, or None."""
+        return {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}.get(self._config.offset_reset)
 
     def find(self, wanted: Mapping[TopicPartition, int], *, auto_create: bool) -> FoundPositions:
-        """Look positions up by COMMITTED, EARLIEST, LATEST or a timestamp. Raises ClosedError."""
+        """Look positions up by COMMITTED, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP or a timestamp. Raises ClosedError."""
         found = FoundPositions()
         timestamps = {each: place for each, place in wanted.items() if place != COMMITTED}
         timestamps.update(self._without_commit([each for each in wanted if each not in timestamps], found))
@@ -113,7 +113,7 @@ class StartPositions:
             isolation=self._config.isolation,
             allow_auto_create=auto_create,
         )
-        missing = {each: LATEST for each, answer in answers.items() if answer is None}
+        missing = {each: LATEST_TIMESTAMP for each, answer in answers.items() if answer is None}
         if missing:
             # A time after the last record: the end of the log.
             answers.update(offsets_for(self._cluster, missing, self._deadline(), isolation=self._config.isolation))

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from spark_kafkalite.client.group.commits import CommitLane, Offsets
-from spark_kafkalite.client.group.group_offsets import GroupMember
-from spark_kafkalite.client.group.group_settings import GroupConfig
+from spark_kafkalite.client.group.commits import CommitLane
+from spark_kafkalite.client.group.offsets import GroupMember
+from spark_kafkalite.client.group.settings import GroupConfig
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import CommittedOffsets
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -33,7 +34,7 @@ class AutoCommit:
         self._lane = lane
         self._clock = clock
         self._next_s = clock.monotonic_s() + self._interval_s
-        self._stored: Offsets = {}
+        self._stored: CommittedOffsets = {}
         self._stored_s = 0.0
 
     @property
@@ -49,21 +50,21 @@ class AutoCommit:
         self._next_s = self._clock.monotonic_s() + self._interval_s
         self._stored = {}
 
-    def submit(self, offsets: Offsets, member: GroupMember) -> None:
+    def submit(self, offsets: CommittedOffsets, member: GroupMember) -> None:
         """Have offsets stored in the background, unless they were a moment ago."""
         now_s = self._clock.monotonic_s()
         self._next_s = now_s + self._interval_s
         if offsets and (offsets != self._stored or now_s >= self._stored_s + _UNCHANGED_S):
             self._lane.submit(offsets, member, self._done)
 
-    def commit(self, offsets: Offsets, member: GroupMember, deadline: Deadline) -> None:
+    def commit(self, offsets: CommittedOffsets, member: GroupMember, deadline: Deadline) -> None:
         """Store offsets and wait until that is done, or has failed."""
         try:
             self._lane.commit(offsets, member, deadline)
         except (KafkaliteError, TimeoutError) as error:
             self._done(offsets, error)
 
-    def _done(self, offsets: Offsets, error: Exception | None) -> None:
+    def _done(self, offsets: CommittedOffsets, error: Exception | None) -> None:
         if error is None:
             self._stored, self._stored_s = offsets, self._clock.monotonic_s()
         else:

@@ -11,26 +11,25 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
-from spark_kafkalite.client.group.group_offsets import GroupMember, commit_offsets
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+from spark_kafkalite.client.group.offsets import GroupMember, commit_offsets
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.model import CommittedOffsets
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
-Offsets = Mapping[TopicPartition, CommittedOffset]
-CommitCallback = Callable[[Offsets, Exception | None], None]
+CommitCallback = Callable[[CommittedOffsets, Exception | None], None]
 
 
 class PendingCommit(NamedTuple):
     """An asynchronous commit."""
 
-    offsets: Offsets
+    offsets: CommittedOffsets
     member: GroupMember
     callback: CommitCallback | None
 
@@ -42,7 +41,7 @@ class PendingCommit(NamedTuple):
 class CommitLane:
     """All commits of one consumer."""
 
-    def __init__(self, coordinator: GroupCoordinator, notify: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, coordinator: CoordinatorLink, notify: Callable[[], None], clock: Clock) -> None:
         self._coordinator = coordinator
         self._notify = notify
         self._clock = clock
@@ -64,7 +63,7 @@ class CommitLane:
         """Whether callbacks are to be called."""
         return bool(self._done)
 
-    def submit(self, offsets: Offsets, member: GroupMember, callback: CommitCallback | None) -> None:
+    def submit(self, offsets: CommittedOffsets, member: GroupMember, callback: CommitCallback | None) -> None:
         """Have offsets stored in the background; ``take_outcomes()`` says later how that went."""
         commit = PendingCommit(offsets, member, callback)
         with self._lock:
@@ -79,8 +78,8 @@ class CommitLane:
                 self._thread.start()
             self._changed.notify_all()
 
-    def commit(self, offsets: Offsets, member: GroupMember, deadline: Deadline) -> None:
-        """Store offsets after all that were submitted before; see :func:`.group_offsets.commit_offsets`."""
+    def commit(self, offsets: CommittedOffsets, member: GroupMember, deadline: Deadline) -> None:
+        """Store offsets after all that were submitted before; see :func:`.offsets.commit_offsets`."""
         if not self.wait_idle(deadline):
             raise TimeoutError(
                 f"group {self._coordinator.group_id!r}: earlier asynchronous commits were not done in time "

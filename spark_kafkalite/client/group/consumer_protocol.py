@@ -59,7 +59,7 @@ class Subscription(NamedTuple):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Subscription:
         """Read a subscription of any version."""
-        reader = Reader(data, "a member's subscription")
+        reader = FieldReader(data, "a member's subscription")
         version = reader.version()
         topics = tuple(reader.string() for _ in range(reader.count(2)))
         user_data = reader.nullable_bytes()
@@ -88,7 +88,7 @@ class Assignment(NamedTuple):
         """Read an assignment of any version; no bytes at all are what a member that was left out gets: nothing."""
         if not data:
             return cls()
-        reader = Reader(data, "an assignment")
+        reader = FieldReader(data, "an assignment")
         reader.version()
         return cls(reader.partitions(), reader.nullable_bytes())
 
@@ -135,7 +135,7 @@ class Writer:
         return b"".join(self._pieces)
 
 
-class Reader:
+class FieldReader:
     """Reads the fields of one structure, called ``what`` in errors."""
 
     def __init__(self, data: bytes | memoryview, what: str) -> None:

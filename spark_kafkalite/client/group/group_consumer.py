@@ -28,18 +28,18 @@ from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.consume.subscription import TopicSelection
 from spark_kafkalite.client.group.assignors import Assignor, GroupMemberSubscription
 from spark_kafkalite.client.group.auto_commit import AutoCommit
-from spark_kafkalite.client.group.commits import CommitCallback, CommitLane, Offsets
+from spark_kafkalite.client.group.commits import CommitCallback, CommitLane
 from spark_kafkalite.client.group.consumer_protocol import NO_GENERATION, Assignment, Subscription
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
-from spark_kafkalite.client.group.group_offsets import NO_MEMBER, GroupMember, fetch_offsets
-from spark_kafkalite.client.group.group_settings import GroupConfig
-from spark_kafkalite.client.group.group_topics import GroupTopics
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
 from spark_kafkalite.client.group.membership import Joined, Membership, Phase
+from spark_kafkalite.client.group.offsets import NO_MEMBER, GroupMember, fetch_offsets
+from spark_kafkalite.client.group.settings import GroupConfig
+from spark_kafkalite.client.group.topics import GroupTopics
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import FencedInstanceId, KafkaliteError, RebalanceInProgress, UnknownMemberId
-from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.model import CommittedOffset, CommittedOffsets, TopicPartition
 from spark_kafkalite.wire.error_codes import error_for
 
 _LOG = logging.getLogger("spark_kafkalite.client")
@@ -57,7 +57,7 @@ class GroupConsumer:
         self.config = config
         self._cluster = cluster
         self._clock = clock
-        self.coordinator = GroupCoordinator(cluster, config.group_id)
+        self.coordinator = CoordinatorLink(cluster, config.group_id)
         self._lane = CommitLane(self.coordinator, self._notify, clock)
         self._auto = AutoCommit(config, self._lane, clock)
         self._ahead: ReadAhead | None = None
@@ -372,11 +372,11 @@ class GroupConsumer:
                 if state.position is not None and (wanted is None or each in wanted)
             }
 
-    def commit(self, offsets: Offsets | None, deadline: Deadline) -> None:
+    def commit(self, offsets: CommittedOffsets | None, deadline: Deadline) -> None:
         """Store offsets, by default all positions, and wait until they are."""
         self._lane.commit(self.positions() if offsets is None else offsets, self._committer(), deadline)
 
-    def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None) -> None:
+    def commit_async(self, offsets: CommittedOffsets | None, callback: CommitCallback | None) -> None:
         """Have offsets stored; a later poll, commit or close calls ``callback``."""
         self._lane.submit(self.positions() if offsets is None else offsets, self._committer(), callback)
 

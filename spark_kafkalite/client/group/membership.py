@@ -11,7 +11,7 @@ do for the thread that polls (:mod:`.group_consumer`) is put down here, and ``no
     JOINED     heartbeats                        -> JOINING   join(), because the group rebalances or somebody asked
                                                  -> UNJOINED  unknown to the coordinator, stalled, or left
 
-What each error code asks for is :data:`.group_protocol.AFTER`; whatever is not in it is a failure, which the next poll
+What each error code asks for is :data:`.protocol.AFTER`; whatever is not in it is a failure, which the next poll
 raises. Requests that fail otherwise are repeated, after finding the coordinator again; the coordinator drops a member
 that was silent for ``session.timeout.ms``, and says so at the next heartbeat.
 
@@ -31,9 +31,9 @@ from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.client.group.assignors import GroupMemberSubscription
 from spark_kafkalite.client.group.consumer_protocol import NO_GENERATION, Assignment
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
-from spark_kafkalite.client.group.group_offsets import GroupMember
-from spark_kafkalite.client.group.group_protocol import (
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+from spark_kafkalite.client.group.offsets import GroupMember
+from spark_kafkalite.client.group.protocol import (
     ADVICE,
     AFTER,
     Then,
@@ -43,12 +43,13 @@ from spark_kafkalite.client.group.group_protocol import (
     members_of,
     sync_request,
 )
-from spark_kafkalite.client.group.group_settings import GroupConfig
-from spark_kafkalite.client.network.connection import JOIN_GROUP, SUPPORTED, BrokerConnection
+from spark_kafkalite.client.group.settings import GroupConfig
+from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import Node
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError, MemberIdRequired, UnsupportedVersion
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for, name_of
 
 _LOG = logging.getLogger("spark_kafkalite.client")
@@ -87,7 +88,7 @@ class Membership:
     def __init__(
         self,
         config: GroupConfig,
-        coordinator: GroupCoordinator,
+        coordinator: CoordinatorLink,
         assign: Assign,
         notify: Callable[[], None],
         clock: Clock,
@@ -319,7 +320,7 @@ class Membership:
                 if self._epoch != epoch or self._closed:
                     connection.close()
                 self._node, self._connection = node, connection
-        if self._config.group_instance_id is not None and connection.version(JOIN_GROUP) < _STATIC_MEMBERS_SINCE:
+        if self._config.group_instance_id is not None and connection.version(ApiKey.JOIN_GROUP) < _STATIC_MEMBERS_SINCE:
             raise UnsupportedVersion(
                 f"group.instance.id={self._config.group_instance_id}: broker {connection.name} does not know static "
                 "members (JoinGroup version 5); leave the setting out"
@@ -328,7 +329,7 @@ class Membership:
 
     def _after(self, epoch: int, request: Any, code: int) -> None:
         """Do what an error code asks for."""
-        name = SUPPORTED[request.API_KEY][0]
+        name = request.API_KEY.api_name
         then = AFTER[request.API_KEY].get(code)
         if then is None or then in (Then.AGAIN, Then.FIND):
             advice = ADVICE.get(code)

@@ -25,7 +25,7 @@ from enum import Enum
 from typing import Final
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import LogBounds, TopicPartition
 
 _INT64_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
@@ -60,14 +60,6 @@ class Reset:
     def timestamp_ms(self) -> int | None:
         """The time to look offsets up for, None where none is needed."""
         return self.value if self.kind in (ResetKind.TO_DATETIME, ResetKind.BY_DURATION) else None
-
-
-@dataclass(frozen=True, slots=True)
-class LogBounds:
-    """What a partition holds: its first offset, and the next one that will be written."""
-
-    log_start_offset: int
-    log_end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +103,10 @@ def _planned(
     old: int | None,
     at_time: Mapping[TopicPartition, int | None],
 ) -> PlannedReset:
-    wanted, note = bounds.log_end_offset, ""
+    wanted, note = bounds.end_offset, ""
     match reset.kind:
         case ResetKind.TO_EARLIEST:
-            wanted = bounds.log_start_offset
+            wanted = bounds.start_offset
         case ResetKind.TO_LATEST:
             pass
         case ResetKind.TO_OFFSET:
@@ -134,7 +126,7 @@ def _planned(
                 note = "no record that late: the end"
             else:
                 wanted = found
-    new = min(max(wanted, bounds.log_start_offset), bounds.log_end_offset)
+    new = min(max(wanted, bounds.start_offset), bounds.end_offset)
     if new > wanted:
         note = f"{wanted} is before the log's start"
     elif new < wanted:

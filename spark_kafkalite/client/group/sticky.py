@@ -30,7 +30,7 @@ from spark_kafkalite.client.group.assignors import (
     java_order,
     readers_by_topic,
 )
-from spark_kafkalite.client.group.consumer_protocol import NO_GENERATION, Reader, Subscription, Writer
+from spark_kafkalite.client.group.consumer_protocol import NO_GENERATION, FieldReader, Subscription, Writer
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.model import TopicPartition
 
@@ -85,7 +85,7 @@ class CooperativeStickyAssignor:
 def _from_user_data(subscription: Subscription) -> Owned:
     if not subscription.user_data:
         return (), NO_GENERATION
-    reader = Reader(subscription.user_data, "the sticky assignor's user data")
+    reader = FieldReader(subscription.user_data, "the sticky assignor's user data")
     try:
         partitions = reader.partitions()
         # Its first version has no generation.
@@ -98,7 +98,7 @@ def _from_user_data(subscription: Subscription) -> Owned:
 def _from_subscription(subscription: Subscription) -> Owned:
     generation = subscription.generation
     if generation == NO_GENERATION and subscription.user_data and len(subscription.user_data) >= 4:
-        generation = Reader(subscription.user_data, "the cooperative assignor's user data").int32()
+        generation = FieldReader(subscription.user_data, "the cooperative assignor's user data").int32()
     return subscription.owned, generation
 
 

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_kafkalite.client.config import ClientConfig, parse_address
-from spark_kafkalite.client.network.connection import METADATA, BrokerConnection
+from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
-from spark_kafkalite.client.network.pooled_connection import PooledConnection
+from spark_kafkalite.client.network.pooled_connection import OpenConnection, PooledConnection
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
@@ -33,6 +33,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -45,9 +46,15 @@ _SILENCE_S = 5.0
 class ClusterClient:
     """Metadata and short requests; shared by the parts of one client."""
 
-    def __init__(self, config: ClientConfig, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        clock: Clock = SYSTEM_CLOCK,
+        open_connection: OpenConnection = BrokerConnection.open,
+    ) -> None:
         self.config = config
         self._clock = clock
+        self._open_connection = open_connection
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._snapshot = ClusterSnapshot()
@@ -103,7 +110,7 @@ class ClusterClient:
             topics=None if asked is None else [MetadataRequestTopic(name=name) for name in sorted(asked)],
             allow_auto_topic_creation=allow_auto_create,
         )
-        answer: MetadataResponse = self.request_any(METADATA, request, deadline)
+        answer: MetadataResponse = self.request_any(ApiKey.METADATA, request, deadline)
         return answer
 
     def topic(self, name: str, deadline: Deadline, *, allow_auto_create: bool = False) -> TopicInfo:
@@ -239,7 +246,7 @@ class ClusterClient:
         """
         node = self._node(node_id)
         try:
-            return BrokerConnection.open(node.host, node.port, self.config, deadline)
+            return self._open_connection(node.host, node.port, self.config, deadline)
         except BrokerUnreachable as error:
             raise self._advertised_unreachable(node, error) from error
 
@@ -326,7 +333,7 @@ class ClusterClient:
             if pooled is None or (pooled.host, pooled.port) != (host, port):
                 if pooled is not None:
                     pooled.close()
-                pooled = self._pool[key] = PooledConnection(host, port, self.config, self._clock)
+                pooled = self._pool[key] = PooledConnection(host, port, self.config, self._clock, self._open_connection)
             return pooled
 
     # Partitions -----------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ On opening, ApiVersions asks the broker what it serves; each request then goes i
 (:data:`SUPPORTED` is our side). Any failure closes the connection and raises BrokerUnreachable, FrameError for an
 answer that is not the protocol's; errors inside well-formed answers are the caller's.
 
-Frame: int32 length, big endian, then header and body. The length is the broker's word, so memory for a long answer is
-taken as its bytes arrive.
+A frame's length is the broker's word: memory for a long answer is taken as its bytes arrive (``wire.frame``).
 """
 
 from __future__ import annotations
@@ -30,70 +29,42 @@ from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, FrameError, UnsupportedVersion
 from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import HEAD_BYTES, LENGTH, FrameReader, FrameSizeError, Memory, lend_memory
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-LIST_OFFSETS: Final = 2
-METADATA: Final = 3
-OFFSET_COMMIT: Final = 8
-OFFSET_FETCH: Final = 9
-FIND_COORDINATOR: Final = 10
-JOIN_GROUP: Final = 11
-HEARTBEAT: Final = 12
-LEAVE_GROUP: Final = 13
-SYNC_GROUP: Final = 14
-DESCRIBE_GROUPS: Final = 15
-LIST_GROUPS: Final = 16
-API_VERSIONS: Final = 18
-CREATE_TOPICS: Final = 19
-DELETE_TOPICS: Final = 20
-DELETE_RECORDS: Final = 21
-INIT_PRODUCER_ID: Final = 22
-DESCRIBE_CONFIGS: Final = 32
-ALTER_CONFIGS: Final = 33
-DESCRIBE_LOG_DIRS: Final = 35
-CREATE_PARTITIONS: Final = 37
-DELETE_GROUPS: Final = 42
-INCREMENTAL_ALTER_CONFIGS: Final = 44
-OFFSET_DELETE: Final = 47
-DESCRIBE_CLUSTER: Final = 60
-
-# API key: name, lowest and highest version that the code in this package sends. Fetch ends before topic ids (13),
+# The lowest and highest version of each API that the code in this package sends. Fetch ends before topic ids (13),
 # OffsetCommit and OffsetFetch before them (10).
-SUPPORTED: Final[dict[int, tuple[str, int, int]]] = {
-    PRODUCE: ("Produce", 3, 9),
-    FETCH: ("Fetch", 4, 12),
-    LIST_OFFSETS: ("ListOffsets", 1, 9),
-    METADATA: ("Metadata", 1, 12),
-    OFFSET_COMMIT: ("OffsetCommit", 2, 9),
-    OFFSET_FETCH: ("OffsetFetch", 1, 9),
-    FIND_COORDINATOR: ("FindCoordinator", 0, 4),
-    JOIN_GROUP: ("JoinGroup", 0, 9),
-    HEARTBEAT: ("Heartbeat", 0, 4),
-    LEAVE_GROUP: ("LeaveGroup", 0, 5),
-    SYNC_GROUP: ("SyncGroup", 0, 5),
-    DESCRIBE_GROUPS: ("DescribeGroups", 0, 5),
-    LIST_GROUPS: ("ListGroups", 0, 5),
-    CREATE_TOPICS: ("CreateTopics", 2, 7),
-    DELETE_TOPICS: ("DeleteTopics", 1, 6),
-    DELETE_RECORDS: ("DeleteRecords", 0, 2),
-    INIT_PRODUCER_ID: ("InitProducerId", 0, 4),
-    DESCRIBE_CONFIGS: ("DescribeConfigs", 1, 4),
-    ALTER_CONFIGS: ("AlterConfigs", 0, 2),
-    DESCRIBE_LOG_DIRS: ("DescribeLogDirs", 1, 4),
-    CREATE_PARTITIONS: ("CreatePartitions", 0, 3),
-    DELETE_GROUPS: ("DeleteGroups", 0, 2),
-    INCREMENTAL_ALTER_CONFIGS: ("IncrementalAlterConfigs", 0, 1),
-    OFFSET_DELETE: ("OffsetDelete", 0, 0),
-    DESCRIBE_CLUSTER: ("DescribeCluster", 0, 1),
+SUPPORTED: Final[dict[int, tuple[int, int]]] = {
+    ApiKey.PRODUCE: (3, 9),
+    ApiKey.FETCH: (4, 12),
+    ApiKey.LIST_OFFSETS: (1, 9),
+    ApiKey.METADATA: (1, 12),
+    ApiKey.OFFSET_COMMIT: (2, 9),
+    ApiKey.OFFSET_FETCH: (1, 9),
+    ApiKey.FIND_COORDINATOR: (0, 4),
+    ApiKey.JOIN_GROUP: (0, 9),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.DESCRIBE_GROUPS: (0, 5),
+    ApiKey.LIST_GROUPS: (0, 5),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.DELETE_RECORDS: (0, 2),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.ALTER_CONFIGS: (0, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DELETE_GROUPS: (0, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.OFFSET_DELETE: (0, 0),
+    ApiKey.DESCRIBE_CLUSTER: (0, 1),
 }
 _API_VERSIONS_MAX: Final = 3
 
 MAX_RESPONSE_BYTES: Final = 1 << 30
-# Memory for an answer is taken in steps of this size, so that a wrong length costs no more than one.
-_RECEIVE_STEP_BYTES: Final = 16 << 20
-_LENGTH: Final = struct.Struct(">i")
 _TIMEVAL: Final = struct.Struct("@ll")
 _STAGED_BYTES: Final = 16_384
 
@@ -111,12 +82,13 @@ def _software_version() -> str:
 
 
 class BrokerConnection:
-    """An open connection. Make one with :meth:`open`."""
+    """An open connection. Make one with :meth:`open`, or :meth:`over`."""
 
     def __init__(self, sock: socket.socket, name: str, config: ClientConfig) -> None:
         self._sock = sock
-        self._staged = bytearray(_STAGED_BYTES)
-        self._staged_from = self._staged_until = 0
+        # Frames begin in its scratch, so that a small answer takes one system call and not two: every one of them gives
+        # up the interpreter lock, and getting that back is what costs.
+        self._frames = FrameReader(MAX_RESPONSE_BYTES, memoryview(bytearray(HEAD_BYTES + _STAGED_BYTES)))
         self.name = name
         self._config = config
         self._versions: dict[int, tuple[int, int]] = {}
@@ -136,7 +108,12 @@ class BrokerConnection:
         Every address of the host is tried. Raises BrokerUnreachable naming each and why it failed.
         """
         deadline = deadline.earlier_of(config.connection_setup_timeout_ms)
-        connection = cls(_connect(host, port, config, deadline), f"{host}:{port}", config)
+        return cls.over(_connect(host, port, config, deadline), f"{host}:{port}", config, deadline)
+
+    @classmethod
+    def over(cls, sock: socket.socket, name: str, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
+        """Learn the broker's versions over a connected, blocking socket, which is the connection's from then on."""
+        connection = cls(sock, name, config)
         try:
             connection._handshake(deadline)
         except BaseException:
@@ -150,11 +127,11 @@ class BrokerConnection:
             request = ApiVersionsRequest(
                 client_software_name="spark-kafkalite", client_software_version=_software_version()
             )
-            self._send_encoded(API_VERSIONS, version, request)
+            self._send_encoded(ApiKey.API_VERSIONS, version, request)
             # A broker that does not know the version answers in version 0, which the codec understands (KIP-511).
             answer = self.receive(deadline)
             if answer.error_code == UnsupportedVersion.code and version:
-                highest = next((api.max_version for api in answer.api_keys if api.api_key == API_VERSIONS), 0)
+                highest = next((api.max_version for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
                 version = max(0, min(version - 1, highest))
                 continue
             if answer.error_code:
@@ -168,15 +145,15 @@ class BrokerConnection:
 
     def version(self, api_key: int) -> int:
         """Return the version to use for an API. Raises UnsupportedVersion when broker and client share none."""
-        name, lowest, highest = SUPPORTED[api_key]
+        lowest, highest = SUPPORTED[api_key]
         if api_key not in self._versions:
-            raise UnsupportedVersion(f"broker {self.name} does not serve {name} (API {api_key})")
+            raise UnsupportedVersion(f"broker {self.name} does not serve {ApiKey(api_key).api_name} (API {api_key})")
         broker_lowest, broker_highest = self._versions[api_key]
         version = min(highest, broker_highest)
         if version < max(lowest, broker_lowest):
             raise UnsupportedVersion(
-                f"broker {self.name} serves {name} in versions {broker_lowest} to {broker_highest}, this client "
-                f"speaks {lowest} to {highest}"
+                f"broker {self.name} serves {ApiKey(api_key).api_name} in versions {broker_lowest} to "
+                f"{broker_highest}, this client speaks {lowest} to {highest}"
             )
         return version
 
@@ -212,9 +189,9 @@ class BrokerConnection:
         self._pending.append((correlation_id, api_key, version))
         length = sum(len(piece) for piece in pieces)
         with self._failing("sending to it"):
-            _send_all(self._sock, [_LENGTH.pack(length), *pieces])
+            _send_all(self._sock, [LENGTH.pack(length), *pieces])
 
-    def receive_frame(self, deadline: Deadline, into: bytearray | None = None) -> memoryview:
+    def receive_frame(self, deadline: Deadline, into: Memory | None = None) -> memoryview:
         """Wait for the oldest unanswered request's answer and return its frame, correlation id checked.
 
         ``into`` is used for the frame when it is large enough; the view is then only valid until it is used again.
@@ -234,39 +211,30 @@ class BrokerConnection:
         body = codec.encode_request(message, version, correlation_id, self._config.client_id)
         self.send_frame(correlation_id, api_key, version, [body])
 
-    def _receive_frame(self, deadline: Deadline, into: bytearray | None = None) -> memoryview:
+    def _receive_frame(self, deadline: Deadline, into: Memory | None) -> memoryview:
+        def lend(size_bytes: int) -> memoryview:
+            if into is not None and len(into) >= size_bytes:
+                return memoryview(into)[:size_bytes]
+            return lend_memory(size_bytes)
+
+        frames = self._frames
         with self._failing("waiting for its answer"):
-            self._stage(4, deadline)
-            (length,) = _LENGTH.unpack_from(self._staged, self._staged_from)
-            if not 4 <= length <= MAX_RESPONSE_BYTES:
-                raise FrameError(f"{self.name} announces an answer of {length} bytes: this is not a Kafka broker's")
-            self._staged_from += 4
-            buffer = into if into is not None and len(into) >= length else bytearray(min(length, _RECEIVE_STEP_BYTES))
-            filled = min(length, self._staged_until - self._staged_from)
-            buffer[:filled] = memoryview(self._staged)[self._staged_from : self._staged_from + filled]
-            self._staged_from += filled
-            while filled < length:
-                if filled == len(buffer):
-                    buffer += bytes(min(length - filled, max(_RECEIVE_STEP_BYTES, filled)))
-                with memoryview(buffer) as view:
-                    filled += self._receive(view[filled : min(length, len(buffer))], deadline)
-            return memoryview(buffer)[:length]
-
-    def _stage(self, needed: int, deadline: Deadline) -> None:
-        """Have at least ``needed`` bytes in the staging buffer.
-
-        Frames begin there, so that a small answer takes one system call and not two: every one of them gives up the
-        interpreter lock, and getting that back is what costs.
-        """
-        if self._staged_from == self._staged_until:
-            self._staged_from = self._staged_until = 0
-        while self._staged_until - self._staged_from < needed:
-            if self._staged_until == len(self._staged):
-                rest = bytes(self._staged[self._staged_from : self._staged_until])
-                self._staged[: len(rest)] = rest
-                self._staged_from, self._staged_until = 0, len(rest)
-            with memoryview(self._staged) as view:
-                self._staged_until += self._receive(view[self._staged_until :], deadline)
+            while True:
+                try:
+                    staged = frames.next_frame()
+                except FrameSizeError as error:
+                    raise FrameError(
+                        f"{self.name} announces an answer of {error.size_bytes} bytes: this is not a Kafka broker's"
+                    ) from error
+                if staged is not None:
+                    frame = lend(len(staged))
+                    frame[:] = staged
+                    return frame
+                frames.keep_rest(lend)
+                received = self._receive(frames.room()[0], deadline)
+                completed = frames.received(received)
+                if completed is not None:
+                    return completed
 
     def _receive(self, view: memoryview, deadline: Deadline) -> int:
         """Receive at least a byte. Raises TimeoutError at the deadline, ConnectionResetError at the stream's end."""

@@ -13,7 +13,6 @@ from typing import Any, Final
 from spark_kafkalite.model import TopicPartition
 
 NO_LEADER: Final = -1
-ZERO_ID: Final = bytes(16)
 
 
 @dataclass(frozen=True, slots=True)

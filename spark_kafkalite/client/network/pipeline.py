@@ -7,14 +7,12 @@ raises BrokerUnreachable when the connection is broken; the owner then closes it
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from spark_kafkalite.client.network.connection import (
     MAX_RESPONSE_BYTES,
-    PRODUCE,
     BrokerConnection,
     Buffer,
     describe,
@@ -23,8 +21,9 @@ from spark_kafkalite.client.network.connection import (
 from spark_kafkalite.client.produce.accumulator import PartitionQueue
 from spark_kafkalite.client.produce.delivery import ProducerBatch
 from spark_kafkalite.errors import BrokerUnreachable
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import HEAD_BYTES, LENGTH, FrameReader, FrameSizeError, lend_memory
 
-_LENGTH: Final = struct.Struct(">i")
 _RECEIVE_BYTES: Final = 65_536
 # Buffers handed to one sendmsg(); the system's limit (IOV_MAX) is 1024.
 _MAX_PIECES: Final = 64
@@ -43,10 +42,10 @@ class Pipeline:
 
     def __init__(self, connection: BrokerConnection, now_s: float) -> None:
         self.connection = connection
-        self.version = connection.version(PRODUCE)
+        self.version = connection.version(ApiKey.PRODUCE)
         self._sock = connection.detach()
         self._output: list[memoryview] = []
-        self._input = bytearray()
+        self._frames = FrameReader(MAX_RESPONSE_BYTES, memoryview(bytearray(HEAD_BYTES + _RECEIVE_BYTES)))
         self.in_flight: deque[InFlight] = deque()
         self.used_s = now_s
 
@@ -67,7 +66,7 @@ class Pipeline:
         if answered:
             self.in_flight.append(request)
         length = sum(len(piece) for piece in pieces)
-        self._output.append(memoryview(_LENGTH.pack(length)))
+        self._output.append(memoryview(LENGTH.pack(length)))
         self._output.extend(memoryview(piece).cast("B") for piece in pieces if len(piece))
         self.write()
 
@@ -84,31 +83,35 @@ class Pipeline:
 
     def read(self) -> list[tuple[InFlight, memoryview]]:
         """Read what is there and return the answers that are complete, each with its request."""
+        frames = self._frames
         try:
-            data = self._sock.recv(_RECEIVE_BYTES)
+            received = self._sock.recv_into(frames.room()[0])
         except BlockingIOError:
             return []
         except OSError as error:
             raise self._broken("waiting for its answer", error) from error
-        if not data:
+        if not received:
             raise BrokerUnreachable(f"broker {self.connection.name} closed the connection")
-        self._input += data
         answers: list[tuple[InFlight, memoryview]] = []
-        position = 0
-        while len(self._input) - position >= 4:
-            (length,) = _LENGTH.unpack_from(self._input, position)
-            if not 4 <= length <= MAX_RESPONSE_BYTES:
-                raise BrokerUnreachable(f"broker {self.connection.name} announces an answer of {length} bytes")
-            if len(self._input) - position - 4 < length:
-                break
-            frame = memoryview(bytes(self._input[position + 4 : position + 4 + length]))
-            position += 4 + length
-            correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-            if not self.in_flight or self.in_flight[0].correlation_id != correlation_id:
-                raise BrokerUnreachable(f"broker {self.connection.name} answers a request that was not its oldest")
-            answers.append((self.in_flight.popleft(), frame))
-        del self._input[:position]
+        completed = frames.received(received)
+        if completed is not None:
+            answers.append((self._answered_by(completed), completed))
+        try:
+            while (frame := frames.next_frame()) is not None:
+                answers.append((self._answered_by(frame), memoryview(bytes(frame))))
+        except FrameSizeError as error:
+            raise BrokerUnreachable(
+                f"broker {self.connection.name} announces an answer of {error.size_bytes} bytes"
+            ) from error
+        frames.keep_rest(lend_memory)
         return answers
+
+    def _answered_by(self, frame: memoryview) -> InFlight:
+        """Take the oldest request, which this frame answers."""
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        if not self.in_flight or self.in_flight[0].correlation_id != correlation_id:
+            raise BrokerUnreachable(f"broker {self.connection.name} answers a request that was not its oldest")
+        return self.in_flight.popleft()
 
     def _broken(self, doing: str, error: OSError) -> BrokerUnreachable:
         return BrokerUnreachable(f"broker {self.connection.name}: failed while {doing}: {describe(error)}")

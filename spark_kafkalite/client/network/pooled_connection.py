@@ -8,6 +8,7 @@ one is sent once more on a new one. Requests that are sent twice that way must b
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from spark_kafkalite.client.config import ClientConfig
@@ -16,15 +17,21 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import BrokerUnreachable
 
+OpenConnection = Callable[[str, int, ClientConfig, Deadline], BrokerConnection]
+"""``BrokerConnection.open``, or what stands in for it: opens a connection to host and port."""
+
 
 class PooledConnection:
     """The way to one address."""
 
-    def __init__(self, host: str, port: int, config: ClientConfig, clock: Clock) -> None:
+    def __init__(
+        self, host: str, port: int, config: ClientConfig, clock: Clock, open_connection: OpenConnection
+    ) -> None:
         self.host = host
         self.port = port
         self._config = config
         self._clock = clock
+        self._open_connection = open_connection
         self._lock = threading.Lock()
         self._connection: BrokerConnection | None = None
         self._used_s = 0.0
@@ -60,7 +67,7 @@ class PooledConnection:
         if connection is None or connection.closed:
             if self._closed:
                 raise BrokerUnreachable(f"{self.host}:{self.port}: the client has been closed")
-            connection = self._connection = BrokerConnection.open(self.host, self.port, self._config, deadline)
+            connection = self._connection = self._open_connection(self.host, self.port, self._config, deadline)
             # close() may have run while the connection was being opened.
             if self._is_closed():
                 connection.close()

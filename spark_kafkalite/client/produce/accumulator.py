@@ -15,7 +15,8 @@ Invariants
   too. Source: KIP-360.
 - A broker that holds nothing of a producer takes any sequence as its first, and cannot know that an earlier batch was
   refused. So an idempotent producer's partition has one batch in flight until one was acknowledged (``proven``), and
-  again after each failure.
+  again after each failure, until all up to the one that failed have their outcome. This also keeps a batch that is sent
+  again among the last five of the producer, which are all that a broker recognises.
 - ``reserved_bytes`` of all batches together stay within ``buffer_memory``, but for one batch that alone is larger.
 """
 
@@ -126,7 +127,6 @@ class Accumulator:
         self.reserved_bytes = 0
         self.memory_waiters = 0
         self.flushing = 0
-        self.closing = False
         self.producer_id = -1
         self.producer_epoch = -1
 
@@ -163,6 +163,11 @@ class Accumulator:
         if queue.open is not None:
             queue.waiting.append(queue.open)
             queue.open = None
+
+    def close_batches(self) -> None:
+        """Have every open batch leave at once."""
+        for queue in self._active:
+            self.close_batch(queue)
 
     def add_closed(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Add an encoded batch, whose memory is reserved, behind all earlier records of its partition."""
@@ -208,7 +213,7 @@ class Accumulator:
             return queue.retry_at_s
         if queue.open is None or not queue.open.record_count:
             return None
-        if self.flushing or self.closing or self.memory_waiters:
+        if self.flushing or self.memory_waiters:
             return queue.retry_at_s
         return max(queue.retry_at_s, queue.open.created_s + self._linger_s)
 
@@ -275,8 +280,9 @@ class Accumulator:
 
     def finish(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Forget a batch that got its outcome (``batch.done``), and release its memory."""
-        if batch.error is None:
-            queue.proven = True
+        if batch.error is None and not queue.proven:
+            # Not while an earlier one is to be sent again: by then more could follow it than the broker remembers.
+            queue.proven = not queue.has_earlier(batch)
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
         elif batch is queue.open:
@@ -284,6 +290,9 @@ class Accumulator:
         elif batch in queue.waiting:
             queue.waiting.remove(batch)
         self._after_removal(queue)
+        self._release_memory(batch)
+
+    def _release_memory(self, batch: ProducerBatch) -> None:
         if batch.reserved_bytes:
             self.release(batch.reserved_bytes)
             batch.reserved_bytes = 0
@@ -293,7 +302,9 @@ class Accumulator:
         queue.proven = False
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
-        if not batch.done:
+        if batch.done:
+            self._release_memory(batch)
+        else:
             self._insert(queue, batch)
             queue.muted = bool(queue.in_flight)
             queue.retry_at_s = max(queue.retry_at_s, retry_at_s)

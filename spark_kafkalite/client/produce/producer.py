@@ -38,6 +38,7 @@ from spark_kafkalite.client.produce.delivery import (
     wait_for_all,
 )
 from spark_kafkalite.client.produce.partitioner import TopicPartitioner
+from spark_kafkalite.client.produce.producer_phase import ProducerPhase, producer_lifecycle
 from spark_kafkalite.client.produce.sender import Sender
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
@@ -88,18 +89,19 @@ class Producer:
         self._lock = self._accumulator.lock
         self._topics: dict[str, _TopicState] = {}
         self._loading = threading.Lock()
-        self._closed = False
+        self._life = producer_lifecycle()
         # Room for a batch as the accumulator counts it.
         self._batch_size = max(1, self.config.batch_size)
         self._linger_s = self.config.linger_ms / 1000
         self._eager = self.config.linger_ms == 0
         self._plain_partitioner = self.config.partitioner == "default" and not self.config.ignore_keys
         self._cluster.add_listener(self._take_metadata)
-        self._sender = Sender(self.config, self._cluster, self._accumulator, clock)
+        self._sender = Sender(self.config, self._cluster, self._accumulator, self._life, clock)
         self._sender.start()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._accumulator.reserved_bytes} bytes on their way"
+        is_open = self._life.state is ProducerPhase.OPEN
+        state = f"{self._accumulator.reserved_bytes} bytes on their way" if is_open else "closed"
         return f"Producer({','.join(self.config.client.bootstrap_servers)}, {state})"
 
     # Sending --------------------------------------------------------------------------------------------------------
@@ -146,7 +148,8 @@ class Producer:
                 queue = self._explicit(topic, state, partition)
             batch = queue.open
             index = -1
-            if batch is not None and not self._closed:
+            # Once the producer is being closed no batch is open.
+            if batch is not None:
                 index = batch.records.append(timestamp_ms, key, value, headers)  # type: ignore[union-attr]
             if index < 0:
                 batch, index, timestamp_ms = self._append_slowly(
@@ -209,8 +212,7 @@ class Producer:
     def _reserve(self, size_bytes: int) -> None:
         """Take memory, waiting for it up to ``max.block.ms``; the lock is held, and released while waiting."""
         accumulator = self._accumulator
-        if self._closed or accumulator.closing:
-            raise ClosedError("the producer has been closed")
+        self._check_open()
         if accumulator.try_reserve(size_bytes):
             return
         deadline = Deadline.after_ms(self.config.max_block_ms, self._clock)
@@ -219,8 +221,7 @@ class Producer:
         self._sender.wake()
         try:
             while not accumulator.try_reserve(size_bytes):
-                if self._closed or accumulator.closing:
-                    raise ClosedError("the producer has been closed")
+                self._check_open()
                 left_s = deadline.left_s()
                 if left_s <= 0:
                     raise BufferExhausted(
@@ -365,20 +366,16 @@ class Producer:
             _LOG.error("producer closed: %s", error)
 
     def _end(self, timeout_s: float | None) -> None:
-        with self._lock:
-            self._closed = True
-            self._accumulator.closing = True
-            self._accumulator.memory_freed.notify_all()
-        self._sender.wake()
+        self._sender.refuse_records(ProducerPhase.CLOSING)
         if threading.current_thread() is not self._sender:
             self._sender.join(timeout_s)
             if self._sender.is_alive():
-                self._sender.abort()
+                self._sender.refuse_records(ProducerPhase.ABORTING)
                 self._sender.join()
         self._cluster.close()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._life.state is not ProducerPhase.OPEN:
             raise ClosedError("the producer has been closed")
 
     def __enter__(self) -> Self:

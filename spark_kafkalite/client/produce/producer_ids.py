@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import INIT_PRODUCER_ID
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 
@@ -48,7 +48,7 @@ class ProducerIds:
     def _ask(self) -> None:
         try:
             answer = self._cluster.request_any(
-                INIT_PRODUCER_ID,
+                ApiKey.INIT_PRODUCER_ID,
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_NO_TIMEOUT_MS),
                 Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock),
             )

@@ -4,7 +4,7 @@ One thread waits on all brokers' sockets at once; opening connections and asking
 threads, so that a broker that does not answer delays nobody else's records. The thread owns the pipelines and all that
 is in flight; the accumulator is touched under its lock; callbacks of users run on this thread, outside all locks.
 
-What an answer means for its batches is :mod:`.outcomes`' matter.
+:mod:`.outcomes` decides what an answer means for its batches.
 A lost connection or a request that is not answered within ``request.timeout.ms`` takes all its batches back to their
 places; an idempotent producer then repeats them under the same sequences.
 """
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_kafkalite.client.config import ProducerConfig
+from spark_kafkalite.client.lifecycle import Lifecycle
 from spark_kafkalite.client.network.broker_link import BrokerLink, WakeUp
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection, Buffer
@@ -31,6 +32,7 @@ from spark_kafkalite.client.produce.accumulator import NO_LEADER, Accumulator, P
 from spark_kafkalite.client.produce.outcomes import Outcomes
 from spark_kafkalite.client.produce.produce_requests import encode_produce, read_produce_answer
 from spark_kafkalite.client.produce.producer_ids import ProducerIds
+from spark_kafkalite.client.produce.producer_phase import ProducerPhase
 from spark_kafkalite.client.produce.undelivered import Undelivered
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
@@ -53,13 +55,21 @@ _TOLD_LOOK_S: Final = 0.1
 
 
 class Sender(threading.Thread):
-    """Sends until it is closed and nothing is left, or until ``abort()``."""
+    """Sends until the producer is CLOSING and nothing is left, or ABORTING (:mod:`.producer_state`)."""
 
-    def __init__(self, config: ProducerConfig, cluster: ClusterClient, accumulator: Accumulator, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: ClusterClient,
+        accumulator: Accumulator,
+        life: Lifecycle[ProducerPhase],
+        clock: Clock,
+    ) -> None:
         super().__init__(name="kafkalite-producer", daemon=True)
         self._config = config
         self._cluster = cluster
         self._accumulator = accumulator
+        self._life = life
         self._clock = clock
         self._brokers: dict[int, BrokerLink] = {}
         # Held by whoever touches brokers and pipelines: this thread, but while it sleeps; a producer's in send_now().
@@ -76,8 +86,6 @@ class Sender(threading.Thread):
         # always: it may have looked already.
         self.wakes_at_s = math.inf
         self._next_check_s = 0.0
-        self._aborted = False
-        self._ended = False
         self._producer_ids = ProducerIds(
             cluster, clock, lambda result: self._after(lambda: self._got_producer_id(result))
         )
@@ -105,7 +113,7 @@ class Sender(threading.Thread):
             self.wake()
             return
         try:
-            if self._ended:
+            if self._life.state is ProducerPhase.ENDED:
                 return
             now_s = self._clock.monotonic_s()
             self._dispatch(now_s)
@@ -122,9 +130,14 @@ class Sender(threading.Thread):
         """The failures that nobody has looked at."""
         return self._outcomes.undelivered
 
-    def abort(self) -> None:
-        """End the thread without sending what is left; that fails with ClosedError."""
-        self._aborted = True
+    def refuse_records(self, state: ProducerPhase) -> None:
+        """Have the producer take no more records, because it is CLOSING or ABORTING."""
+        accumulator = self._accumulator
+        with accumulator.lock:
+            self._life.advance(state)
+            # Whoever adds to an open batch does not ask whether it still may.
+            accumulator.close_batches()
+            accumulator.memory_freed.notify_all()
         self.wake()
 
     @property
@@ -151,7 +164,7 @@ class Sender(threading.Thread):
         """Have the thread do something next; once it has ended, do it here."""
         self._finished.append(action)
         self.wake()
-        if self._ended:
+        if self._life.state is ProducerPhase.ENDED:
             self._run_finished()
 
     def _run_finished(self) -> None:
@@ -164,7 +177,7 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._aborted and not self._is_done():
+            while self._life.state is not ProducerPhase.ABORTING and not self._is_done():
                 self._turn()
         except Exception:
             _LOG.exception("the producer's thread ended by an error; what was not acknowledged fails")
@@ -173,7 +186,7 @@ class Sender(threading.Thread):
 
     def _is_done(self) -> bool:
         accumulator = self._accumulator
-        if not accumulator.closing:
+        if self._life.state is ProducerPhase.OPEN:
             return False
         with accumulator.lock:
             return not accumulator.has_unfinished() and not self._has_unwritten()
@@ -320,7 +333,7 @@ class Sender(threading.Thread):
         broker = self._brokers[node]
         broker.connecting = False
         if isinstance(opened, BrokerConnection):
-            if self._ended:
+            if self._life.state is ProducerPhase.ENDED:
                 opened.close()
                 return
             try:
@@ -418,11 +431,9 @@ class Sender(threading.Thread):
             self._accumulator.set_leaders(snapshot.leader)
 
     def _end(self) -> None:
-        with self._accumulator.lock:
-            self._accumulator.closing = True
-            self._accumulator.memory_freed.notify_all()
+        self.refuse_records(ProducerPhase.ABORTING)
         with self._turning:
-            self._ended = True
+            self._life.advance(ProducerPhase.ENDED)
             for broker in self._brokers.values():
                 if broker.pipeline is not None:
                     broker.pipeline.close()

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from spark_kafkalite.client.consume.fetched import FetchedBatches
-from spark_kafkalite.client.consume.partition_state import PartitionState
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
@@ -64,7 +64,7 @@ class OwnedPartition:
     def __repr__(self) -> str:
         return f"OwnedPartition({self.topic_partition}, {self.thread}, processed={self.processed})"
 
-    def follow(self, state: PartitionState) -> None:
+    def follow(self, state: TopicPartitionState) -> None:
         """Take over a position that the read-ahead has looked up; its lock is held."""
         if state.generation != self.generation and state.position is not None:
             self.generation = state.generation
@@ -211,7 +211,7 @@ class MessageStream:
                 self._settle()
                 self._from, self._piece, self._rows, self._row = owned, piece, [], 0
 
-    def _next_piece(self) -> tuple[OwnedPartition, PartitionState, FetchedBatches] | None:
+    def _next_piece(self) -> tuple[OwnedPartition, TopicPartitionState, FetchedBatches] | None:
         """Pop the oldest piece of the partition whose turn it is; the read-ahead's lock is held."""
         partitions = list(self._owned.values())
         failure: KafkaliteError | None = None

@@ -5,7 +5,7 @@
     for record in stream:
         ...
 
-This is Kafka 0.8's high-level consumer. Who reads what is settled in the registry (:mod:`.registry_member`); this
+This is Kafka 0.8's high-level consumer. Who reads what is settled in the registry (:mod:`.member`); this
 module owns what follows from it: the streams, one shared read-ahead with a thread for each broker, and the offsets.
 
 Offsets are committed every ``auto.commit.interval.ms``, before a partition is given up, at :meth:`shutdown` and by
@@ -32,23 +32,20 @@ from types import TracebackType
 from typing import Final, Self
 
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
 from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.client.offset_stores.coordinator import CoordinatorOffsets
+from spark_kafkalite.client.offset_stores.registry import RegistryOffsets
+from spark_kafkalite.client.offset_stores.store import KAFKA, DualOffsets, OffsetStore
+from spark_kafkalite.client.registry_consumer.cluster import RegistryCluster
+from spark_kafkalite.client.registry_consumer.config import ConnectorConfig, connector_config
+from spark_kafkalite.client.registry_consumer.member import RegistryMember
 from spark_kafkalite.client.registry_consumer.message_stream import Lease, MessageStream, OwnedPartition, start
-from spark_kafkalite.client.registry_consumer.offset_stores import (
-    DualOffsets,
-    GroupOffsets,
-    OffsetStore,
-    RegistryOffsets,
-)
-from spark_kafkalite.client.registry_consumer.registry_cluster import RegistryCluster
-from spark_kafkalite.client.registry_consumer.registry_link import RegistryLink
-from spark_kafkalite.client.registry_consumer.registry_member import RegistryMember
-from spark_kafkalite.client.registry_consumer.streams_config import ConnectorConfig, connector_config
 from spark_kafkalite.client.registry_consumer.topic_filters import Blacklist, TopicFilter, Whitelist
+from spark_kafkalite.client.registry_link import RegistryLink, zookeeper_opener
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import ClosedError, ConfigError, KafkaliteError, RegistryError
-from spark_kafkalite.model import TopicPartition, topic_name_problem
+from spark_kafkalite.errors import ClosedError, ConfigError, KafkaliteError
+from spark_kafkalite.model import CommittedOffset, TopicPartition, topic_name_problem
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.consumer_nodes import MAX_STREAMS, ConsumerRegistration, SubscriptionPattern
 from spark_kafkalite.registry.store import SessionExpired, Store
@@ -105,9 +102,9 @@ class ConsumerConnector:
 
     def _offset_store(self) -> OffsetStore:
         config = self.config
-        registry: OffsetStore = RegistryOffsets(self._link, config.group_id, config.offsets_timeout_ms)
-        group: OffsetStore = GroupOffsets(GroupCoordinator(self._cluster, config.group_id), config.offsets_timeout_ms)
-        primary, secondary = (group, registry) if config.offsets_storage == "kafka" else (registry, group)
+        registry: OffsetStore = RegistryOffsets(self._link, config.group_id)
+        group: OffsetStore = CoordinatorOffsets(CoordinatorLink(self._cluster, config.group_id))
+        primary, secondary = (group, registry) if config.offsets_storage == KAFKA else (registry, group)
         return DualOffsets(primary, secondary) if config.dual_commit else primary
 
     # Streams --------------------------------------------------------------------------------------------------------
@@ -182,14 +179,14 @@ class ConsumerConnector:
     # What the member tells ------------------------------------------------------------------------------------------
 
     def joined(self) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``member.RebalanceListener``."""
         with self._assigning:
             self._has_session = True
 
     def acquire(self, threads: Mapping[TopicPartition, str]) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``member.RebalanceListener``."""
         self._cluster.request_refresh()
-        committed = self._offsets.fetch(threads)
+        committed = self._offsets.read(threads, self._offsets_deadline())
         with self._assigning:
             if not self._has_session:
                 raise SessionExpired("the session with the registry has expired")
@@ -200,19 +197,20 @@ class ConsumerConnector:
                 start(self._ahead, owned)
                 self._stream_of(owned).add(owned)
 
-    def _own(self, topic_partition: TopicPartition, thread: str, committed: int | None) -> OwnedPartition:
+    def _own(self, topic_partition: TopicPartition, thread: str, committed: CommittedOffset | None) -> OwnedPartition:
         """Go on where this very thread was, if nobody has committed since; else from the committed offset."""
+        offset = None if committed is None else committed.offset
         former = self._former.pop(topic_partition, None)
-        if former is not None and (former.thread, former.committed) == (thread, committed):
+        if former is not None and (former.thread, former.committed) == (thread, offset):
             return former
-        return OwnedPartition(topic_partition, thread, committed)
+        return OwnedPartition(topic_partition, thread, offset)
 
     def _stream_of(self, owned: OwnedPartition) -> MessageStream:
         stream = self._streams.get((owned.topic_partition.topic, owned.thread))
         return stream or self._streams[None, owned.thread]
 
     def release(self, partitions: set[TopicPartition]) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``member.RebalanceListener``."""
         with self._assigning:
             removed = self._remove(partitions)
             self._former.update({owned.topic_partition: owned for owned in removed})
@@ -225,7 +223,7 @@ class ConsumerConnector:
                     _LOG.warning("offsets were not committed before partitions were given up: %s", error)
 
     def lost(self) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``member.RebalanceListener``."""
         with self._assigning:
             self._has_session = False
             self._remove(set(self.owned_partitions))
@@ -238,7 +236,7 @@ class ConsumerConnector:
         return removed
 
     def leased(self, until_s: float) -> None:
-        """See ``registry_member.Reader``."""
+        """See ``member.RebalanceListener``."""
         if self._stopping:
             return
         lapsed = self._clock.monotonic_s() >= self._lease.until_s
@@ -300,11 +298,12 @@ class ConsumerConnector:
         }
         if not offsets:
             return
+        commits = {each: CommittedOffset(offset) for each, offset in offsets.items()}
         for left in range(retries, -1, -1):
             try:
                 if self._keeps_in_group:
                     self._prove_session()
-                self._offsets.commit(offsets)
+                self._offsets.write(commits, self._offsets_deadline())
                 break
             except KafkaliteError as error:
                 if not left or not error.retriable:
@@ -316,8 +315,10 @@ class ConsumerConnector:
     def _prove_session(self) -> None:
         """Have the registry answer this session: the partitions are ours then."""
         path = consumer_nodes.consumer_id_path(self.config.group_id, self.consumer_id)
-        deadline = Deadline.after_ms(self.config.offsets_timeout_ms, self._clock)
-        self._link.wait(self._link.store.exists(path), deadline)
+        self._link.wait(self._link.store.exists(path), self._offsets_deadline())
+
+    def _offsets_deadline(self) -> Deadline:
+        return Deadline.after_ms(self.config.offsets_timeout_ms, self._clock)
 
     def _commit_forever(self) -> None:
         reported = ""
@@ -390,12 +391,8 @@ def _check_count(what: str, count: int) -> None:
 def _zookeeper(config: ConnectorConfig) -> Callable[[], Store]:
     if not config.zookeeper_connect:
         raise ConfigError("zookeeper.connect is not set: name the registry as host:port")
-    try:
-        from spark_kafkalite.registry.zookeeper import open_zookeeper
-    except ImportError as error:
-        raise RegistryError(f"kazoo is needed to talk to the registry: {error}") from error
     return partial(
-        open_zookeeper,
+        zookeeper_opener(),
         config.zookeeper_connect,
         session_timeout_ms=config.session_timeout_ms,
         connect_timeout_s=config.connection_timeout_ms / 1000,

@@ -43,12 +43,12 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from spark_kafkalite.coordinator.state_machine import UnreadableRecord
+from spark_kafkalite.model import NO_LEADER_EPOCH
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 NO_TIME: Final = -1
-NO_LEADER_EPOCH: Final = -1
 # Of strings, as on the wire.
 MAX_STRING_BYTES: Final = 32767
 

@@ -14,7 +14,9 @@ What it goes by:
   the file of leader epochs says, and where it had come to two files that agree: a damaged one makes no hole.
 
 The log goes on behind a hole at its end, with the offset that it had come to: an offset that was given once is never
-given to another record, which a consumer that had come so far would miss.
+given to another record, which a consumer that had come so far would miss. The hole is spanned by a batch without
+records, at the beginning of a new segment: readers pass it as they pass what compaction has emptied, and come to the
+end of the log although nothing follows yet. (Without a record before it the log starts behind the hole instead.)
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class FoundLog(NamedTuple):
         return f"{self.log_dir}/{self.name}"
 
 
-class Survey(NamedTuple):
+class DirectorySurvey(NamedTuple):
     """What one log directory holds."""
 
     clean: bool
@@ -83,7 +83,7 @@ class Survey(NamedTuple):
     deleted: list[str]
 
 
-def survey(fs: Fs, log_dir: str) -> Survey:
+def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
     """Take the clean-shutdown marker, read the checkpoints and find the logs. OSError when the disk fails."""
     entries = fs.entries(log_dir)
     keys = {entry.name: key for entry in entries if (key := topic_partition_of(entry.name)) is not None}
@@ -139,7 +139,7 @@ def survey(fs: Fs, log_dir: str) -> Survey:
         if (end := max(each.get(key, 0) for each in ends)) > (start := start_offsets.get(key, 0))
     }
     deleted = [f"{log_dir}/{name}" for name in sorted(directories) if name.endswith(_DELETED_SUFFIX)]
-    return Survey(
+    return DirectorySurvey(
         clean,
         [each for each in found if each.name in directories],
         [each for each in found if each.name not in directories],

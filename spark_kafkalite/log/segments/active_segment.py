@@ -4,7 +4,7 @@ It holds its file open. What its indexes gained since they were last written lie
 segment rolls and at a clean stop. After a fast start its end is known and its tail has not been read yet
 (``unread_until_offset``): what rolling, indexes and look-ups by time need of it is read by whoever needs it first.
 
-Indexes that do not fit the log are made anew by walking all of it (:class:`_IndexWalk`), where the loop may not wait in
+Indexes that do not fit the log are made anew by walking all of it (``index_walk``), where the loop may not wait in
 a thread, while appends go on. The loop walks the little that came meanwhile and takes the result over in one go.
 """
 
@@ -17,16 +17,13 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.files.fs import File, NotInMemory, may_wait, write_whole
 from spark_kafkalite.log.files.open_files import OpenFiles
-from spark_kafkalite.log.segments.offset_index import OffsetIndex
+from spark_kafkalite.log.segments.index_walk import INTERVAL_BYTES, IndexWalk
 from spark_kafkalite.log.segments.segment import IndexesDamaged, Segment
 from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
 
-# What a rebuild of indexes reads at once, and how often it makes an entry (Kafka's default, whatever the topic's is).
-_REBUILD_BYTES: Final = 1 << 20
-_REBUILT_INTERVAL_BYTES: Final = 4096
 # Entries that a thread may make, about: the loop writes them to the files when they come to SPILL_ENTRIES.
 _REBUILT_ENTRIES: Final = 32768
 # What the loop walks by itself of what was appended during a rebuild: some milliseconds' work.
@@ -91,7 +88,7 @@ class ActiveSegment(Segment):
         # Up to where the last walk over the batches has come.
         self._sound_bytes = size_bytes
         # Up to one walk over the log that a thread has done; whoever takes it out owns it.
-        self._walked: list[_IndexWalk] = []
+        self._walked: list[IndexWalk] = []
         self.created_ms = created_ms
         # Largest timestamp of the first batch; -1 while there is none. Rolling by time counts from it.
         self.first_timestamp_ms = -1
@@ -305,7 +302,7 @@ class ActiveSegment(Segment):
             raise IndexesDamaged(self, reason)
         if walk is None:
             logger.warning("%s: %s; its indexes are rebuilt", self.log_path, reason)
-            walk = _IndexWalk(self, _REBUILT_INTERVAL_BYTES)
+            walk = IndexWalk(self, INTERVAL_BYTES)
         try:
             walk.go_on()
         except NotInMemory:
@@ -324,14 +321,14 @@ class ActiveSegment(Segment):
         walked, walk = self._walked, self._take_walk()
         if walk is None:
             logger.warning("%s: %s; its indexes are rebuilt in a thread", self.log_path, reason)
-            walk = _IndexWalk(self, max(_REBUILT_INTERVAL_BYTES, self.size_bytes // _REBUILT_ENTRIES))
+            walk = IndexWalk(self, max(INTERVAL_BYTES, self.size_bytes // _REBUILT_ENTRIES))
             # The files are the loop's.
             walk.offset_index.spills = walk.time_index.spills = False
         walk.go_on()
         # Into the list of before, which a truncation has thrown away.
         walked.append(walk)
 
-    def _take_walk(self) -> _IndexWalk | None:
+    def _take_walk(self) -> IndexWalk | None:
         try:
             return self._walked.pop()
         except IndexError:
@@ -362,55 +359,3 @@ class ActiveSegment(Segment):
             self.load_tail()
         except CorruptMessage as error:
             self.rebuild_indexes(str(error))
-
-
-class _IndexWalk:
-    """Indexes that are being made anew by walking a segment's batches from its start; one thread at a time."""
-
-    __slots__ = (
-        "_interval_bytes",
-        "_segment",
-        "first_timestamp_ms",
-        "last",
-        "max_timestamp",
-        "offset_index",
-        "position",
-        "since_index_entry",
-        "sound_bytes",
-        "time_index",
-    )
-
-    def __init__(self, segment: ActiveSegment, interval_bytes: int) -> None:
-        self._segment = segment
-        self._interval_bytes = interval_bytes
-        self.offset_index = OffsetIndex(segment.files, segment.offset_index.path, segment.base_offset, 0)
-        self.time_index = TimeIndex(segment.files, segment.time_index.path, segment.base_offset, 0)
-        # How far it has come.
-        self.position = 0
-        # Where the last batch ends that can be walked.
-        self.sound_bytes = 0
-        self.last: BatchHeader | None = None
-        self.since_index_entry = 0
-        self.first_timestamp_ms = -1
-        self.max_timestamp = -1, segment.base_offset
-
-    def go_on(self) -> None:
-        """Walk to where the segment ends now. What cannot be walked is left out, once and for all."""
-        end = self._segment.size_bytes
-        try:
-            for position, header in self._segment.headers(self.position, end, read_bytes=_REBUILD_BYTES):
-                # As ActiveSegment.take_up does.
-                if header.max_timestamp > self.max_timestamp[0]:
-                    self.max_timestamp = header.max_timestamp, header.last_offset
-                if self.since_index_entry > self._interval_bytes:
-                    self.offset_index.append(header.last_offset, position)
-                    self.time_index.maybe_append(*self.max_timestamp)
-                    self.since_index_entry = 0
-                if not position:
-                    self.first_timestamp_ms = header.max_timestamp
-                self.since_index_entry += header.size_bytes
-                self.position = self.sound_bytes = position + header.size_bytes
-                self.last = header
-        except CorruptMessage as error:
-            logger.error("%s; what follows cannot be read", error)
-            self.position = end

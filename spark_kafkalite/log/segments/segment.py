@@ -13,6 +13,7 @@ but the two look-ups by time, and those decode one batch.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -20,6 +21,7 @@ from typing import Final, NamedTuple
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.files.fs import File, NotInMemory, may_wait
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.segments.index_walk import INTERVAL_BYTES, IndexWalk
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.log.segments.time_index import TimeIndex
@@ -39,6 +41,8 @@ FILE_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 # One index interval and a header more: what a look-up inside an index gap has to read when batches are small.
 LOOK_UP_BYTES: Final = 4096 + HEADER_BYTES
 _rebuilding = threading.Lock()
+
+logger = logging.getLogger(__name__)
 
 
 class LogSlice(NamedTuple):
@@ -201,15 +205,15 @@ class Segment:
         """
         if not may_wait():
             raise IndexesDamaged(self, reason)
-        # The active segment is a segment too, so its module imports this one.
-        from spark_kafkalite.log.segments.active_segment import ActiveSegment
-
-        active = ActiveSegment(self.files, self._path.rpartition("/")[0], self.base_offset, self.size_bytes, 0)
-        last = active.rebuild_indexes(reason)
-        sealed = active.seal()
-        self.offset_index, self.time_index = sealed.offset_index, sealed.time_index
-        self._max_timestamp = sealed._max_timestamp
-        return last
+        logger.warning("%s: %s; its indexes are rebuilt", self.log_path, reason)
+        walk = IndexWalk(self, INTERVAL_BYTES)
+        walk.go_on()
+        walk.time_index.maybe_append(*walk.max_timestamp)
+        walk.offset_index.write()
+        walk.time_index.write()
+        self.offset_index, self.time_index = walk.offset_index, walk.time_index
+        self._max_timestamp = walk.max_timestamp
+        return walk.last
 
     def rebuild_in_thread(self, reason: str) -> None:
         """Do what ``rebuild_indexes`` needs a thread for; the look-up that has found the damage is then done again."""

@@ -27,9 +27,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.files.checkpoint import SWAP_FILE, CheckpointError, SwapGroup, read_swap, write_swap
 from spark_kafkalite.log.files.fs import File, Fs
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
@@ -38,20 +39,27 @@ from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES
 
-if TYPE_CHECKING:
-    from spark_kafkalite.log.compaction.clean_job import CleanedGroup
-    from spark_kafkalite.log.partition_log import PartitionLog
-
 logger = logging.getLogger(__name__)
 
 # Apache Kafka's suffix of a cleaned segment that is committed.
 KAFKA_SWAP_SUFFIX: Final = ".swap"
 
 
+class SwappedLog(Protocol):
+    """What a swap needs of the log whose segments it replaces."""
+
+    directory: str
+    cleaned_until_offset: int
+
+    def replace_segments(self, group: CleanedGroup) -> list[str]: ...
+
+    def write_checkpoints(self) -> None: ...
+
+
 class Swap:
     """One cleaning's result on its way into the log. Everything but what says so is called by the log's owner."""
 
-    def __init__(self, fs: Fs, log: PartitionLog, groups: Sequence[CleanedGroup], end_offset: int) -> None:
+    def __init__(self, fs: Fs, log: SwappedLog, groups: Sequence[CleanedGroup], end_offset: int) -> None:
         """``groups`` and ``end_offset`` are the cleaner's result."""
         self.committed = False
         # The new names of the sources' files, for the manager to remove.
@@ -68,7 +76,7 @@ class Swap:
         self._lock = threading.Lock()
 
     @classmethod
-    def ended_at_start(cls, fs: Fs, log: PartitionLog) -> Swap:
+    def ended_at_start(cls, fs: Fs, log: SwappedLog) -> Swap:
         """Return a swap that a start has completed, and that is still to be forgotten."""
         swap = cls(fs, log, (), log.cleaned_until_offset)
         swap.committed = True

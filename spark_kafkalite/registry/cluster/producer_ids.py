@@ -14,7 +14,7 @@ from spark_kafkalite.registry.store import BadVersion, NodeExists, NoNode, Store
 from spark_kafkalite.registry.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
 
 
-class ProducerIds:
+class ProducerIdManager:
     """This broker's supply of producer ids. Used from one event loop."""
 
     def __init__(self, store: Store, broker_id: BrokerId) -> None:

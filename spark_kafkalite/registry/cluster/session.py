@@ -21,7 +21,7 @@ from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.cluster.producer_ids import ProducerIds
+from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
 from spark_kafkalite.registry.cluster.registration import deregister_broker, register_broker
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.controller import Controller
@@ -53,7 +53,7 @@ class RegistrySession:
         self.controller = Controller(
             store, self.watcher, broker_id, clock, unclean_election=unclean_election, slices=slices
         )
-        self.producer_ids = ProducerIds(store, broker_id)
+        self.producer_ids = ProducerIdManager(store, broker_id)
         # Set once the registry has ended the session, or is known to have gone.
         self.lost = asyncio.Event()
         self._broker_id = broker_id

@@ -45,7 +45,7 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, Cluste
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.election import elect, needs_election
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
-from spark_kafkalite.registry.controller.topic_plan import Extension, NewTopic
+from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec
 from spark_kafkalite.registry.store import (
     BadVersion,
     Check,
@@ -63,7 +63,7 @@ from spark_kafkalite.registry.store import (
 from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
 from spark_kafkalite.slices import Slices, Work
 
-__all__ = ["Controller", "Extension", "NewTopic"]
+__all__ = ["Controller", "Extension", "TopicSpec"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -359,7 +359,7 @@ class Controller:
     # Topics -----------------------------------------------------------------------------------------------------------
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self, topics: Sequence[TopicSpec], *, validate_only: bool = False
     ) -> dict[str, TopicAssignment | KafkaError]:
         """Create topics with their leaders elected; give each one's assignment, or the error that it met.
 

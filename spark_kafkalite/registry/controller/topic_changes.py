@@ -28,7 +28,7 @@ from spark_kafkalite.model import ControllerEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
 from spark_kafkalite.registry.controller import topic_writes
-from spark_kafkalite.registry.controller.topic_plan import Extension, NewTopic, planned_extension, planned_topics
+from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec, planned_extension, planned_topics
 from spark_kafkalite.registry.store import (
     Create,
     Delete,
@@ -62,7 +62,7 @@ class TopicChanges:
         self._epoch = epoch
 
     async def create(
-        self, topics: Sequence[NewTopic], state: ClusterState, *, validate_only: bool
+        self, topics: Sequence[TopicSpec], state: ClusterState, *, validate_only: bool
     ) -> dict[str, TopicAssignment | KafkaError]:
         """Create topics; give each one's assignment, or the error that it met. Raises NotController (41)."""
         planned = await self._slices.run(planned_topics(topics, state))
@@ -77,7 +77,7 @@ class TopicChanges:
         return planned
 
     async def _create_topic(
-        self, topic: NewTopic, assignment: TopicAssignment | KafkaError, cluster: ClusterState
+        self, topic: TopicSpec, assignment: TopicAssignment | KafkaError, cluster: ClusterState
     ) -> TopicAssignment:
         assert isinstance(assignment, TopicAssignment)
         encoded = await self._encoded(topic.name, assignment)

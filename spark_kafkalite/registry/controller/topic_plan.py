@@ -27,7 +27,7 @@ from spark_kafkalite.slices import Work
 
 
 @dataclass(frozen=True, slots=True)
-class NewTopic:
+class TopicSpec:
     """A topic to create: either counts, or the replicas of each partition. ``config`` is checked by the caller."""
 
     name: str
@@ -51,7 +51,7 @@ class Extension:
     assignment: Sequence[Sequence[int]] | None = None
 
 
-def planned_topics(topics: Sequence[NewTopic], state: ClusterState) -> Work[dict[str, TopicAssignment | KafkaError]]:
+def planned_topics(topics: Sequence[TopicSpec], state: ClusterState) -> Work[dict[str, TopicAssignment | KafkaError]]:
     """Check topics to create and place their replicas; give each one's assignment, or what is wrong with it.
 
     Of two that collide the first one is created.
@@ -86,7 +86,7 @@ def _check_name(name: str, state: ClusterState, taken: Mapping[str, str]) -> Non
         )
 
 
-def _placed(topic: NewTopic, racks: Mapping[int, str | None]) -> Work[placement.Assignment]:
+def _placed(topic: TopicSpec, racks: Mapping[int, str | None]) -> Work[placement.Assignment]:
     if topic.assignment is not None:
         return (yield from placement.check_assignment_work(topic.assignment, racks))
     start = random.randrange(1 << 16)

@@ -13,7 +13,7 @@ from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState
 from spark_kafkalite.registry.controller.election import elect
-from spark_kafkalite.registry.controller.topic_plan import NewTopic
+from spark_kafkalite.registry.controller.topic_plan import TopicSpec
 from spark_kafkalite.registry.store import (
     MAX_DATA_BYTES,
     MAX_MULTI_OPERATIONS,
@@ -67,7 +67,7 @@ def batches(topics: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
 
 
 def creation(
-    topic: NewTopic,
+    topic: TopicSpec,
     encoded: bytes,
     partitions: Mapping[int, tuple[BrokerId, ...]],
     live: Mapping[int, BrokerInfo],

@@ -14,14 +14,13 @@ Bounds, so that nobody's behaviour costs more than it should:
   then *postponed*, which means that they are not run before the answers have left, and nothing more is read; who has
   taken nothing of them for STALLED_S is closed when the server's share is used up, or others would never get theirs;
 - events cannot be held back: with more than MAX_UNSENT_BYTES unsent the connection is closed, and so is the one whose
-  event is too much for all together (``MAX_EVENT_BYTES`` of the server);
+  event is too much for all together (``outbox.MAX_EVENT_BYTES``);
 - there must be a session within HELLO_S; then its deadline rules.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from spark_kafkalite.registry.served.requests import Run
 from spark_kafkalite.registry.served.sessions import ServedSession
 from spark_kafkalite.registry.store import WatchEvent
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.frame import FrameBuffer
 
 MAX_HELLO_BYTES: Final = 1024
 MAX_IN_FLIGHT: Final = 1000
@@ -52,7 +52,6 @@ _WRITE_BUFFER_BYTES: Final = 256 * 1024
 _NOTABLE_BYTES: Final = 60 * 1024
 # Postponed requests that are tried again together: few of them, as most are postponed again.
 _AGAIN_AT_ONCE: Final = 32
-_LENGTH: Final = struct.Struct("!i")
 
 
 class Request:
@@ -68,7 +67,7 @@ class Request:
 
 
 class ConnectionOwner(Protocol):
-    """What a connection asks of the server around it; see ``tree_server.TreeServer``."""
+    """What a connection asks of the server around it; see ``server.TreeServer``."""
 
     @property
     def has_room_for_answers(self) -> bool:
@@ -126,7 +125,7 @@ class TreeConnection(asyncio.Protocol):
         self.closed = False
         # Since when a session, or the end, is awaited.
         self.began_s = time.monotonic()
-        self._buffer = bytearray()
+        self._received = FrameBuffer(MAX_HELLO_BYTES)
         self._ending = False
         self._reading = True
         self._writable = True
@@ -164,7 +163,7 @@ class TreeConnection(asyncio.Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        return len(self._buffer) + self._in_flight_bytes
+        return len(self._received) + self._in_flight_bytes
 
     def overdue(self, now_s: float) -> bool:
         """Whether there should be a session, or an end, by now."""
@@ -195,7 +194,7 @@ class TreeConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closed or self._ending:
             return
-        self._buffer += data
+        self._received.feed(data)
         self._server.advance_soon(self)
         self._read_or_not()
         if self.buffered_bytes > _NOTABLE_BYTES:
@@ -207,7 +206,7 @@ class TreeConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self.closed:
             self.closed = True
-            self._buffer.clear()
+            self._received.clear()
             self._server.connection_lost(self)
 
     def pause_writing(self) -> None:
@@ -224,38 +223,28 @@ class TreeConnection(asyncio.Protocol):
     def advance_work(self) -> Work[None]:
         """Take the frames that have arrived, as far as the bounds allow."""
         self.in_turn = False
-        position = 0
         try:
             while not (self.closed or self._ending) and self._may_take():
-                frame_bytes = self._frame_at(position)
-                if frame_bytes is None:
+                frame = self._next_frame()
+                if frame is None:
                     break
-                start = position + _WORD_BYTES
-                position = start + frame_bytes
-                self._server.take(self, bytes(self._buffer[start:position]))
+                self._server.take(self, frame)
                 yield None
         except FrameError as error:
             self.close(str(error))
             return
         if self.closed or self._ending:
-            self._buffer.clear()
-        elif position:
-            del self._buffer[:position]
+            self._received.clear()
         self._read_or_not()
 
-    def _frame_at(self, position: int) -> int | None:
-        """Return the length of the whole frame at a position of the buffer, None when it has not arrived."""
-        available = len(self._buffer) - position - _WORD_BYTES
-        if available < 0:
+    def _next_frame(self) -> bytes | None:
+        """Take the next frame, or answer a four-letter word; None when neither has arrived. Raises FrameError."""
+        received = self._received
+        if self.session is not None:
+            received.max_frame_bytes = jute.MAX_FRAME_BYTES
+        elif len(received) >= _WORD_BYTES and self._server.four_letters(self, received.peek(_WORD_BYTES)):
             return None
-        known = self.session is not None
-        if not known and self._server.four_letters(self, bytes(self._buffer[position : position + _WORD_BYTES])):
-            return None
-        length: int = _LENGTH.unpack_from(self._buffer, position)[0]
-        most = jute.MAX_FRAME_BYTES if known else MAX_HELLO_BYTES
-        if not 0 < length <= most:
-            raise FrameError(f"a frame of {length} bytes; {most} are the most")
-        return length if available >= length else None
+        return received.next_frame()
 
     def _may_take(self) -> bool:
         return (
@@ -270,7 +259,7 @@ class TreeConnection(asyncio.Protocol):
     def _read_or_not(self) -> None:
         if self.closed or self._ending or self.transport.is_closing():
             return
-        reading = self._may_take() and len(self._buffer) <= MAX_UNTAKEN_BYTES
+        reading = self._may_take() and len(self._received) <= MAX_UNTAKEN_BYTES
         if reading != self._reading:
             self._reading = reading
             if reading:
@@ -328,7 +317,7 @@ class TreeConnection(asyncio.Protocol):
         else:
             self.sent_bytes = max(self.sent_bytes, self._handed_bytes - self.transport.get_write_buffer_size())
         self.retry_postponed()
-        if self._buffer or not self._reading:
+        if self._received or not self._reading:
             self._server.advance_soon(self)
 
     def send(self, data: bytes) -> None:
@@ -339,7 +328,7 @@ class TreeConnection(asyncio.Protocol):
     def end(self) -> None:
         """Take nothing more, and close when everything has been sent."""
         self._ending = True
-        self._buffer.clear()
+        self._received.clear()
         self.began_s = time.monotonic()
         if not self.closed:
             self.transport.close()
@@ -350,6 +339,6 @@ class TreeConnection(asyncio.Protocol):
             return
         self._server.log_closed(self, reason)
         self.closed = True
-        self._buffer.clear()
+        self._received.clear()
         self.transport.abort()
         self._server.connection_lost(self)

@@ -1,8 +1,8 @@
-"""Jute, the encoding of ZooKeeper's protocol: primitives with bounds, frames, headers, stats. Pure.
+"""Jute, the encoding of ZooKeeper's protocol: primitives with bounds, headers, stats. Pure.
 
 Everything is big-endian. A string or buffer is an int32 length (-1: null) and its bytes, a vector an int32 count (-1:
-null) and its elements, a boolean one byte. A frame is an int32 length and as many bytes. Nothing is allocated for a
-length or count before the bytes are there that it promises, so a lying one costs its reader nothing.
+null) and its elements, a boolean one byte. Nothing is allocated for a length or count before the bytes are there that
+it promises, so a lying one costs its reader nothing. Frames are those of Kafka's protocol (``wire.frame``).
 Source: org.apache.jute.BinaryInputArchive, zookeeper.jute.
 """
 
@@ -16,6 +16,7 @@ from spark_kafkalite.errors import FrameError
 from spark_kafkalite.registry import store
 from spark_kafkalite.registry.store import Stat, WatchEvent
 from spark_kafkalite.registry.tree.acl import Acl, AclEntry
+from spark_kafkalite.wire.frame import LENGTH
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ _REPLY_HEADER: Final = struct.Struct("!iqi")
 _MULTI_HEADER: Final = struct.Struct("!i?i")
 
 
-class Reader:
+class RequestReader:
     """Reads values off the front of a request. Every method raises FrameError when the bytes end too early."""
 
     __slots__ = ("_data", "_position")
@@ -75,7 +76,7 @@ class Reader:
             raise FrameError(f"a string at byte {self._position - 4} is null")
         return text
 
-    def vector(self, read: Callable[[Reader], T]) -> list[T]:
+    def vector(self, read: Callable[[RequestReader], T]) -> list[T]:
         """Read a count and as many elements, each of which takes a byte at least; null is empty."""
         count = self.int32()
         if count > self.remaining:
@@ -145,10 +146,6 @@ def write_multi_header(operation: int, done: bool, error: int) -> bytes:
     return _MULTI_HEADER.pack(operation, done, error)
 
 
-def frame(payload: bytes) -> bytes:
-    return _INT.pack(len(payload)) + payload
-
-
 def reply(xid: int, zxid: int, error: int, body: bytes = b"") -> bytes:
     """Return the frame of an answer; an event is one with xid and zxid -1."""
-    return b"".join((_INT.pack(_REPLY_HEADER.size + len(body)), _REPLY_HEADER.pack(xid, zxid, error), body))
+    return b"".join((LENGTH.pack(_REPLY_HEADER.size + len(body)), _REPLY_HEADER.pack(xid, zxid, error), body))

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from spark_kafkalite.errors import FrameError, RegistryError
 from spark_kafkalite.registry import store
 from spark_kafkalite.registry.served.jute import (
-    Reader,
+    RequestReader,
     write_acl,
     write_buffer,
     write_int,
@@ -127,7 +127,7 @@ class Answer(NamedTuple):
 Run = Callable[[Requester], Answer]
 
 
-def parse(request_type: int, reader: Reader) -> Run:
+def parse(request_type: int, reader: RequestReader) -> Run:
     """Return what to run for a request. Raises FrameError for a malformed body, Unimplemented and the like."""
     parser = _PARSERS.get(request_type)
     if parser is None:
@@ -138,7 +138,7 @@ def parse(request_type: int, reader: Reader) -> Run:
 # Writes -------------------------------------------------------------------------------------------------------------
 
 
-def _read_operation(kind: int, reader: Reader) -> Operation | SetAcl:
+def _read_operation(kind: int, reader: RequestReader) -> Operation | SetAcl:
     path = reader.string()
     if kind in (CREATE, CREATE_2):
         data, entries, flags = reader.buffer() or b"", reader.acl(), reader.int32()
@@ -169,8 +169,8 @@ def _create(path: str, data: bytes, entries: list[AclEntry], flags: int, *, with
     )
 
 
-def _write(kind: int) -> Callable[[Reader], Run]:
-    def parser(reader: Reader) -> Run:
+def _write(kind: int) -> Callable[[RequestReader], Run]:
+    def parser(reader: RequestReader) -> Run:
         operation = _read_operation(kind, reader)
         return lambda asked: Answer(_result(kind, asked.registry.apply([operation], asked.session_id)[0]))
 
@@ -186,13 +186,13 @@ def _result(kind: int, result: Any) -> bytes:
     return write_stat(result) if kind == SET_DATA else b""
 
 
-def _set_acl(reader: Reader) -> Run:
+def _set_acl(reader: RequestReader) -> Run:
     path, entries, version = reader.string(), reader.acl(), reader.int32()
     operation = SetAcl(path, tuple(entries), version)
     return lambda asked: Answer(write_stat(asked.registry.apply([operation], asked.session_id)[0]))
 
 
-def _multi(reader: Reader) -> Run:
+def _multi(reader: RequestReader) -> Run:
     kinds: list[int] = []
     operations: list[Operation | SetAcl] = []
     while True:
@@ -233,7 +233,7 @@ def _check_answer(size: int, what: str) -> None:
         raise AnswerTooLarge(f"{what} are {size} bytes or more; {MAX_ANSWER_BYTES} are the most in one answer")
 
 
-def _exists(reader: Reader) -> Run:
+def _exists(reader: RequestReader) -> Run:
     path, watch = reader.string(), reader.boolean()
 
     def run(asked: Requester) -> Answer:
@@ -245,7 +245,7 @@ def _exists(reader: Reader) -> Run:
     return run
 
 
-def _get_data(reader: Reader) -> Run:
+def _get_data(reader: RequestReader) -> Run:
     path, watch = reader.string(), reader.boolean()
 
     def run(asked: Requester) -> Answer:
@@ -255,8 +255,8 @@ def _get_data(reader: Reader) -> Run:
     return run
 
 
-def _get_children(with_stat: bool) -> Callable[[Reader], Run]:
-    def parser(reader: Reader) -> Run:
+def _get_children(with_stat: bool) -> Callable[[RequestReader], Run]:
+    def parser(reader: RequestReader) -> Run:
         path, watch = reader.string(), reader.boolean()
 
         def run(asked: Requester) -> Answer:
@@ -271,7 +271,7 @@ def _get_children(with_stat: bool) -> Callable[[Reader], Run]:
     return parser
 
 
-def _multi_read(reader: Reader) -> Run:
+def _multi_read(reader: RequestReader) -> Run:
     steps: list[tuple[int, Run]] = []
     while True:
         kind, done = reader.multi_header()
@@ -299,7 +299,7 @@ def _multi_read(reader: Reader) -> Run:
     return run
 
 
-def _get_acl(reader: Reader) -> Run:
+def _get_acl(reader: RequestReader) -> Run:
     path = reader.string()
 
     def run(asked: Requester) -> Answer:
@@ -309,12 +309,12 @@ def _get_acl(reader: Reader) -> Run:
     return run
 
 
-def _sync(reader: Reader) -> Run:
+def _sync(reader: RequestReader) -> Run:
     path = reader.string()
     return lambda _: Answer(write_string(path))
 
 
-def _get_ephemerals(reader: Reader) -> Run:
+def _get_ephemerals(reader: RequestReader) -> Run:
     prefix = reader.optional_string() or "/"
 
     def run(asked: Requester) -> Answer:
@@ -324,12 +324,12 @@ def _get_ephemerals(reader: Reader) -> Run:
     return run
 
 
-def _count_below(reader: Reader) -> Run:
+def _count_below(reader: RequestReader) -> Run:
     path = reader.string()
     return lambda asked: Answer(write_int(asked.registry.tree.count_below(path, asked.session_id)))
 
 
-def _who_am_i(_: Reader) -> Run:
+def _who_am_i(_: RequestReader) -> Run:
     def run(asked: Requester) -> Answer:
         own = sorted(asked.registry.tree.identities.get(asked.session_id, ()))
         # The user, not the hash of the password.
@@ -339,7 +339,7 @@ def _who_am_i(_: Reader) -> Run:
     return run
 
 
-def _reconfig(_: Reader) -> Run:
+def _reconfig(_: RequestReader) -> Run:
     raise ReconfigDisabled("this registry is one server; there is no ensemble to change")
 
 
@@ -357,7 +357,7 @@ _WATCHER_TYPES: Final = {
 }
 
 
-def _add_watch(reader: Reader) -> Run:
+def _add_watch(reader: RequestReader) -> Run:
     path, mode = reader.string(), reader.int32()
     if mode not in _ADD_MODES:
         raise FrameError(f"watch mode {mode} is not known")
@@ -370,8 +370,8 @@ def _add_watch(reader: Reader) -> Run:
     return run
 
 
-def _end_watches(*, remove: bool) -> Callable[[Reader], Run]:
-    def parser(reader: Reader) -> Run:
+def _end_watches(*, remove: bool) -> Callable[[RequestReader], Run]:
+    def parser(reader: RequestReader) -> Run:
         path, watcher_type = reader.string(), reader.int32()
         if watcher_type not in _WATCHER_TYPES:
             raise FrameError(f"watcher type {watcher_type} is not known")
@@ -391,12 +391,12 @@ def _end_watches(*, remove: bool) -> Callable[[Reader], Run]:
     return parser
 
 
-def _set_watches(*, also_persistent: bool) -> Callable[[Reader], Run]:
+def _set_watches(*, also_persistent: bool) -> Callable[[RequestReader], Run]:
     """Watches of an earlier connection: one whose event was missed meanwhile fires at once, the others are left."""
 
-    def parser(reader: Reader) -> Run:
+    def parser(reader: RequestReader) -> Run:
         seen_zxid = reader.int64()
-        lists = [reader.vector(Reader.string) for _ in range(5 if also_persistent else 3)]
+        lists = [reader.vector(RequestReader.string) for _ in range(5 if also_persistent else 3)]
         data, exist, children, persistent, recursive = (*lists, [], [])[:5]
 
         def run(asked: Requester) -> Answer:
@@ -439,7 +439,7 @@ def _set_watches(*, also_persistent: bool) -> Callable[[Reader], Run]:
     return parser
 
 
-_PARSERS: Final[dict[int, Callable[[Reader], Run]]] = {
+_PARSERS: Final[dict[int, Callable[[RequestReader], Run]]] = {
     CREATE: _write(CREATE),
     DELETE: _write(DELETE),
     3: _exists,

@@ -15,7 +15,6 @@ A session ends when its timeout passes without a word. What is not held against 
 still, and waiting for the registry.
 
 With ``digest`` (``user:password``) every connection must authenticate as that user before anything else is answered.
-Four-letter words that are answered: ruok, srvr, stat, isro, envi. Source: zookeeper/server/NIOServerCnxn.java.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from typing import Final
 
 from spark_kafkalite.errors import FrameError, RegistryError
 from spark_kafkalite.registry import store
-from spark_kafkalite.registry.served import jute, requests
+from spark_kafkalite.registry.served import four_letter_words, jute, requests
+from spark_kafkalite.registry.served.answer_queue import AnswerQueue
 from spark_kafkalite.registry.served.connection import (
     MAX_HELD_BYTES,
-    MAX_UNSENT_BYTES,
     Request,
     TreeConnection,
 )
@@ -46,16 +45,14 @@ from spark_kafkalite.registry.store import WatchEvent
 from spark_kafkalite.registry.tree.acl import NoAuth, digest_identity
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.slices import Slices, Work
+from spark_kafkalite.wire.frame import framed
 
 _LOG = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 1000
 MAX_SESSIONS: Final = 10_000
-# All connections together: requests that have not been run, and answers that have not left.
+# All connections together: requests that have not been run.
 MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
-MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-# All connections together: events that have not been handed to a socket.
-MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 MAX_WATCHES_OF_SESSION: Final = 50_000
 MAX_WATCHES: Final = 200_000
 
@@ -63,16 +60,12 @@ _BACKLOG: Final = 512
 _TICK_S: Final = 0.1
 # Sessions that end in one tick; the others end in the next ones.
 _EXPIRED_AT_ONCE: Final = 200
-# What comes out of the registry and is looked at in one piece.
-_SENT_AT_ONCE: Final = 64
 _RETRY_EXPIRY_S: Final = 1.0
 _START_TIMEOUT_S: Final = 30.0
 _PING_XID: Final = -2
 _AUTH_XID: Final = -4
 _AUTH_FAILED: Final = -115
 _PASSWORD_BYTES: Final = 16
-_VERSION: Final = "3.9.5-kafkalite"
-_WORDS: Final = (b"ruok", b"srvr", b"stat", b"isro", b"envi")
 
 
 class TooManyWatches(RegistryError):
@@ -105,26 +98,12 @@ class TreeServer:
         self._stopping: asyncio.Event
         self._connections: set[TreeConnection] = set()
         self._sessions = Sessions(_TICK_S, time.monotonic())
-        # From the writer thread: connection, bytes to send, the request that they answer (None: an event).
-        # bytes None: the request was not run, or, when there is none either, the connection ends here.
-        self._outbox: deque[tuple[TreeConnection, bytes | None, Request | None]] = deque()
-        self._flush_wanted = False
-        self._flushing = False
+        self._outbox: AnswerQueue
         # Connections whose buffers hold something to take.
         self._in_turn: deque[TreeConnection] = deque()
         self._taking = False
         self._slices: Slices
-        # The last event told and its frame: one event goes to thousands. Writer thread only.
-        self._last_event: tuple[WatchEvent | None, bytes] = (None, b"")
-        # Events: made by the writer thread, and handed to sockets.
-        self._event_bytes = 0
-        self._told_bytes = 0
-        # Answers: made by the writer thread; those that have left, or whose connection has, at the last look.
-        self._made_bytes = 0
-        self._sent_of_gone = 0
-        self._sent_bytes = 0
         self._received = 0
-        self._sent = 0
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -150,13 +129,14 @@ class TreeServer:
         if thread is not None:
             store.call_in_loop(self._loop, self._stopping.set)
             thread.join()
-            self.registry.after_answers.remove(self._send_soon)
+            self.registry.after_answers.remove(self._outbox.send_soon)
 
     async def _serve(self, host: str, port: int, started: Future[int]) -> None:
         self._loop = asyncio.get_running_loop()
         self._slices = Slices(self._loop)
         self._stopping = asyncio.Event()
-        self.registry.after_answers.append(self._send_soon)
+        self._outbox = AnswerQueue(self._loop, self._slices, self._connections)
+        self.registry.after_answers.append(self._outbox.send_soon)
         try:
             # asyncio accepts as many as the backlog in one go, before any of them is counted here.
             listener = await self._loop.create_server(
@@ -167,7 +147,7 @@ class TreeServer:
                     again.listen(_BACKLOG)
         except OSError as error:
             self._thread = None
-            self.registry.after_answers.remove(self._send_soon)
+            self.registry.after_answers.remove(self._outbox.send_soon)
             started.set_exception(error)
             return
         ticking = self._loop.create_task(self._tick())
@@ -190,7 +170,7 @@ class TreeServer:
                     session.touch(now_s)
                 else:
                     self._expire(session)
-            self._count_sent()
+            self._outbox.count_sent()
             has_room = self.has_room_for_answers
             for connection in list(self._connections):
                 if connection.overdue(now_s):
@@ -236,7 +216,7 @@ class TreeServer:
 
     @property
     def has_room_for_answers(self) -> bool:
-        return self._made_bytes - self._sent_bytes < MAX_ANSWER_BYTES
+        return self._outbox.has_room
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -266,7 +246,7 @@ class TreeServer:
     def take(self, connection: TreeConnection, frame: bytes) -> None:
         """Take one frame. Raises FrameError when it makes no sense."""
         self._received += 1
-        reader, size = jute.Reader(frame), len(frame)
+        reader, size = jute.RequestReader(frame), len(frame)
         session = connection.session
         if session is None:
             self._hello(connection, reader)
@@ -317,7 +297,7 @@ class TreeServer:
             failure = error
         request.answer_bytes = len(answer.body) if answer is not None else 0
         connection.made_bytes += request.answer_bytes - made_before
-        self._made_bytes += request.answer_bytes - made_before
+        self._outbox.count_made(request.answer_bytes - made_before)
         return _Ran(answer, failure, registry.last_zxid)
 
     def _answered(
@@ -327,111 +307,34 @@ class TreeServer:
             # What it gave has not happened.
             ran = None
         elif ran is None:
-            # Behind what was answered before it.
-            self._outbox.append((connection, None, request))
+            self._outbox.put_postponed(connection, request)
             return
         if ran is not None and ran.answer is not None:
             connection.last_zxid = ran.zxid
             for event in ran.answer.events:
                 connection.tell(event)
-            self.put(connection, jute.reply(request.xid, ran.zxid, 0, ran.answer.body), request)
+            self._outbox.put(connection, jute.reply(request.xid, ran.zxid, 0, ran.answer.body), request)
             return
         error = problem if ran is None else ran.error
         assert error is not None
         code = requests.error_code(error)
         if code == requests.SYSTEM_ERROR and not isinstance(error, RegistryError):
             _LOG.error("a registry request of %s failed", connection.peer, exc_info=error)
-        self.put(connection, jute.reply(request.xid, connection.last_zxid if ran is None else ran.zxid, code), request)
+        self._outbox.put(
+            connection, jute.reply(request.xid, connection.last_zxid if ran is None else ran.zxid, code), request
+        )
         if isinstance(
             error, (FrameError, store.SessionExpired, store.ConnectionLoss, requests.UnknownRequest, TooManyWatches)
         ):
-            self._end_soon(connection)
-
-    def put(self, connection: TreeConnection, frame: bytes, request: Request | None) -> None:
-        """Have a frame sent behind all that were put before, together with what else comes out of the same commit."""
-        self._outbox.append((connection, frame, request))
+            self._outbox.put_end(connection)
 
     def put_event(self, connection: TreeConnection, event: WatchEvent) -> None:
         """Have a connection told of an event, unless that is too much; then it is closed, and will look for itself."""
-        if connection.overrun:
-            return
-        last, frame = self._last_event
-        if event is not last:
-            frame = jute.event_frame(event)
-            self._last_event = (event, frame)
-        size = len(frame)
-        waiting = connection.event_bytes - connection.told_bytes + size
-        if waiting > MAX_UNSENT_BYTES or self._event_bytes - self._told_bytes + size > MAX_EVENT_BYTES:
-            connection.overrun = True
-            store.call_in_loop(self._loop, connection.close, "its events are more than are kept")
-            return
-        connection.event_bytes += size
-        self._event_bytes += size
-        self._outbox.append((connection, frame, None))
-
-    def _end_soon(self, connection: TreeConnection) -> None:
-        """End a connection behind what was put for it."""
-        self._outbox.append((connection, None, None))
-        self._send_soon()
-
-    def _send_soon(self) -> None:
-        if self._outbox and not self._flush_wanted:
-            self._flush_wanted = True
-            store.call_in_loop(self._loop, self._flush)
-
-    # In the loop ------------------------------------------------------------------------------------------------------
-
-    def _flush(self) -> None:
-        self._flush_wanted = False
-        if not self._flushing:
-            self._flushing = True
-            self._slices.start(self._flush_all(), self._flushed)
-
-    def _flush_all(self) -> Work[None]:
-        while self._outbox:
-            frames: dict[TreeConnection, list[bytes]] = {}
-            done: dict[TreeConnection, list[Request]] = {}
-            postponed: dict[TreeConnection, list[Request]] = {}
-            ended: list[TreeConnection] = []
-            for _ in range(min(_SENT_AT_ONCE, len(self._outbox))):
-                connection, frame, request = self._outbox.popleft()
-                if frame is None:
-                    if request is not None:
-                        postponed.setdefault(connection, []).append(request)
-                    else:
-                        ended.append(connection)
-                    continue
-                frames.setdefault(connection, []).append(frame)
-                if request is not None:
-                    done.setdefault(connection, []).append(request)
-                else:
-                    connection.told_bytes += len(frame)
-                    self._told_bytes += len(frame)
-            for connection, of_one in frames.items():
-                self._sent += len(of_one)
-                connection.deliver(of_one, done.get(connection, []))
-                yield None
-            for connection, requests_of_one in postponed.items():
-                # A connection takes nothing more before these are run: no answer can be behind them.
-                connection.postpone(requests_of_one)
-                yield None
-            for connection in ended:
-                connection.end()
-        self._count_sent()
-
-    def _flushed(self, _: None, error: BaseException | None) -> None:
-        self._flushing = False
-        if error is not None:
-            _LOG.error("answers of the registry could not be sent", exc_info=error)
-        if self._outbox:
-            self._send_soon()
-
-    def _count_sent(self) -> None:
-        self._sent_bytes = self._made_bytes - sum(connection.held_bytes for connection in self._connections)
+        self._outbox.put_event(connection, event)
 
     # Sessions ---------------------------------------------------------------------------------------------------------
 
-    def _hello(self, connection: TreeConnection, reader: jute.Reader) -> None:
+    def _hello(self, connection: TreeConnection, reader: jute.RequestReader) -> None:
         """Answer a ConnectRequest: a new session, an old one, or none any more."""
         reader.int32()
         seen_zxid, wanted_ms, session_id = reader.int64(), reader.int32(), reader.int64()
@@ -476,7 +379,7 @@ class TreeServer:
             session.connection, connection.session = connection, session
             timeout_ms, session_id, password = session.timeout_ms, session.session_id, session.password
         hello = jute.write_int(0) + jute.write_int(timeout_ms) + jute.write_long(session_id)
-        connection.send(jute.frame(hello + jute.write_buffer(password) + b"\0" * knows_read_only))
+        connection.send(framed(hello + jute.write_buffer(password) + b"\0" * knows_read_only))
         if session is None:
             connection.end()
 
@@ -487,8 +390,8 @@ class TreeServer:
 
         def ended(done: Future[None]) -> None:
             code = 0 if done.exception() is None else requests.SYSTEM_ERROR
-            self.put(connection, jute.reply(xid, self.registry.last_zxid, code), request)
-            self._end_soon(connection)
+            self._outbox.put(connection, jute.reply(xid, self.registry.last_zxid, code), request)
+            self._outbox.put_end(connection)
 
         # Behind all that the session has asked for.
         self._end(session, ended)
@@ -518,7 +421,9 @@ class TreeServer:
 
     # Single requests --------------------------------------------------------------------------------------------------
 
-    def _authenticate(self, connection: TreeConnection, session: ServedSession, reader: jute.Reader, size: int) -> None:
+    def _authenticate(
+        self, connection: TreeConnection, session: ServedSession, reader: jute.RequestReader, size: int
+    ) -> None:
         reader.int32()
         scheme, credential = reader.optional_string(), reader.buffer() or b""
         try:
@@ -546,34 +451,21 @@ class TreeServer:
 
     def four_letters(self, connection: TreeConnection, word: bytes) -> bool:
         """Answer a four-letter word; return whether it was one."""
-        if word not in _WORDS:
+        answer = four_letter_words.answer_to(
+            word, self.registry, self._connections, self._received, self._outbox.sent_frames
+        )
+        if answer is None:
             return False
-        connection.send(self._about(word.decode()).encode())
+        connection.send(answer.encode())
         connection.end()
         return True
-
-    def _about(self, word: str) -> str:
-        if word == "ruok":
-            return "imok"
-        if word == "isro":
-            return "rw"
-        if word == "envi":
-            return f"Environment:\nzookeeper.version={_VERSION}\n"
-        clients = "".join(f" {connection!r}\n" for connection in self._connections) if word == "stat" else ""
-        return (
-            f"Zookeeper version: {_VERSION}\n"
-            + (f"Clients:\n{clients}\n" if clients else "")
-            + f"Received: {self._received}\nSent: {self._sent}\nConnections: {len(self._connections)}\n"
-            f"Outstanding: {sum(connection.in_flight for connection in self._connections)}\n"
-            f"Zxid: {self.registry.last_zxid:#x}\nMode: standalone\nNode count: {len(self.registry.tree.nodes)}\n"
-        )
 
 
 def _reading(kind: int, frame: bytes) -> requests.Run:
     """Read a request's body when it is run: that may take as long as running it."""
 
     def run(asked: requests.Requester) -> requests.Answer:
-        reader = jute.Reader(frame)
+        reader = jute.RequestReader(frame)
         reader.int64()
         return requests.parse(kind, reader)(asked)
 

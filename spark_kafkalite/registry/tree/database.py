@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.tree.acl import from_text, to_text
-from spark_kafkalite.registry.tree.tree import Node, Tree
+from spark_kafkalite.registry.tree.tree import DataNode, Tree
 
 DATABASE_NAME: Final = "registry.db"
 _FORMAT: Final = 3
@@ -147,7 +147,7 @@ class NodeDatabase:
                 _check_range(path, (czxid, mzxid, pzxid), _MAX_ZXID)
                 _check_range(path, (version, aversion), _MAX_INT32)
                 _check_range(path, (child_creations,), _MAX_CHILD_CREATIONS)
-                node = Node(data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)
+                node = DataNode(data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)
                 node.acl, node.aversion = from_text(acl), aversion
                 tree.load(path, node)
                 last_zxid = max(last_zxid, mzxid, pzxid)
@@ -157,7 +157,7 @@ class NodeDatabase:
             raise self._unusable(error) from error
         return last_zxid, self._saved_session
 
-    def commit(self, saved: Sequence[tuple[str, Node]], removed: Sequence[str], zxid: int, session: int) -> None:
+    def commit(self, saved: Sequence[tuple[str, DataNode]], removed: Sequence[str], zxid: int, session: int) -> None:
         """Write all of it in one transaction, on disk when this returns.
 
         Raises DatabaseFull and DatabaseFailed: none of it is there.
@@ -187,7 +187,7 @@ class NodeDatabase:
             raise DatabaseFailed(str(error)) from error
         self._saved_session = session
 
-    def _save(self, saved: Sequence[tuple[str, Node]]) -> None:
+    def _save(self, saved: Sequence[tuple[str, DataNode]]) -> None:
         values: list[Any] = []
         for path, node in saved:
             values += _row(path, node)
@@ -228,7 +228,7 @@ def _check_range(path: str, numbers: Iterable[int], most: int) -> None:
             raise ValueError(f"the row of {path} holds {number}, which is not one of 0 to {most}")
 
 
-def _row(path: str, node: Node) -> tuple[Any, ...]:
+def _row(path: str, node: DataNode) -> tuple[Any, ...]:
     return (
         path,
         node.data,

@@ -37,6 +37,7 @@ from spark_kafkalite.registry.store import (
     Operation,
     OutOfRoom,
     SessionExpired,
+    SessionListener,
     SessionState,
     Watcher,
     WatchEvent,
@@ -44,8 +45,7 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.registry.tree.acl import Identity, SetAcl
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, DatabaseFull, NodeDatabase
-from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
-from spark_kafkalite.registry.tree.tree import Node, Tree
+from spark_kafkalite.registry.tree.tree import DataNode, Tree
 from spark_kafkalite.registry.tree.zxid_note import NOTE_NAME, ZxidNote
 
 _LOG = logging.getLogger(__name__)
@@ -56,7 +56,6 @@ LOCK_NAME: Final = "registry.lock"
 _MAX_GROUP: Final = 2000
 _MAX_GROUP_S: Final = 0.050
 _MAX_GROUP_EVENTS: Final = 10_000
-DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 
 
 # Looks at what has been loaded, and its last zxid; raises RegistryError to have it left alone.
@@ -102,7 +101,8 @@ class EmbeddedRegistry:
         self._zxid = 0
         self._last_session = 0
         self._failure: RegistryError | None = None
-        self._stores: dict[int, EmbeddedStore] = {}
+        # Who is told of the end of a session of this process, by its number.
+        self._reports: dict[int, SessionListener] = {}
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -152,26 +152,26 @@ class EmbeddedRegistry:
         """The number of the last transaction that is on the disk. In any thread."""
         return self._committed_zxid
 
-    def connect(self, session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS) -> EmbeddedStore:
-        """Open a session. It lasts until closed, expired or the end of the process."""
-        opened: Future[EmbeddedStore] = Future()
+    def begin_session(self, report: SessionListener) -> int:
+        """Open a session of this process and return its number; ``report`` is told when it is LOST.
 
-        def open_session() -> EmbeddedStore:
-            return EmbeddedStore(self, self.open_session(), session_timeout_ms)
+        It lasts until expired, or the registry's end. Raises RegistryError when it cannot be opened.
+        """
+        opened: Future[int] = Future()
 
-        def keep(opened: Future[EmbeddedStore]) -> None:
+        def keep(opened: Future[int]) -> None:
             if opened.exception() is None:
-                self._stores[opened.result().session_id] = opened.result()
+                self._reports[opened.result()] = report
 
         # In the writer thread, for a failure right afterwards; and here, for whoever ends the session next.
         opened.add_done_callback(keep)
-        self.submit(open_session, opened)
-        store = opened.result()
-        self._stores[store.session_id] = store
-        return store
+        self.submit(self.open_session, opened)
+        opened.exception()
+        keep(opened)
+        return opened.result()
 
     def expire(self, session_id: int) -> Future[None]:
-        """End a session: its ephemeral nodes go, and its store is told LOST."""
+        """End a session: its ephemeral nodes go, and who began it is told LOST."""
         ended: Future[None] = Future()
 
         def end() -> None:
@@ -180,11 +180,11 @@ class EmbeddedRegistry:
                 self._tree.close_session(session_id, self._zxid, self._clock.wall_ms())
 
         def tell(ended: Future[None]) -> None:
-            if known is not None and ended.exception() is None:
-                self._stores.pop(session_id, None)
-                known.report(SessionState.LOST)
+            if report is not None and ended.exception() is None:
+                self._reports.pop(session_id, None)
+                report(SessionState.LOST)
 
-        known = self._stores.get(session_id)
+        report = self._reports.get(session_id)
         ended.add_done_callback(tell)
         self.submit(end, ended)
         return ended
@@ -314,7 +314,7 @@ class EmbeddedRegistry:
             _deliver(task)
 
     def _commit(self, touched: set[str]) -> None:
-        saved: list[tuple[str, Node]] = []
+        saved: list[tuple[str, DataNode]] = []
         removed: list[str] = []
         for path in touched:
             node = self._tree.nodes.get(path)
@@ -340,38 +340,16 @@ class EmbeddedRegistry:
         for task in group:
             task.error, task.fired = self._failure, []
             _deliver(task)
-        for store in list(self._stores.values()):
-            store.report(SessionState.LOST)
+        for report in list(self._reports.values()):
+            report(SessionState.LOST)
 
     def _shut_down(self) -> None:
-        stores, self._stores = list(self._stores.values()), {}
-        for store in stores:
-            store.report(SessionState.LOST)
+        reports, self._reports = list(self._reports.values()), {}
+        for report in reports:
+            report(SessionState.LOST)
         self._database.close()
         self._note.close()
         os.close(self._lock_fd)
-
-
-def open_embedded(
-    directory: Path | str,
-    *,
-    session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
-    clock: Clock = SYSTEM_CLOCK,
-    make_room: Callable[[], bool] | None = None,
-    check: Check | None = None,
-) -> EmbeddedStore:
-    """Open the registry in ``directory`` (made when missing) with one session; closing that closes the registry.
-
-    Raises what EmbeddedRegistry does, and RegistryError when there is no room for the session.
-    """
-    registry = EmbeddedRegistry(directory, clock, make_room, check)
-    try:
-        store = registry.connect(session_timeout_ms)
-    except RegistryError:
-        registry.close()
-        raise
-    store.own_registry()
-    return store
 
 
 def _lost_commits(path: Path, what: str, noted: int) -> str:

@@ -46,7 +46,7 @@ from spark_kafkalite.registry.tree.watches import Watches, WatchKind
 
 
 @dataclass(slots=True)
-class Node:
+class DataNode:
     """One node. ``ephemeral_owner`` is 0 for a persistent one; ``child_creations`` never falls."""
 
     data: bytes
@@ -86,7 +86,7 @@ class Tree:
     """All nodes by path, sessions with their ephemerals, and the watches left on them."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {"/": Node(b"", 0, 0, 0, 0, 0)}
+        self.nodes: dict[str, DataNode] = {"/": DataNode(b"", 0, 0, 0, 0, 0)}
         self.sessions: dict[int, set[str]] = {}
         # Who a session has proved to be. One that is not here is of this process and may do everything.
         self.identities: dict[int, set[Identity]] = {}
@@ -97,7 +97,7 @@ class Tree:
         self._undo: list[Callable[[], None]] = []
         self._unsettled: list[Callable[[], None]] = []
 
-    def load(self, path: str, node: Node) -> None:
+    def load(self, path: str, node: DataNode) -> None:
         """Put back a persisted node; parents must be loaded before their children."""
         self.nodes[path] = node
         if path != "/":
@@ -159,7 +159,7 @@ class Tree:
         prefix = path if path == "/" else path + "/"
         return sum(1 for other in self.nodes if other.startswith(prefix) and other != "/")
 
-    def check_access(self, node: Node, path: str, permission: Permission, session_id: int) -> None:
+    def check_access(self, node: DataNode, path: str, permission: Permission, session_id: int) -> None:
         """Raise NoAuth unless the session has one of the permissions."""
         if not self._allows(node.acl, permission, session_id):
             raise NoAuth(f"registry session {session_id} has no permission {permission.name} on {path}", path)
@@ -261,7 +261,7 @@ class Tree:
             self._delete(operation.path, node, zxid, triggers)
         return None
 
-    def _check_step(self, operation: SetData | Delete | Check, node: Node, session_id: int) -> None:
+    def _check_step(self, operation: SetData | Delete | Check, node: DataNode, session_id: int) -> None:
         if session_id not in self.identities:
             return
         path = operation.path
@@ -296,7 +296,7 @@ class Tree:
         owner = session_id if operation.ephemeral else 0
         old_pzxid = parent.pzxid
         name = path.rpartition("/")[2]
-        node = Node(bytes(operation.data), zxid, zxid, zxid, now_ms, now_ms, ephemeral_owner=owner, acl=acl)
+        node = DataNode(bytes(operation.data), zxid, zxid, zxid, now_ms, now_ms, ephemeral_owner=owner, acl=acl)
         self.nodes[path] = node
         parent.children.add(name)
         parent.child_creations += 1
@@ -317,7 +317,7 @@ class Tree:
         triggers += ((EventType.CREATED, path, acl), (EventType.CHILDREN_CHANGED, parent_path, parent.acl))
         return (path, node.stat()) if isinstance(operation, CreateWithAcl) and operation.with_stat else path
 
-    def _set_acl(self, operation: SetAcl, node: Node, session_id: int) -> Stat:
+    def _set_acl(self, operation: SetAcl, node: DataNode, session_id: int) -> Stat:
         path = operation.path
         self.check_access(node, path, Permission.ADMIN, session_id)
         acl = access.checked(operation.acl, self.identities.get(session_id, ()), path)
@@ -336,7 +336,7 @@ class Tree:
         self._touched.add(path)
         return node.stat()
 
-    def _set(self, operation: SetData, node: Node, zxid: int, now_ms: int, triggers: list[_Trigger]) -> Stat:
+    def _set(self, operation: SetData, node: DataNode, zxid: int, now_ms: int, triggers: list[_Trigger]) -> Stat:
         store.check_data(operation.path, operation.data)
         old = (node.data, node.version, node.mzxid, node.mtime)
         node.data, node.mzxid, node.mtime = bytes(operation.data), zxid, now_ms
@@ -350,7 +350,7 @@ class Tree:
         triggers.append((EventType.DATA_CHANGED, operation.path, node.acl))
         return node.stat()
 
-    def _delete(self, path: str, node: Node, zxid: int, triggers: list[_Trigger]) -> None:
+    def _delete(self, path: str, node: DataNode, zxid: int, triggers: list[_Trigger]) -> None:
         if path == "/":
             raise store.BadArguments("the registry's root cannot be deleted", path)
         if node.children:
@@ -386,12 +386,12 @@ class Tree:
             if self._allows(acl, Permission.READ, session_id):
                 self._fired.append((watcher, event))
 
-    def _readable(self, path: str, session_id: int) -> Node:
+    def _readable(self, path: str, session_id: int) -> DataNode:
         node = self._existing(path)
         self.check_access(node, path, Permission.READ, session_id)
         return node
 
-    def _existing(self, path: str) -> Node:
+    def _existing(self, path: str) -> DataNode:
         node = self.nodes.get(path)
         if node is None:
             store.check_path(path)

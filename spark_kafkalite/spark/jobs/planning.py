@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic, LostRange, RecreatedTopic
+from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 OutOfRangePolicy = Literal["fail", "earliest"]
 RecreatedPolicy = Literal["fail", "earliest"]
@@ -31,14 +32,6 @@ RecreatedPolicy = Literal["fail", "earliest"]
 
 class PlanError(KafkaliteError):
     """What is to be read is not in the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogBounds:
-    """What a partition holds: ``start`` inclusive, ``end`` exclusive."""
-
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +43,7 @@ class TopicLogs:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Offsets to read from one partition: ``start`` inclusive, ``until`` exclusive."""
-
-    topic_partition: TopicPartition
-    start: int
-    until: int
-
-    @property
-    def size(self) -> int:
-        return self.until - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """A run's ranges, none empty, in partition order, and what its manifest is going to say of its topics.
 
     ``topics`` is where the run after this one goes on. ``adopted_ids`` are topics loaded before, whose id was not known
@@ -95,8 +75,8 @@ class Plan:
                 {
                     "topic": r.topic_partition.topic,
                     "partition": r.topic_partition.partition,
-                    "start": r.start,
-                    "until": r.until,
+                    "start": r.start_offset,
+                    "until": r.end_offset,
                 }
                 for r in self.ranges
             ],
@@ -114,8 +94,8 @@ class Plan:
         for r in self.ranges:
             topic, partition = r.topic_partition
             assign.setdefault(topic, []).append(partition)
-            starts.setdefault(topic, {})[str(partition)] = r.start
-            ends.setdefault(topic, {})[str(partition)] = r.until
+            starts.setdefault(topic, {})[str(partition)] = r.start_offset
+            ends.setdefault(topic, {})[str(partition)] = r.end_offset
         return {
             "assign": json.dumps(assign),
             "startingOffsets": json.dumps(starts),
@@ -128,7 +108,7 @@ def plan_load(
     logs: TopicLogs,
     on_out_of_range: OutOfRangePolicy = "fail",
     on_recreated_topic: RecreatedPolicy = "fail",
-) -> Plan:
+) -> LoadPlan:
     """Return what is in the log and not yet loaded.
 
     Raises PlanError when the next offset of a partition lies beyond the end of its log, when it lies before the start
@@ -157,30 +137,30 @@ def plan_load(
             adopted.append(topic)
         for partition, log in logs_of_topic.items():
             topic_partition = TopicPartition(topic, partition)
-            start = before.next_offsets.get(partition, log.start)
-            if start > log.end:
+            start = before.next_offsets.get(partition, log.start_offset)
+            if start > log.end_offset:
                 raise PlanError(
-                    f"{topic_partition}: the last run ended at offset {start}, but the log now ends at {log.end}, and "
-                    "the topic is the same: a new leader does not know its end yet (run again), or the log was "
-                    "truncated (load the topic into another destination)"
+                    f"{topic_partition}: the last run ended at offset {start}, but the log now ends at "
+                    f"{log.end_offset}, and the topic is the same: a new leader does not know its end yet (run again), "
+                    "or the log was truncated (load the topic into another destination)"
                 )
-            if start < log.start:
+            if start < log.start_offset:
                 if on_out_of_range == "fail" and reason is None:
                     raise PlanError(
                         f"{topic_partition}: the last run ended at offset {start}, but the log now starts at "
-                        f"{log.start}: {log.start - start} offsets were deleted before they were loaded; run with "
-                        "--on-out-of-range earliest to go on without them"
+                        f"{log.start_offset}: {log.start_offset - start} offsets were deleted before they were loaded; "
+                        "run with --on-out-of-range earliest to go on without them"
                     )
-                lost.append(LostRange(topic, partition, start, log.start))
-                start = log.start
-            if start < log.end:
-                ranges.append(OffsetRange(topic_partition, start, log.end))
+                lost.append(LostRange(topic, partition, start, log.start_offset))
+                start = log.start_offset
+            if start < log.end_offset:
+                ranges.append(OffsetRange(topic_partition, start, log.end_offset))
         topics[topic] = LoadedTopic(
             before.topic_id if found_id is None else found_id,
-            {**before.next_offsets, **{partition: log.end for partition, log in logs_of_topic.items()}},
+            {**before.next_offsets, **{partition: log.end_offset for partition, log in logs_of_topic.items()}},
             before.earlier_ids,
         )
-    return Plan(tuple(ranges), topics, tuple(lost), tuple(recreated), tuple(adopted))
+    return LoadPlan(tuple(ranges), topics, tuple(lost), tuple(recreated), tuple(adopted))
 
 
 def _by_topic(bounds: Mapping[TopicPartition, LogBounds]) -> dict[str, dict[int, LogBounds]]:
@@ -213,10 +193,10 @@ def _recreation(
         log = logs_of_topic.get(partition)
         if log is None:
             return f"{topic}-{partition} was loaded up to offset {start}, and is gone: the topic was created again"
-        if start > log.end:
+        if start > log.end_offset:
             return (
-                f"{topic}-{partition}: the last run ended at offset {start}, but the log now ends at {log.end}: the "
-                "topic was deleted and created again, or truncated"
+                f"{topic}-{partition}: the last run ended at offset {start}, but the log now ends at {log.end_offset}: "
+                "the topic was deleted and created again, or truncated"
             )
     return None
 
@@ -225,7 +205,7 @@ def plan_replay(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     logs: TopicLogs,
-) -> Plan:
+) -> LoadPlan:
     """Return the ranges between two asked-for positions; partitions without an end go to the log's end.
 
     Raises PlanError when a start or end lies outside the log, or a start beyond its end.
@@ -235,13 +215,13 @@ def plan_replay(
         raise PlanError(f"no such partition: {', '.join(unknown)}")
     ranges: list[OffsetRange] = []
     for topic_partition, log in sorted(logs.bounds.items()):
-        start = starts.get(topic_partition, log.start)
-        until = ends.get(topic_partition, log.end)
+        start = starts.get(topic_partition, log.start_offset)
+        until = ends.get(topic_partition, log.end_offset)
         for name, offset in (("start", start), ("end", until)):
-            if not log.start <= offset <= log.end:
+            if not log.start_offset <= offset <= log.end_offset:
                 raise PlanError(
                     f"{topic_partition}: the {name} {offset} is not in the log, which holds offsets "
-                    f"{log.start} to {log.end} (exclusive)"
+                    f"{log.start_offset} to {log.end_offset} (exclusive)"
                 )
         if start > until:
             raise PlanError(f"{topic_partition}: the start {start} lies beyond the end {until}")
@@ -250,8 +230,11 @@ def plan_replay(
     topics = {
         topic: LoadedTopic(
             logs.topic_ids.get(topic),
-            {partition: ends.get(TopicPartition(topic, partition), log.end) for partition, log in partitions.items()},
+            {
+                partition: ends.get(TopicPartition(topic, partition), log.end_offset)
+                for partition, log in partitions.items()
+            },
         )
         for topic, partitions in _by_topic(logs.bounds).items()
     }
-    return Plan(tuple(ranges), topics)
+    return LoadPlan(tuple(ranges), topics)

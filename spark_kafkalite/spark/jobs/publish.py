@@ -31,7 +31,7 @@ from spark_kafkalite.spark.jobs.manifest import (
     staging_path,
 )
 from spark_kafkalite.spark.jobs.manifest_reader import read_manifest
-from spark_kafkalite.spark.jobs.planning import Plan
+from spark_kafkalite.spark.jobs.planning import LoadPlan
 from spark_kafkalite.spark.jobs.staging import Staged
 
 
@@ -97,12 +97,12 @@ def recover(files: Files) -> Recovery:
     return Recovery(newest, moved, discarded, renamed)
 
 
-def write_plan(files: Files, run: str, plan: Plan) -> None:
+def write_plan(files: Files, run: str, plan: LoadPlan) -> None:
     """Write down what the run is going to read, before it reads."""
     files.write_new(f"{staging_path(run)}/plan.json", plan.to_json())
 
 
-def commit(files: Files, run: str, plan: Plan, staged: Staged, previous: Manifest | None) -> Manifest:
+def commit(files: Files, run: str, plan: LoadPlan, staged: Staged, previous: Manifest | None) -> Manifest:
     """Publish a staged run: write its manifest (the commit), move its files, delete its staging directory.
 
     Raises ManifestError when another run committed in the meantime, and when a file's place is taken; nothing of this

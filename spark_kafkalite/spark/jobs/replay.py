@@ -17,11 +17,10 @@ from typing import Final, cast
 import click
 
 from spark_kafkalite.client.admin.admin import Admin
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import IsolationLevel, LogBounds, TopicPartition
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import planning, publish, staging
-from spark_kafkalite.spark.jobs.planning import LogBounds, Plan, PlanError, TopicLogs
+from spark_kafkalite.spark.jobs.planning import LoadPlan, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.session import (
     check_same_topics,
     client_option,
@@ -34,6 +33,7 @@ from spark_kafkalite.spark.jobs.session import (
     start_session,
     topic_logs,
 )
+from spark_kafkalite.spark.offset_options import EARLIEST, LATEST
 
 _FROM_OFFSETS: Final = (
     'First offset of every partition: \'{"0": 120, "1": 80}\'; -2 is the earliest offset there is, -1 the end.'
@@ -166,13 +166,13 @@ def _positions(
     if timestamp is None:
         return {}
     found = admin.list_offsets(dict.fromkeys(bounds, timestamp), isolation=IsolationLevel.READ_COMMITTED)
-    return {item: bounds[item].end if at is None else at.offset for item, at in found.items()}
+    return {item: bounds[item].end_offset if at is None else at.offset for item, at in found.items()}
 
 
 def _resolved(offset: int, log: LogBounds | None) -> int:
     if log is None:
         return offset
-    return {EARLIEST: log.start, LATEST: log.end}.get(offset, offset)
+    return {EARLIEST: log.start_offset, LATEST: log.end_offset}.get(offset, offset)
 
 
 def check_all_named(topic: str, bounds: Mapping[TopicPartition, LogBounds], offsets: Mapping[int, int]) -> None:
@@ -193,9 +193,9 @@ def nothing_to_replay(
     from_timestamp: int | None,
 ) -> str:
     """Say why no partition has a range."""
-    if all(log.start == log.end for log in bounds.values()):
+    if all(log.start_offset == log.end_offset for log in bounds.values()):
         return f"nothing to replay: topic {topic} holds no records"
-    if from_timestamp is not None and all(starts[item] == log.end for item, log in bounds.items()):
+    if from_timestamp is not None and all(starts[item] == log.end_offset for item, log in bounds.items()):
         return f"nothing to replay: topic {topic} holds no record of {_shown(from_timestamp)} or later"
     return f"nothing to replay: topic {topic} holds records, but none between the start and the end that were given"
 
@@ -210,7 +210,7 @@ def _shown(timestamp_ms: int) -> str:
 
 def _run(
     bootstrap_server: str,
-    plan: Plan,
+    plan: LoadPlan,
     logs: TopicLogs,
     to_topic: str | None,
     same_partitions: bool,

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
-from spark_kafkalite.client.consume.list_offsets import EARLIEST, LATEST
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, LogBounds, TopicPartition
 from spark_kafkalite.settings import SettingGroup
 from spark_kafkalite.spark.jobs.files import Files, files_for
 from spark_kafkalite.spark.jobs.manifest import HOME
-from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError, TopicLogs
+from spark_kafkalite.spark.jobs.planning import PlanError, TopicLogs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,8 +169,8 @@ def topic_logs(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -
     except UnknownTopicOrPartition as error:
         raise PlanError(f"{error}; `kafkalite topics list` shows what there is") from error
     partitions = [TopicPartition(name, each.partition) for name, info in described.items() for each in info.partitions]
-    starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation=isolation)
+    starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
+    ends = admin.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation=isolation)
     bounds: dict[TopicPartition, LogBounds] = {}
     for item in partitions:
         start, end = starts[item], ends[item]

@@ -17,7 +17,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.layout import MAX_STAGED_TOPIC, directory_name, file_name, staged_topic
 from spark_kafkalite.spark.jobs.manifest import PublishedFile, staging_path
-from spark_kafkalite.spark.jobs.planning import Plan
+from spark_kafkalite.spark.jobs.planning import LoadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -47,7 +47,7 @@ def stage(
     spark: SparkSession,
     files: Files,
     run: str,
-    plan: Plan,
+    plan: LoadPlan,
     source_options: Mapping[str, str],
     partition_by: PartitionBy,
 ) -> Staged:
@@ -98,7 +98,7 @@ def stage(
     return Staged(published, sum(file.records for file in published), sum(row["untimed"] for row in rows))
 
 
-def read_ranges(spark: SparkSession, plan: Plan, source_options: Mapping[str, str]) -> DataFrame:
+def read_ranges(spark: SparkSession, plan: LoadPlan, source_options: Mapping[str, str]) -> DataFrame:
     """Return the plan's records with headers, one task for each range. The session must be in UTC (see ``session``)."""
     # Any split option keeps the source from packing several ranges into one task; this one never splits a range.
     options = {"maxRecordsPerPartition": str(2**62), **source_options, **plan.spark_options()}
@@ -106,7 +106,7 @@ def read_ranges(spark: SparkSession, plan: Plan, source_options: Mapping[str, st
 
 
 def _published_file(
-    directory: str, row: Row, plan: Plan, topics: Mapping[str, str], name_max_bytes: int
+    directory: str, row: Row, plan: LoadPlan, topics: Mapping[str, str], name_max_bytes: int
 ) -> PublishedFile:
     staged, partition, *times = row[_GROUP].split("@")
     topic = topics.get(staged, staged)  # One that was not planned is `audit`'s to refuse.
@@ -125,7 +125,7 @@ def _published_file(
     )
 
 
-def audit(plan: Plan, files: tuple[PublishedFile, ...]) -> None:
+def audit(plan: LoadPlan, files: tuple[PublishedFile, ...]) -> None:
     """Hold the files against the plan.
 
     Fewer records than offsets are legal (compaction and transaction markers leave gaps); more, or offsets that were
@@ -135,9 +135,11 @@ def audit(plan: Plan, files: tuple[PublishedFile, ...]) -> None:
     counted = dict.fromkeys(planned, 0)
     for file in files:
         asked = planned.get(TopicPartition(file.topic, file.partition))
-        if asked is None or not asked.start <= file.first_offset <= file.last_offset < asked.until:
+        if asked is None or not asked.start_offset <= file.first_offset <= file.last_offset < asked.end_offset:
             bounds = (
-                "the plan does not name it" if asked is None else f"planned were {asked.start} to {asked.until - 1}"
+                "the plan does not name it"
+                if asked is None
+                else f"planned were {asked.start_offset} to {asked.end_offset - 1}"
             )
             raise AuditError(
                 f"{file.staged} holds offsets {file.first_offset} to {file.last_offset} of "

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ApiMessage
 
 
@@ -10,7 +11,7 @@ class AddOffsetsToTxnRequest(ApiMessage):
     """The body of an AddOffsetsToTxn request, versions 0-4."""
 
     __slots__ = ("group_id", "producer_epoch", "producer_id", "transactional_id")
-    API_KEY = 25
+    API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
     IS_REQUEST = True
     SCHEMA = (
         ("transactional_id", "string", 0, 4, None, None),
@@ -37,7 +38,7 @@ class AddOffsetsToTxnResponse(ApiMessage):
     """The body of an AddOffsetsToTxn response, versions 0-4."""
 
     __slots__ = ("error_code", "throttle_time_ms")
-    API_KEY = 25
+    API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 4, None, None),

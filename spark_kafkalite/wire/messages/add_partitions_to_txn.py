@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -63,7 +64,7 @@ class AddPartitionsToTxnRequest(ApiMessage):
         "v3_and_below_topics",
         "v3_and_below_transactional_id",
     )
-    API_KEY = 24
+    API_KEY = ApiKey.ADD_PARTITIONS_TO_TXN
     IS_REQUEST = True
     SCHEMA = (
         ("transactions", "[]AddPartitionsToTxnTransaction", 4, 5, None, None),
@@ -150,7 +151,7 @@ class AddPartitionsToTxnResponse(ApiMessage):
     """The body of an AddPartitionsToTxn response, versions 0-5."""
 
     __slots__ = ("error_code", "results_by_topic_v3_and_below", "results_by_transaction", "throttle_time_ms")
-    API_KEY = 24
+    API_KEY = ApiKey.ADD_PARTITIONS_TO_TXN
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 5, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -70,7 +71,7 @@ class AlterClientQuotasRequest(ApiMessage):
     """The body of an AlterClientQuotas request, versions 0-1."""
 
     __slots__ = ("entries", "validate_only")
-    API_KEY = 49
+    API_KEY = ApiKey.ALTER_CLIENT_QUOTAS
     IS_REQUEST = True
     SCHEMA = (
         ("entries", "[]EntryDataRequest", 0, 1, None, None),
@@ -132,7 +133,7 @@ class AlterClientQuotasResponse(ApiMessage):
     """The body of an AlterClientQuotas response, versions 0-1."""
 
     __slots__ = ("entries", "throttle_time_ms")
-    API_KEY = 49
+    API_KEY = ApiKey.ALTER_CLIENT_QUOTAS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 1, None, None),

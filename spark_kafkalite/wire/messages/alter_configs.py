@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -51,7 +52,7 @@ class AlterConfigsRequest(ApiMessage):
     """The body of an AlterConfigs request, versions 0-2."""
 
     __slots__ = ("resources", "validate_only")
-    API_KEY = 33
+    API_KEY = ApiKey.ALTER_CONFIGS
     IS_REQUEST = True
     SCHEMA = (
         ("resources", "[]AlterConfigsResource", 0, 2, None, None),
@@ -97,7 +98,7 @@ class AlterConfigsResponse(ApiMessage):
     """The body of an AlterConfigs response, versions 0-2."""
 
     __slots__ = ("responses", "throttle_time_ms")
-    API_KEY = 33
+    API_KEY = ApiKey.ALTER_CONFIGS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 2, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -48,7 +49,7 @@ class AlterPartitionReassignmentsRequest(ApiMessage):
     """The body of an AlterPartitionReassignments request, versions 0-1."""
 
     __slots__ = ("allow_replication_factor_change", "timeout_ms", "topics")
-    API_KEY = 45
+    API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
     IS_REQUEST = True
     SCHEMA = (
         ("timeout_ms", "int32", 0, 1, None, None),
@@ -113,7 +114,7 @@ class AlterPartitionReassignmentsResponse(ApiMessage):
     """The body of an AlterPartitionReassignments response, versions 0-1."""
 
     __slots__ = ("allow_replication_factor_change", "error_code", "error_message", "responses", "throttle_time_ms")
-    API_KEY = 45
+    API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 1, None, None),

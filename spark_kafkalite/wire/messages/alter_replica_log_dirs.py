@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -48,7 +49,7 @@ class AlterReplicaLogDirsRequest(ApiMessage):
     """The body of an AlterReplicaLogDirs request, versions 1-2."""
 
     __slots__ = ("dirs",)
-    API_KEY = 34
+    API_KEY = ApiKey.ALTER_REPLICA_LOG_DIRS
     IS_REQUEST = True
     SCHEMA = (("dirs", "[]AlterReplicaLogDir", 1, 2, None, None),)
 
@@ -102,7 +103,7 @@ class AlterReplicaLogDirsResponse(ApiMessage):
     """The body of an AlterReplicaLogDirs response, versions 1-2."""
 
     __slots__ = ("results", "throttle_time_ms")
-    API_KEY = 34
+    API_KEY = ApiKey.ALTER_REPLICA_LOG_DIRS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 2, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -57,7 +58,7 @@ class AlterUserScramCredentialsRequest(ApiMessage):
     """The body of an AlterUserScramCredentials request, versions 0."""
 
     __slots__ = ("deletions", "upsertions")
-    API_KEY = 51
+    API_KEY = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
     IS_REQUEST = True
     SCHEMA = (
         ("deletions", "[]ScramCredentialDeletion", 0, 0, None, None),
@@ -100,7 +101,7 @@ class AlterUserScramCredentialsResponse(ApiMessage):
     """The body of an AlterUserScramCredentials response, versions 0."""
 
     __slots__ = ("results", "throttle_time_ms")
-    API_KEY = 51
+    API_KEY = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 0, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -10,7 +11,7 @@ class ApiVersionsRequest(ApiMessage):
     """The body of an ApiVersions request, versions 0-4."""
 
     __slots__ = ("client_software_name", "client_software_version")
-    API_KEY = 18
+    API_KEY = ApiKey.API_VERSIONS
     IS_REQUEST = True
     SCHEMA = (
         ("client_software_name", "string", 3, 4, None, None),
@@ -105,7 +106,7 @@ class ApiVersionsResponse(ApiMessage):
         "throttle_time_ms",
         "zk_migration_ready",
     )
-    API_KEY = 18
+    API_KEY = ApiKey.API_VERSIONS
     IS_REQUEST = False
     SCHEMA = (
         ("error_code", "int16", 0, 4, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -52,7 +53,7 @@ class CreateAclsRequest(ApiMessage):
     """The body of a CreateAcls request, versions 1-3."""
 
     __slots__ = ("creations",)
-    API_KEY = 30
+    API_KEY = ApiKey.CREATE_ACLS
     IS_REQUEST = True
     SCHEMA = (("creations", "[]AclCreation", 1, 3, None, None),)
 
@@ -87,7 +88,7 @@ class CreateAclsResponse(ApiMessage):
     """The body of a CreateAcls response, versions 1-3."""
 
     __slots__ = ("results", "throttle_time_ms")
-    API_KEY = 30
+    API_KEY = ApiKey.CREATE_ACLS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 3, None, None),

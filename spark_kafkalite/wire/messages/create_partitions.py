@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -46,7 +47,7 @@ class CreatePartitionsRequest(ApiMessage):
     """The body of a CreatePartitions request, versions 0-3."""
 
     __slots__ = ("timeout_ms", "topics", "validate_only")
-    API_KEY = 37
+    API_KEY = ApiKey.CREATE_PARTITIONS
     IS_REQUEST = True
     SCHEMA = (
         ("topics", "[]CreatePartitionsTopic", 0, 3, None, None),
@@ -92,7 +93,7 @@ class CreatePartitionsResponse(ApiMessage):
     """The body of a CreatePartitions response, versions 0-3."""
 
     __slots__ = ("results", "throttle_time_ms")
-    API_KEY = 37
+    API_KEY = ApiKey.CREATE_PARTITIONS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 3, None, None),

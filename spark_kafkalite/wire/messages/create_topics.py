@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
 
 
@@ -76,7 +77,7 @@ class CreateTopicsRequest(ApiMessage):
     """The body of a CreateTopics request, versions 2-7."""
 
     __slots__ = ("timeout_ms", "topics", "validate_only")
-    API_KEY = 19
+    API_KEY = ApiKey.CREATE_TOPICS
     IS_REQUEST = True
     SCHEMA = (
         ("topics", "[]CreatableTopic", 2, 7, None, None),
@@ -174,7 +175,7 @@ class CreateTopicsResponse(ApiMessage):
     """The body of a CreateTopics response, versions 2-7."""
 
     __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = 19
+    API_KEY = ApiKey.CREATE_TOPICS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 2, 7, None, None),

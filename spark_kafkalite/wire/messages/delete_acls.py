@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -52,7 +53,7 @@ class DeleteAclsRequest(ApiMessage):
     """The body of a DeleteAcls request, versions 1-3."""
 
     __slots__ = ("filters",)
-    API_KEY = 31
+    API_KEY = ApiKey.DELETE_ACLS
     IS_REQUEST = True
     SCHEMA = (("filters", "[]DeleteAclsFilter", 1, 3, None, None),)
 
@@ -140,7 +141,7 @@ class DeleteAclsResponse(ApiMessage):
     """The body of a DeleteAcls response, versions 1-3."""
 
     __slots__ = ("filter_results", "throttle_time_ms")
-    API_KEY = 31
+    API_KEY = ApiKey.DELETE_ACLS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 3, None, None),

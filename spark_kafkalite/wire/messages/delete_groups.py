@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -10,7 +11,7 @@ class DeleteGroupsRequest(ApiMessage):
     """The body of a DeleteGroups request, versions 0-2."""
 
     __slots__ = ("groups_names",)
-    API_KEY = 42
+    API_KEY = ApiKey.DELETE_GROUPS
     IS_REQUEST = True
     SCHEMA = (("groups_names", "[]string", 0, 2, None, None),)
 
@@ -45,7 +46,7 @@ class DeleteGroupsResponse(ApiMessage):
     """The body of a DeleteGroups response, versions 0-2."""
 
     __slots__ = ("results", "throttle_time_ms")
-    API_KEY = 42
+    API_KEY = ApiKey.DELETE_GROUPS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 2, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -48,7 +49,7 @@ class DeleteRecordsRequest(ApiMessage):
     """The body of a DeleteRecords request, versions 0-2."""
 
     __slots__ = ("timeout_ms", "topics")
-    API_KEY = 21
+    API_KEY = ApiKey.DELETE_RECORDS
     IS_REQUEST = True
     SCHEMA = (
         ("topics", "[]DeleteRecordsTopic", 0, 2, None, None),
@@ -110,7 +111,7 @@ class DeleteRecordsResponse(ApiMessage):
     """The body of a DeleteRecords response, versions 0-2."""
 
     __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = 21
+    API_KEY = ApiKey.DELETE_RECORDS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 2, None, None),

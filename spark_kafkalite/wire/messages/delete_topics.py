@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
 
 
@@ -29,7 +30,7 @@ class DeleteTopicsRequest(ApiMessage):
     """The body of a DeleteTopics request, versions 1-6."""
 
     __slots__ = ("timeout_ms", "topic_names", "topics")
-    API_KEY = 20
+    API_KEY = ApiKey.DELETE_TOPICS
     IS_REQUEST = True
     SCHEMA = (
         ("topics", "[]DeleteTopicState", 6, 6, None, None),
@@ -78,7 +79,7 @@ class DeleteTopicsResponse(ApiMessage):
     """The body of a DeleteTopics response, versions 1-6."""
 
     __slots__ = ("responses", "throttle_time_ms")
-    API_KEY = 20
+    API_KEY = ApiKey.DELETE_TOPICS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 6, None, None),

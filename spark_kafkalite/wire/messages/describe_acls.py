@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -18,7 +19,7 @@ class DescribeAclsRequest(ApiMessage):
         "resource_name_filter",
         "resource_type_filter",
     )
-    API_KEY = 29
+    API_KEY = ApiKey.DESCRIBE_ACLS
     IS_REQUEST = True
     SCHEMA = (
         ("resource_type_filter", "int8", 1, 3, None, None),
@@ -104,7 +105,7 @@ class DescribeAclsResponse(ApiMessage):
     """The body of a DescribeAcls response, versions 1-3."""
 
     __slots__ = ("error_code", "error_message", "resources", "throttle_time_ms")
-    API_KEY = 29
+    API_KEY = ApiKey.DESCRIBE_ACLS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 3, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -32,7 +33,7 @@ class DescribeClientQuotasRequest(ApiMessage):
     """The body of a DescribeClientQuotas request, versions 0-1."""
 
     __slots__ = ("components", "strict")
-    API_KEY = 48
+    API_KEY = ApiKey.DESCRIBE_CLIENT_QUOTAS
     IS_REQUEST = True
     SCHEMA = (
         ("components", "[]ComponentData", 0, 1, None, None),
@@ -110,7 +111,7 @@ class DescribeClientQuotasResponse(ApiMessage):
     """The body of a DescribeClientQuotas response, versions 0-1."""
 
     __slots__ = ("entries", "error_code", "error_message", "throttle_time_ms")
-    API_KEY = 48
+    API_KEY = ApiKey.DESCRIBE_CLIENT_QUOTAS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 1, None, None),

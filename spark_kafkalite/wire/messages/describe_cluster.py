@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -10,7 +11,7 @@ class DescribeClusterRequest(ApiMessage):
     """The body of a DescribeCluster request, versions 0-2."""
 
     __slots__ = ("endpoint_type", "include_cluster_authorized_operations", "include_fenced_brokers")
-    API_KEY = 60
+    API_KEY = ApiKey.DESCRIBE_CLUSTER
     IS_REQUEST = True
     SCHEMA = (
         ("include_cluster_authorized_operations", "bool", 0, 2, None, None),
@@ -71,7 +72,7 @@ class DescribeClusterResponse(ApiMessage):
         "error_message",
         "throttle_time_ms",
     )
-    API_KEY = 60
+    API_KEY = ApiKey.DESCRIBE_CLUSTER
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 2, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -32,7 +33,7 @@ class DescribeConfigsRequest(ApiMessage):
     """The body of a DescribeConfigs request, versions 1-4."""
 
     __slots__ = ("include_documentation", "include_synonyms", "resources")
-    API_KEY = 32
+    API_KEY = ApiKey.DESCRIBE_CONFIGS
     IS_REQUEST = True
     SCHEMA = (
         ("resources", "[]DescribeConfigsResource", 1, 4, None, None),
@@ -152,7 +153,7 @@ class DescribeConfigsResponse(ApiMessage):
     """The body of a DescribeConfigs response, versions 1-4."""
 
     __slots__ = ("results", "throttle_time_ms")
-    API_KEY = 32
+    API_KEY = ApiKey.DESCRIBE_CONFIGS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 4, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -10,7 +11,7 @@ class DescribeGroupsRequest(ApiMessage):
     """The body of a DescribeGroups request, versions 0-6."""
 
     __slots__ = ("groups", "include_authorized_operations")
-    API_KEY = 15
+    API_KEY = ApiKey.DESCRIBE_GROUPS
     IS_REQUEST = True
     SCHEMA = (
         ("groups", "[]string", 0, 6, None, None),
@@ -108,7 +109,7 @@ class DescribeGroupsResponse(ApiMessage):
     """The body of a DescribeGroups response, versions 0-6."""
 
     __slots__ = ("groups", "throttle_time_ms")
-    API_KEY = 15
+    API_KEY = ApiKey.DESCRIBE_GROUPS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 6, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -29,7 +30,7 @@ class DescribeLogDirsRequest(ApiMessage):
     """The body of a DescribeLogDirs request, versions 1-5."""
 
     __slots__ = ("topics",)
-    API_KEY = 35
+    API_KEY = ApiKey.DESCRIBE_LOG_DIRS
     IS_REQUEST = True
     SCHEMA = (("topics", "[]DescribableLogDirTopic", 1, 5, 1, None),)
 
@@ -120,7 +121,7 @@ class DescribeLogDirsResponse(ApiMessage):
     """The body of a DescribeLogDirs response, versions 1-5."""
 
     __slots__ = ("error_code", "results", "throttle_time_ms")
-    API_KEY = 35
+    API_KEY = ApiKey.DESCRIBE_LOG_DIRS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 5, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -29,7 +30,7 @@ class DescribeProducersRequest(ApiMessage):
     """The body of a DescribeProducers request, versions 0."""
 
     __slots__ = ("topics",)
-    API_KEY = 61
+    API_KEY = ApiKey.DESCRIBE_PRODUCERS
     IS_REQUEST = True
     SCHEMA = (("topics", "[]TopicRequest", 0, 0, None, None),)
 
@@ -127,7 +128,7 @@ class DescribeProducersResponse(ApiMessage):
     """The body of a DescribeProducers response, versions 0."""
 
     __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = 61
+    API_KEY = ApiKey.DESCRIBE_PRODUCERS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 0, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
 
 
@@ -43,7 +44,7 @@ class DescribeTopicPartitionsRequest(ApiMessage):
     """The body of a DescribeTopicPartitions request, versions 0."""
 
     __slots__ = ("cursor", "response_partition_limit", "topics")
-    API_KEY = 75
+    API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
     IS_REQUEST = True
     SCHEMA = (
         ("topics", "[]TopicRequest", 0, 0, None, None),
@@ -167,7 +168,7 @@ class DescribeTopicPartitionsResponse(ApiMessage):
     """The body of a DescribeTopicPartitions response, versions 0."""
 
     __slots__ = ("next_cursor", "throttle_time_ms", "topics")
-    API_KEY = 75
+    API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 0, None, None),

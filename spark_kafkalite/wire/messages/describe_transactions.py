@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -10,7 +11,7 @@ class DescribeTransactionsRequest(ApiMessage):
     """The body of a DescribeTransactions request, versions 0."""
 
     __slots__ = ("transactional_ids",)
-    API_KEY = 65
+    API_KEY = ApiKey.DESCRIBE_TRANSACTIONS
     IS_REQUEST = True
     SCHEMA = (("transactional_ids", "[]string", 0, 0, None, None),)
 
@@ -91,7 +92,7 @@ class DescribeTransactionsResponse(ApiMessage):
     """The body of a DescribeTransactions response, versions 0."""
 
     __slots__ = ("throttle_time_ms", "transaction_states")
-    API_KEY = 65
+    API_KEY = ApiKey.DESCRIBE_TRANSACTIONS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 0, None, None),

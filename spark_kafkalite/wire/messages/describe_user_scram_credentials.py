@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -24,7 +25,7 @@ class DescribeUserScramCredentialsRequest(ApiMessage):
     """The body of a DescribeUserScramCredentials request, versions 0."""
 
     __slots__ = ("users",)
-    API_KEY = 50
+    API_KEY = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
     IS_REQUEST = True
     SCHEMA = (("users", "[]UserName", 0, 0, 0, None),)
 
@@ -84,7 +85,7 @@ class DescribeUserScramCredentialsResponse(ApiMessage):
     """The body of a DescribeUserScramCredentials response, versions 0."""
 
     __slots__ = ("error_code", "error_message", "results", "throttle_time_ms")
-    API_KEY = 50
+    API_KEY = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 0, None, None),

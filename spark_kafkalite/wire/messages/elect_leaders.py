@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -29,7 +30,7 @@ class ElectLeadersRequest(ApiMessage):
     """The body of an ElectLeaders request, versions 0-2."""
 
     __slots__ = ("election_type", "timeout_ms", "topic_partitions")
-    API_KEY = 43
+    API_KEY = ApiKey.ELECT_LEADERS
     IS_REQUEST = True
     SCHEMA = (
         ("election_type", "int8", 1, 2, None, None),
@@ -94,7 +95,7 @@ class ElectLeadersResponse(ApiMessage):
     """The body of an ElectLeaders response, versions 0-2."""
 
     __slots__ = ("error_code", "replica_election_results", "throttle_time_ms")
-    API_KEY = 43
+    API_KEY = ApiKey.ELECT_LEADERS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 2, None, None),

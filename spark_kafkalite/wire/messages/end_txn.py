@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ApiMessage
 
 
@@ -10,7 +11,7 @@ class EndTxnRequest(ApiMessage):
     """The body of an EndTxn request, versions 0-5."""
 
     __slots__ = ("committed", "producer_epoch", "producer_id", "transactional_id")
-    API_KEY = 26
+    API_KEY = ApiKey.END_TXN
     IS_REQUEST = True
     SCHEMA = (
         ("transactional_id", "string", 0, 5, None, None),
@@ -37,7 +38,7 @@ class EndTxnResponse(ApiMessage):
     """The body of an EndTxn response, versions 0-5."""
 
     __slots__ = ("error_code", "producer_epoch", "producer_id", "throttle_time_ms")
-    API_KEY = 26
+    API_KEY = ApiKey.END_TXN
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 5, None, None),

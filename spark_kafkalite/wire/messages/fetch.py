@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
 
 Buffer = bytes | bytearray | memoryview
@@ -134,7 +135,7 @@ class FetchRequest(ApiMessage):
         "session_id",
         "topics",
     )
-    API_KEY = 1
+    API_KEY = ApiKey.FETCH
     IS_REQUEST = True
     SCHEMA = (
         ("cluster_id", "string", 12, 18, 12, 0),
@@ -366,7 +367,7 @@ class FetchResponse(ApiMessage):
     """The body of a Fetch response, versions 4-18."""
 
     __slots__ = ("error_code", "node_endpoints", "responses", "session_id", "throttle_time_ms")
-    API_KEY = 1
+    API_KEY = ApiKey.FETCH
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 4, 18, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -10,7 +11,7 @@ class FindCoordinatorRequest(ApiMessage):
     """The body of a FindCoordinator request, versions 0-6."""
 
     __slots__ = ("coordinator_keys", "key", "key_type")
-    API_KEY = 10
+    API_KEY = ApiKey.FIND_COORDINATOR
     IS_REQUEST = True
     SCHEMA = (
         ("key", "string", 0, 3, None, None),
@@ -65,7 +66,7 @@ class FindCoordinatorResponse(ApiMessage):
     """The body of a FindCoordinator response, versions 0-6."""
 
     __slots__ = ("coordinators", "error_code", "error_message", "host", "node_id", "port", "throttle_time_ms")
-    API_KEY = 10
+    API_KEY = ApiKey.FIND_COORDINATOR
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 6, None, None),

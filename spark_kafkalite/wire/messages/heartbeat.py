@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ApiMessage
 
 
@@ -10,7 +11,7 @@ class HeartbeatRequest(ApiMessage):
     """The body of a Heartbeat request, versions 0-4."""
 
     __slots__ = ("generation_id", "group_id", "group_instance_id", "member_id")
-    API_KEY = 12
+    API_KEY = ApiKey.HEARTBEAT
     IS_REQUEST = True
     SCHEMA = (
         ("group_id", "string", 0, 4, None, None),
@@ -37,7 +38,7 @@ class HeartbeatResponse(ApiMessage):
     """The body of a Heartbeat response, versions 0-4."""
 
     __slots__ = ("error_code", "throttle_time_ms")
-    API_KEY = 12
+    API_KEY = ApiKey.HEARTBEAT
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 4, None, None),

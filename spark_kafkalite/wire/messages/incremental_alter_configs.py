@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -54,7 +55,7 @@ class IncrementalAlterConfigsRequest(ApiMessage):
     """The body of an IncrementalAlterConfigs request, versions 0-1."""
 
     __slots__ = ("resources", "validate_only")
-    API_KEY = 44
+    API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
     IS_REQUEST = True
     SCHEMA = (
         ("resources", "[]AlterConfigsResource", 0, 1, None, None),
@@ -100,7 +101,7 @@ class IncrementalAlterConfigsResponse(ApiMessage):
     """The body of an IncrementalAlterConfigs response, versions 0-1."""
 
     __slots__ = ("responses", "throttle_time_ms")
-    API_KEY = 44
+    API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 1, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ApiMessage
 
 
@@ -17,7 +18,7 @@ class InitProducerIdRequest(ApiMessage):
         "transaction_timeout_ms",
         "transactional_id",
     )
-    API_KEY = 22
+    API_KEY = ApiKey.INIT_PRODUCER_ID
     IS_REQUEST = True
     SCHEMA = (
         ("transactional_id", "string", 0, 6, 0, None),
@@ -57,7 +58,7 @@ class InitProducerIdResponse(ApiMessage):
         "producer_id",
         "throttle_time_ms",
     )
-    API_KEY = 22
+    API_KEY = ApiKey.INIT_PRODUCER_ID
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 6, None, None),

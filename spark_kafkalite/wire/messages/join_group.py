@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -38,7 +39,7 @@ class JoinGroupRequest(ApiMessage):
         "rebalance_timeout_ms",
         "session_timeout_ms",
     )
-    API_KEY = 11
+    API_KEY = ApiKey.JOIN_GROUP
     IS_REQUEST = True
     SCHEMA = (
         ("group_id", "string", 0, 9, None, None),
@@ -109,7 +110,7 @@ class JoinGroupResponse(ApiMessage):
         "skip_assignment",
         "throttle_time_ms",
     )
-    API_KEY = 11
+    API_KEY = ApiKey.JOIN_GROUP
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 2, 9, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -32,7 +33,7 @@ class LeaveGroupRequest(ApiMessage):
     """The body of a LeaveGroup request, versions 0-5."""
 
     __slots__ = ("group_id", "member_id", "members")
-    API_KEY = 13
+    API_KEY = ApiKey.LEAVE_GROUP
     IS_REQUEST = True
     SCHEMA = (
         ("group_id", "string", 0, 5, None, None),
@@ -78,7 +79,7 @@ class LeaveGroupResponse(ApiMessage):
     """The body of a LeaveGroup response, versions 0-5."""
 
     __slots__ = ("error_code", "members", "throttle_time_ms")
-    API_KEY = 13
+    API_KEY = ApiKey.LEAVE_GROUP
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 5, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -10,7 +11,7 @@ class ListConfigResourcesRequest(ApiMessage):
     """The body of a ListConfigResources request, versions 0-1."""
 
     __slots__ = ("resource_types",)
-    API_KEY = 74
+    API_KEY = ApiKey.LIST_CONFIG_RESOURCES
     IS_REQUEST = True
     SCHEMA = (("resource_types", "[]int8", 1, 1, None, None),)
 
@@ -45,7 +46,7 @@ class ListConfigResourcesResponse(ApiMessage):
     """The body of a ListConfigResources response, versions 0-1."""
 
     __slots__ = ("config_resources", "error_code", "throttle_time_ms")
-    API_KEY = 74
+    API_KEY = ApiKey.LIST_CONFIG_RESOURCES
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 1, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -10,7 +11,7 @@ class ListGroupsRequest(ApiMessage):
     """The body of a ListGroups request, versions 0-5."""
 
     __slots__ = ("states_filter", "types_filter")
-    API_KEY = 16
+    API_KEY = ApiKey.LIST_GROUPS
     IS_REQUEST = True
     SCHEMA = (
         ("states_filter", "[]string", 4, 5, None, None),
@@ -56,7 +57,7 @@ class ListGroupsResponse(ApiMessage):
     """The body of a ListGroups response, versions 0-5."""
 
     __slots__ = ("error_code", "groups", "throttle_time_ms")
-    API_KEY = 16
+    API_KEY = ApiKey.LIST_GROUPS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 5, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -51,7 +52,7 @@ class ListOffsetsRequest(ApiMessage):
     """The body of a ListOffsets request, versions 1-11."""
 
     __slots__ = ("isolation_level", "replica_id", "timeout_ms", "topics")
-    API_KEY = 2
+    API_KEY = ApiKey.LIST_OFFSETS
     IS_REQUEST = True
     SCHEMA = (
         ("replica_id", "int32", 1, 11, None, None),
@@ -125,7 +126,7 @@ class ListOffsetsResponse(ApiMessage):
     """The body of a ListOffsets response, versions 1-11."""
 
     __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = 2
+    API_KEY = ApiKey.LIST_OFFSETS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 2, 11, None, None),

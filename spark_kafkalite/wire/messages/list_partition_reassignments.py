@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -29,7 +30,7 @@ class ListPartitionReassignmentsRequest(ApiMessage):
     """The body of a ListPartitionReassignments request, versions 0."""
 
     __slots__ = ("timeout_ms", "topics")
-    API_KEY = 46
+    API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
     IS_REQUEST = True
     SCHEMA = (
         ("timeout_ms", "int32", 0, 0, None, None),
@@ -94,7 +95,7 @@ class ListPartitionReassignmentsResponse(ApiMessage):
     """The body of a ListPartitionReassignments response, versions 0."""
 
     __slots__ = ("error_code", "error_message", "throttle_time_ms", "topics")
-    API_KEY = 46
+    API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 0, None, None),

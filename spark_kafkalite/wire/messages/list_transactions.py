@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -10,7 +11,7 @@ class ListTransactionsRequest(ApiMessage):
     """The body of a ListTransactions request, versions 0-2."""
 
     __slots__ = ("duration_filter", "producer_id_filters", "state_filters", "transactional_id_pattern")
-    API_KEY = 66
+    API_KEY = ApiKey.LIST_TRANSACTIONS
     IS_REQUEST = True
     SCHEMA = (
         ("state_filters", "[]string", 0, 2, None, None),
@@ -59,7 +60,7 @@ class ListTransactionsResponse(ApiMessage):
     """The body of a ListTransactions response, versions 0-2."""
 
     __slots__ = ("error_code", "throttle_time_ms", "transaction_states", "unknown_state_filters")
-    API_KEY = 66
+    API_KEY = ApiKey.LIST_TRANSACTIONS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 2, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
 
 
@@ -34,7 +35,7 @@ class MetadataRequest(ApiMessage):
         "include_topic_authorized_operations",
         "topics",
     )
-    API_KEY = 3
+    API_KEY = ApiKey.METADATA
     IS_REQUEST = True
     SCHEMA = (
         ("topics", "[]MetadataRequestTopic", 0, 13, 1, None),
@@ -167,7 +168,7 @@ class MetadataResponse(ApiMessage):
         "throttle_time_ms",
         "topics",
     )
-    API_KEY = 3
+    API_KEY = ApiKey.METADATA
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 3, 13, None, None),

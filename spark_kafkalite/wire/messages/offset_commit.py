@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
 
 
@@ -64,7 +65,7 @@ class OffsetCommitRequest(ApiMessage):
         "retention_time_ms",
         "topics",
     )
-    API_KEY = 8
+    API_KEY = ApiKey.OFFSET_COMMIT
     IS_REQUEST = True
     SCHEMA = (
         ("group_id", "string", 2, 10, None, None),
@@ -138,7 +139,7 @@ class OffsetCommitResponse(ApiMessage):
     """The body of an OffsetCommit response, versions 2-10."""
 
     __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = 8
+    API_KEY = ApiKey.OFFSET_COMMIT
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 3, 10, None, None),

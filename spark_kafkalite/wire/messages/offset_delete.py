@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -43,7 +44,7 @@ class OffsetDeleteRequest(ApiMessage):
     """The body of an OffsetDelete request, versions 0."""
 
     __slots__ = ("group_id", "topics")
-    API_KEY = 47
+    API_KEY = ApiKey.OFFSET_DELETE
     IS_REQUEST = True
     SCHEMA = (
         ("group_id", "string", 0, 0, None, None),
@@ -102,7 +103,7 @@ class OffsetDeleteResponse(ApiMessage):
     """The body of an OffsetDelete response, versions 0."""
 
     __slots__ = ("error_code", "throttle_time_ms", "topics")
-    API_KEY = 47
+    API_KEY = ApiKey.OFFSET_DELETE
     IS_REQUEST = False
     SCHEMA = (
         ("error_code", "int16", 0, 0, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
 
 
@@ -76,7 +77,7 @@ class OffsetFetchRequest(ApiMessage):
     """The body of an OffsetFetch request, versions 1-10."""
 
     __slots__ = ("group_id", "groups", "require_stable", "topics")
-    API_KEY = 9
+    API_KEY = ApiKey.OFFSET_FETCH
     IS_REQUEST = True
     SCHEMA = (
         ("groups", "[]OffsetFetchRequestGroup", 8, 10, None, None),
@@ -222,7 +223,7 @@ class OffsetFetchResponse(ApiMessage):
     """The body of an OffsetFetch response, versions 1-10."""
 
     __slots__ = ("error_code", "groups", "throttle_time_ms", "topics")
-    API_KEY = 9
+    API_KEY = ApiKey.OFFSET_FETCH
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 3, 10, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -51,7 +52,7 @@ class OffsetForLeaderEpochRequest(ApiMessage):
     """The body of an OffsetForLeaderEpoch request, versions 2-4."""
 
     __slots__ = ("replica_id", "topics")
-    API_KEY = 23
+    API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
     IS_REQUEST = True
     SCHEMA = (
         ("replica_id", "int32", 3, 4, None, None),
@@ -116,7 +117,7 @@ class OffsetForLeaderEpochResponse(ApiMessage):
     """The body of an OffsetForLeaderEpoch response, versions 2-4."""
 
     __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = 23
+    API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 2, 4, None, None),

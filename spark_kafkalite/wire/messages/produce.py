@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
 
 Buffer = bytes | bytearray | memoryview
@@ -53,7 +54,7 @@ class ProduceRequest(ApiMessage):
     """The body of a Produce request, versions 3-13."""
 
     __slots__ = ("acks", "timeout_ms", "topic_data", "transactional_id")
-    API_KEY = 0
+    API_KEY = ApiKey.PRODUCE
     IS_REQUEST = True
     SCHEMA = (
         ("transactional_id", "string", 3, 13, 3, None),
@@ -211,7 +212,7 @@ class ProduceResponse(ApiMessage):
     """The body of a Produce response, versions 3-13."""
 
     __slots__ = ("node_endpoints", "responses", "throttle_time_ms")
-    API_KEY = 0
+    API_KEY = ApiKey.PRODUCE
     IS_REQUEST = False
     SCHEMA = (
         ("responses", "[]TopicProduceResponse", 3, 13, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ApiMessage
 
 
@@ -10,7 +11,7 @@ class SaslAuthenticateRequest(ApiMessage):
     """The body of a SaslAuthenticate request, versions 0-2."""
 
     __slots__ = ("auth_bytes",)
-    API_KEY = 36
+    API_KEY = ApiKey.SASL_AUTHENTICATE
     IS_REQUEST = True
     SCHEMA = (("auth_bytes", "bytes", 0, 2, None, None),)
 
@@ -26,7 +27,7 @@ class SaslAuthenticateResponse(ApiMessage):
     """The body of a SaslAuthenticate response, versions 0-2."""
 
     __slots__ = ("auth_bytes", "error_code", "error_message", "session_lifetime_ms")
-    API_KEY = 36
+    API_KEY = ApiKey.SASL_AUTHENTICATE
     IS_REQUEST = False
     SCHEMA = (
         ("error_code", "int16", 0, 2, None, None),

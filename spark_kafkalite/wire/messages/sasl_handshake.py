@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage
 
 
@@ -10,7 +11,7 @@ class SaslHandshakeRequest(ApiMessage):
     """The body of a SaslHandshake request, versions 0-1."""
 
     __slots__ = ("mechanism",)
-    API_KEY = 17
+    API_KEY = ApiKey.SASL_HANDSHAKE
     IS_REQUEST = True
     SCHEMA = (("mechanism", "string", 0, 1, None, None),)
 
@@ -26,7 +27,7 @@ class SaslHandshakeResponse(ApiMessage):
     """The body of a SaslHandshake response, versions 0-1."""
 
     __slots__ = ("error_code", "mechanisms")
-    API_KEY = 17
+    API_KEY = ApiKey.SASL_HANDSHAKE
     IS_REQUEST = False
     SCHEMA = (
         ("error_code", "int16", 0, 1, None, None),

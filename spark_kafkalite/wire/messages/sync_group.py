@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -37,7 +38,7 @@ class SyncGroupRequest(ApiMessage):
         "protocol_name",
         "protocol_type",
     )
-    API_KEY = 14
+    API_KEY = ApiKey.SYNC_GROUP
     IS_REQUEST = True
     SCHEMA = (
         ("group_id", "string", 0, 5, None, None),
@@ -73,7 +74,7 @@ class SyncGroupResponse(ApiMessage):
     """The body of a SyncGroup response, versions 0-5."""
 
     __slots__ = ("assignment", "error_code", "protocol_name", "protocol_type", "throttle_time_ms")
-    API_KEY = 14
+    API_KEY = ApiKey.SYNC_GROUP
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 5, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -63,7 +64,7 @@ class TxnOffsetCommitRequest(ApiMessage):
         "topics",
         "transactional_id",
     )
-    API_KEY = 28
+    API_KEY = ApiKey.TXN_OFFSET_COMMIT
     IS_REQUEST = True
     SCHEMA = (
         ("transactional_id", "string", 0, 5, None, None),
@@ -140,7 +141,7 @@ class TxnOffsetCommitResponse(ApiMessage):
     """The body of a TxnOffsetCommit response, versions 0-5."""
 
     __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = 28
+    API_KEY = ApiKey.TXN_OFFSET_COMMIT
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 0, 5, None, None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 
 
@@ -67,7 +68,7 @@ class WriteTxnMarkersRequest(ApiMessage):
     """The body of a WriteTxnMarkers request, versions 1-2."""
 
     __slots__ = ("markers",)
-    API_KEY = 27
+    API_KEY = ApiKey.WRITE_TXN_MARKERS
     IS_REQUEST = True
     SCHEMA = (("markers", "[]WritableTxnMarker", 1, 2, None, None),)
 
@@ -140,7 +141,7 @@ class WriteTxnMarkersResponse(ApiMessage):
     """The body of a WriteTxnMarkers response, versions 1-2."""
 
     __slots__ = ("markers",)
-    API_KEY = 27
+    API_KEY = ApiKey.WRITE_TXN_MARKERS
     IS_REQUEST = False
     SCHEMA = (("markers", "[]WritableTxnMarkerResult", 1, 2, None, None),)
 

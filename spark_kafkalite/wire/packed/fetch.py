@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire import header
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
 from spark_kafkalite.wire.packed.layout import (
     AT_ONCE,
@@ -31,7 +32,7 @@ from spark_kafkalite.wire.packed.layout import (
 )
 from spark_kafkalite.wire.primitives import append_uvarint, bad_tag_size, read_tagged_field, too_many_elements
 
-FETCH: Final = 1
+FETCH: Final = ApiKey.FETCH
 FETCH_VERSIONS: Final = range(4, 13)
 _FETCH_FLEXIBLE: Final = 12
 
@@ -176,7 +177,10 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchReq
             else:
                 partitions.append(FetchPartition(*values))
         if flexible:
-            position, room = skip_tags_of_request(view, position, room, "Fetch request")
+            if view[position]:
+                position, room = skip_tags_of_request(view, position, room, "Fetch request")
+            else:
+                position += 1
         topics.append((name, partitions))
     forgotten_topics: Sequence[tuple[str, Sequence[int]]] = ()
     if version >= 7:

@@ -158,7 +158,11 @@ def _put_compact_string(out: bytearray, text: str | None) -> None:
         out.append(0)
         return
     encoded = text.encode()
-    append_string_length(out, len(encoded))
+    length = len(encoded)
+    if length < 127:
+        out.append(length + 1)
+    else:
+        append_string_length(out, length)
     out += encoded
 
 
@@ -167,7 +171,10 @@ def _put_legacy_count(out: bytearray, count: int) -> None:
 
 
 def _put_compact_count(out: bytearray, count: int) -> None:
-    append_uvarint(out, count + 1)
+    if count < 127:
+        out.append(count + 1)
+    else:
+        append_uvarint(out, count + 1)
 
 
 LEGACY: Final = Layout(

@@ -10,7 +10,9 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from spark_kafkalite.model import NO_LEADER_EPOCH
 from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
 from spark_kafkalite.wire.packed.layout import (
     AT_ONCE,
@@ -25,11 +27,10 @@ from spark_kafkalite.wire.packed.layout import (
 )
 from spark_kafkalite.wire.primitives import too_many_elements
 
-OFFSET_COMMIT: Final = 8
+OFFSET_COMMIT: Final = ApiKey.OFFSET_COMMIT
 # Beyond, topics are named by their ids.
 OFFSET_COMMIT_VERSIONS: Final = range(2, 10)
 NO_RETENTION: Final = -1
-_NO_LEADER_EPOCH: Final = -1
 
 _FIRST_WITHOUT_RETENTION: Final = 5
 _FIRST_WITH_LEADER_EPOCH: Final = 6
@@ -128,7 +129,7 @@ def _parse(view: memoryview, position: int, version: int) -> Work[OffsetCommit]:
                 position += 16
             else:
                 partition, offset = _OFFSET.unpack_from(view, position)
-                leader_epoch = _NO_LEADER_EPOCH
+                leader_epoch = NO_LEADER_EPOCH
                 position += 12
             metadata, position = nullable_string(view, position, "metadata")
             if flexible:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire import header
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
 from spark_kafkalite.wire.packed.layout import (
     AT_ONCE,
@@ -28,7 +29,7 @@ from spark_kafkalite.wire.packed.layout import (
 )
 from spark_kafkalite.wire.primitives import too_many_elements
 
-PRODUCE: Final = 0
+PRODUCE: Final = ApiKey.PRODUCE
 PRODUCE_VERSIONS: Final = range(3, 12)
 _PRODUCE_FLEXIBLE: Final = 9
 
@@ -114,7 +115,10 @@ def _parse_produce(view: memoryview, position: int, version: int) -> Work[Produc
                     position += 1
             partitions.append((partition, records))
         if flexible:
-            position, room = skip_tags_of_request(view, position, room, "Produce request")
+            if view[position]:
+                position, room = skip_tags_of_request(view, position, room, "Produce request")
+            else:
+                position += 1
         topics.append((name, partitions))
     if flexible:
         skip_tags(view, position)

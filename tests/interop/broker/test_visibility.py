@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
-from spark_kafkalite.client.admin.admin_configs import ConfigChange
+from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.errors import OffsetOutOfRange
+from spark_kafkalite.model import LATEST_TIMESTAMP, MAX_TIMESTAMP
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -28,7 +29,6 @@ from tests.interop.support.raw_client import RawClient
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.root, pytest.mark.debian]
 
-LATEST, MAX_TIMESTAMP = -1, -3
 # Long enough to ask everything meanwhile, on a busy machine.
 HOLD_S = 2.0
 # What a client may notice a flush late by, there.
@@ -120,7 +120,7 @@ def test_no_api_shows_what_is_not_flushed(broker: BrokerProcess, tmp_path: Path)
                     hidden = client.fetch("t", offset, max_wait_ms=0, isolation_level=isolation_level)
                     assert (hidden.error_code, hidden.high_watermark, hidden.last_stable_offset) == (0, 2, 2)
                     assert [value for _, value in values_of(hidden.records)] == ([b"a", b"b"] if offset == 0 else [])
-                assert offset_at(client, "t", LATEST, isolation_level) == 2
+                assert offset_at(client, "t", LATEST_TIMESTAMP, isolation_level) == 2
                 assert offset_at(client, "t", old + 1, isolation_level) == -1
                 assert offset_at(client, "t", MAX_TIMESTAMP, isolation_level) in (0, 1)
             # Kafka's truncation check needs the log's own end: see the handler.
@@ -138,7 +138,7 @@ def test_no_api_shows_what_is_not_flushed(broker: BrokerProcess, tmp_path: Path)
         assert (shown.high_watermark, shown.last_stable_offset) == (4, 4)
         print(f"asked everything in {looked_s:.2f} s, shown after {took_s:.2f} s of a flush of {HOLD_S} s")
         assert looked_s < HOLD_S <= took_s < HOLD_S + LATE_S
-        assert (offset_at(client, "t", LATEST), offset_at(client, "t", old + 1)) == (4, 2)
+        assert (offset_at(client, "t", LATEST_TIMESTAMP), offset_at(client, "t", old + 1)) == (4, 2)
         assert [record.value for record in consumer.poll(10_000)] == [b"c", b"d"]
         assert spark_rows(broker, "t") == [b"a", b"b", b"c", b"d"]
 
@@ -151,7 +151,7 @@ def test_flush_ms_bounds_how_long_records_stay_hidden(broker: BrokerProcess, tmp
             waiting.send_fetch("t", 1, max_wait_ms=20_000)
             began_s = time.monotonic()
             client.produce("t", batch(b"a"), acks=1)
-            assert offset_at(client, "t", LATEST) == 1
+            assert offset_at(client, "t", LATEST_TIMESTAMP) == 1
             assert len(values_of(waiting.receive_fetch().topics[0][1][0].records)) == 1
             assert 0.7 <= time.monotonic() - began_s < 0.7 + LATE_S
 
@@ -160,14 +160,14 @@ def test_after_kill_9_what_is_shown_is_on_the_disk(broker: BrokerProcess, tmp_pa
     create(broker, "t", visibility_policy="flushed", flush_messages=1_000_000)
     with RawClient(broker.bootstrap) as client:
         assert client.produce("t", batch(b"a", b"b", b"c")).error_code == 0
-        assert offset_at(client, "t", LATEST) == 0
+        assert offset_at(client, "t", LATEST_TIMESTAMP) == 0
     broker.kill()
     broker.start()
     # Recovery has synced what it found, before it was shown: the checkpoint that a power loss leaves says so.
     points = (broker.data_dir / "recovery-point-offset-checkpoint").read_text().splitlines()
     assert "t 0 3" in points
     with RawClient(broker.bootstrap) as client:
-        assert offset_at(client, "t", LATEST) == 3
+        assert offset_at(client, "t", LATEST_TIMESTAMP) == 3
         with HeldFsync(broker, 0.2, tmp_path):
             assert client.produce("t", batch(b"d")).base_offset == 3
             assert client.fetch("t", 3, max_wait_ms=300).high_watermark == 3
@@ -258,7 +258,7 @@ def test_settings_that_change_hold_at_once(broker: BrokerProcess) -> None:
 
         def produce_hidden(value: bytes, offset: int) -> None:
             assert client.produce("t", batch(value)).base_offset == offset
-            assert offset_at(client, "t", LATEST) == offset
+            assert offset_at(client, "t", LATEST_TIMESTAMP) == offset
             waiting.send_fetch("t", offset, max_wait_ms=20_000)
 
         def shown() -> list[bytes | None]:
@@ -268,12 +268,12 @@ def test_settings_that_change_hold_at_once(broker: BrokerProcess) -> None:
         alter("visibility.policy", "committed")
         assert shown() == [b"a"]
         alter("visibility.policy", "flushed")
-        assert offset_at(client, "t", LATEST) == 1  # What was shown stays shown.
+        assert offset_at(client, "t", LATEST_TIMESTAMP) == 1  # What was shown stays shown.
         produce_hidden(b"b", 1)
         alter("flush.messages", "1")
         assert shown() == [b"b"]
         assert client.produce("t", batch(b"c")).base_offset == 2
-        assert offset_at(client, "t", LATEST) == 3  # An acknowledgement comes after the flush now.
+        assert offset_at(client, "t", LATEST_TIMESTAMP) == 3  # An acknowledgement comes after the flush now.
         alter("flush.messages", "1000000")
         produce_hidden(b"d", 3)
         assert admin.delete_records({partition: -1}) == {partition: 3}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.client.admin.admin import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigChange, NewTopic
+from spark_kafkalite.client.admin.admin import ConfigChange, NewTopic
 from spark_kafkalite.errors import (
     ConfigError,
     InvalidConfig,
@@ -18,7 +18,7 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 
 
 def test_a_topics_life(admin: Admin) -> None:
@@ -162,7 +162,8 @@ def test_offsets_by_time_and_at_the_ends(admin: Admin, bootstrap: str, topic: st
         for timestamp in (1_000_000_000_000, 1_000_000_005_000, 1_000_000_003_000):
             producer.send(topic, b"x", partition=0, timestamp_ms=timestamp)
     looked_up = {
-        which: admin.list_offsets({partition: which})[partition] for which in (EARLIEST, LATEST, MAX_TIMESTAMP)
+        which: admin.list_offsets({partition: which})[partition]
+        for which in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP)
     }
     assert [answer and answer.offset for answer in looked_up.values()] == [0, 3, 1]
     newest = looked_up[MAX_TIMESTAMP]

@@ -9,8 +9,8 @@ import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.client.config import admin_config
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
-from spark_kafkalite.client.group.group_offsets import GroupMember, commit_offsets, fetch_offsets
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+from spark_kafkalite.client.group.offsets import GroupMember, commit_offsets, fetch_offsets
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import (
@@ -48,15 +48,15 @@ def cluster(bootstrap: str) -> Iterator[ClusterClient]:
 
 
 @pytest.fixture
-def coordinator(cluster: ClusterClient) -> GroupCoordinator:
-    return GroupCoordinator(cluster, f"group-offsets-{next(_numbers)}")
+def coordinator(cluster: ClusterClient) -> CoordinatorLink:
+    return CoordinatorLink(cluster, f"group-offsets-{next(_numbers)}")
 
 
 def soon() -> Deadline:
     return Deadline.after_ms(30_000)
 
 
-def test_committed_offsets_come_back_with_their_texts_and_epochs(coordinator: GroupCoordinator, topic: str) -> None:
+def test_committed_offsets_come_back_with_their_texts_and_epochs(coordinator: CoordinatorLink, topic: str) -> None:
     offsets = {
         TopicPartition(topic, 0): CommittedOffset(17, "half of the file read", 0),
         TopicPartition(topic, 3): CommittedOffset(2**40),
@@ -70,14 +70,14 @@ def test_committed_offsets_come_back_with_their_texts_and_epochs(coordinator: Gr
     assert fetch_offsets(coordinator, asked, soon()) == {asked[0]: CommittedOffset(5)}
 
 
-def test_a_group_that_never_committed_has_nothing(coordinator: GroupCoordinator, topic: str) -> None:
+def test_a_group_that_never_committed_has_nothing(coordinator: CoordinatorLink, topic: str) -> None:
     assert fetch_offsets(coordinator, None, soon()) == {}
     assert fetch_offsets(coordinator, [TopicPartition(topic, 0)], soon()) == {}
     commit_offsets(coordinator, {}, deadline=soon())
     assert fetch_offsets(coordinator, None, soon()) == {}
 
 
-def test_who_is_no_member_of_the_generation_may_not_commit_as_one(coordinator: GroupCoordinator, topic: str) -> None:
+def test_who_is_no_member_of_the_generation_may_not_commit_as_one(coordinator: CoordinatorLink, topic: str) -> None:
     offsets = {TopicPartition(topic, 0): CommittedOffset(1)}
     commit_offsets(coordinator, offsets, deadline=soon())
     with pytest.raises((UnknownMemberId, IllegalGeneration)) as caught:
@@ -87,7 +87,7 @@ def test_who_is_no_member_of_the_generation_may_not_commit_as_one(coordinator: G
     assert "max.poll.interval.ms" in str(caught.value)
 
 
-def test_refused_partitions_are_named_and_the_others_stored(coordinator: GroupCoordinator, topic: str) -> None:
+def test_refused_partitions_are_named_and_the_others_stored(coordinator: CoordinatorLink, topic: str) -> None:
     good = TopicPartition(topic, 1)
     with pytest.raises(UnknownTopicOrPartition, match=r"no-such-topic-7 is refused: there is no such topic"):
         commit_offsets(
@@ -104,7 +104,7 @@ def test_refused_partitions_are_named_and_the_others_stored(coordinator: GroupCo
         commit_offsets(coordinator, {good: CommittedOffset(2**63)}, deadline=soon())
 
 
-def test_the_coordinator_is_asked_for_once_and_again_when_it_is_forgotten(coordinator: GroupCoordinator) -> None:
+def test_the_coordinator_is_asked_for_once_and_again_when_it_is_forgotten(coordinator: CoordinatorLink) -> None:
     assert str(coordinator) == "coordinator not known"
     node = coordinator.node(soon())
     assert str(coordinator) == f"coordinator {node}"

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin.admin import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    HIGH_WATERMARK,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-)
 from spark_kafkalite.errors import (
     ConfigError,
     OffsetOutOfRange,
     PolicyViolation,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    HIGH_WATERMARK,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    TopicPartition,
+)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_records_are_deleted_for_every_reader(bootstrap: str, admin: Admin, fill
     p0, p1, p2, _ = filled
     assert admin.delete_records({p0: 3, p1: HIGH_WATERMARK, p2: 0}) == {p0: 3, p1: 10, p2: 0}
     assert admin.delete_records({p0: 1}) == {p0: 3}
-    found = admin.list_offsets(dict.fromkeys(filled, EARLIEST))
+    found = admin.list_offsets(dict.fromkeys(filled, EARLIEST_TIMESTAMP))
     assert [found[each].offset for each in filled] == [3, 10, 0, 0]  # type: ignore[union-attr]
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([p0])
@@ -56,7 +56,7 @@ def test_what_cannot_be_deleted(admin: Admin, filled: list[TopicPartition]) -> N
     p0, p1, *_ = filled
     with pytest.raises(OffsetOutOfRange, match=f"{p0}: records before 11"):
         admin.delete_records({p0: 11, p1: 2})
-    assert admin.list_offsets({p1: EARLIEST})[p1].offset == 2  # type: ignore[union-attr]
+    assert admin.list_offsets({p1: EARLIEST_TIMESTAMP})[p1].offset == 2  # type: ignore[union-attr]
     with pytest.raises(UnknownTopicOrPartition, match="no-such-topic"):
         admin.delete_records({TopicPartition("no-such-topic", 0): 1}, timeout_ms=5000)
     with pytest.raises(UnknownTopicOrPartition, match=f"{p0.topic}-9"):
@@ -77,9 +77,9 @@ def test_every_place_in_a_log(admin: Admin, filled: list[TopicPartition]) -> Non
         found = admin.list_offsets({p0: which})[p0]
         return None if found is None else found.offset
 
-    assert [place(each) for each in (LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED)] == [
-        10, 2, 4, 2, None,
-    ]  # fmt: skip
+    assert (place(LATEST_TIMESTAMP), place(LATEST_TIERED_TIMESTAMP)) == (10, None)
+    assert (place(EARLIEST_TIMESTAMP), place(EARLIEST_LOCAL_TIMESTAMP)) == (2, 2)
+    assert place(MAX_TIMESTAMP) == 4
     youngest = admin.list_offsets({p0: MAX_TIMESTAMP})[p0]
     assert youngest is not None
     assert place(youngest.timestamp) == 4

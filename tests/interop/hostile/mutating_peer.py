@@ -27,6 +27,7 @@ from crc32c import crc32c
 
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, packed
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.interop.hostile.sample_requests import sample_requests
 from tests.interop.support.raw_client import RawClient
@@ -36,9 +37,8 @@ DAMAGED_TOPIC = "damaged"
 RESEALED_TOPIC = "resealed"
 GOOD_VALUES = [b"undamaged-%d" % number for number in range(5)]
 
-_PRODUCE, _FETCH, _DELETE_TOPICS = 0, 1, 20
 # Produce, Fetch, JoinGroup and SyncGroup answer when something has happened, which may be never.
-_MAY_WAIT = (_PRODUCE, _FETCH, 11, 14)
+_MAY_WAIT = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 _HANG_S = 20.0
 _PATIENCE_S = 0.5
 _GOLDEN = Path(__file__).parents[2] / "golden" / "wire" / "requests.json"
@@ -56,7 +56,7 @@ def undamaged_requests(bootstrap: str) -> dict[tuple[int, int], list[Frame]]:
     found: dict[tuple[int, int], list[Frame]] = {}
     for entry in served:
         for version in range(entry.min_version, entry.max_version + 1):
-            if entry.api_key == _PRODUCE and version < 3:
+            if entry.api_key == ApiKey.PRODUCE and version < 3:
                 continue  # advertised, and closes the connection: there is nothing to damage
             found[entry.api_key, version] = list(_requests(entry.api_key, version))
     for captured in json.loads(_GOLDEN.read_text(encoding="utf-8")):
@@ -70,7 +70,7 @@ def undamaged_requests(bootstrap: str) -> dict[tuple[int, int], list[Frame]]:
 
 
 def _requests(api_key: int, version: int) -> Iterator[Frame]:
-    if api_key == _PRODUCE:
+    if api_key == ApiKey.PRODUCE:
         for topic in (DAMAGED_TOPIC, RESEALED_TOPIC):
             for name in ("none", "gzip", "snappy", "lz4", "zstd"):
                 if name == "zstd" and version < 7:
@@ -80,7 +80,7 @@ def _requests(api_key: int, version: int) -> Iterator[Frame]:
                     pieces, _ = packed.pack_produce_request(7, "mutant", version, acks, 100, [(topic, [(0, batch)])])
                     yield b"".join(bytes(piece) for piece in pieces)  # type: ignore[arg-type]
         return
-    if api_key == _FETCH:
+    if api_key == ApiKey.FETCH:
         asked = [packed.FetchPartition(0, offset, 1000, -1) for offset in (0, 3)]
         request = packed.FetchRequest([(DAMAGED_TOPIC, asked), (RESEALED_TOPIC, asked[:1])], max_wait_ms=0)
         yield packed.pack_fetch_request(7, "mutant", version, request)
@@ -156,14 +156,14 @@ def _batch_bounds(frame: Frame) -> tuple[int, int]:
 
 def _may_be_sent(frame: bytearray) -> bool:
     """Return False for what has become a request to delete a topic that is looked at in the end."""
-    deletes = frame[:2] == _DELETE_TOPICS.to_bytes(2, "big")
+    deletes = frame[:2] == ApiKey.DELETE_TOPICS.to_bytes(2, "big")
     return not deletes or not any(topic.encode() in frame for topic in (DAMAGED_TOPIC, RESEALED_TOPIC))
 
 
 def damaged(rng: random.Random, frame: Frame) -> bytearray:
     """Return a damaged copy; of the resealed topic's batches the inside, with length and CRC made right again."""
     changed = bytearray(frame)
-    if struct.unpack_from(">h", frame)[0] == _PRODUCE and RESEALED_TOPIC.encode() in frame:
+    if struct.unpack_from(">h", frame)[0] == ApiKey.PRODUCE and RESEALED_TOPIC.encode() in frame:
         start, end = _batch_bounds(frame)
         # From the attributes on: what the CRC covers. The length stays, so the damage must keep it.
         inside = bytearray(frame[start + 21 : end])

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages import (
-    API,
     alter_configs,
     delete_groups,
     delete_records,
@@ -55,7 +55,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
 
 def sample_requests(api_key: int, version: int, topic: str, other_topic: str) -> list[ApiMessage]:
     """Return requests of an API that can be sent in ``version``; AssertionError for one that nobody has added here."""
-    name = API[api_key].name
+    name = ApiKey(api_key).api_name
     if name == "ListOffsets":
         partitions = [ListOffsetsPartition(partition_index=0, timestamp=at) for at in (-1, -2, 1_700_000_000_000)]
         return [ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=partitions)])]

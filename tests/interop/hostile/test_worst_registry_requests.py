@@ -22,6 +22,7 @@ from spark_kafkalite.registry.served.jute import (
     write_string,
     write_strings,
 )
+from spark_kafkalite.wire.frame import FrameBuffer, framed
 from tests.interop.support.metered_broker import MeteredBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -36,10 +37,6 @@ SET_WATCHES, COUNT_BELOW, ADD_WATCH = 101, 104, 106
 OPEN_ACL = write_int(1) + write_int(31) + write_string("world") + write_string("anyone")
 HELLO = write_int(0) + write_long(0) + write_int(60_000) + write_long(0) + write_buffer(bytes(16)) + b"\0"
 MANY = [f"/many/child-{number:06d}" for number in range(30_000)]
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack("!i", len(body)) + body
 
 
 def request(kind: int, body: bytes, xid: int = 1) -> bytes:
@@ -65,21 +62,17 @@ class Peer:
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), 60)
+        self._received = FrameBuffer(2**31 - 1)
         self.socket.sendall(framed(HELLO))
         self.receive()
 
     def receive(self) -> bytes:
-        (length,) = struct.unpack("!i", self._receive(4))
-        return self._receive(length)
-
-    def _receive(self, length: int) -> bytes:
-        data = bytearray()
-        while len(data) < length:
-            piece = self.socket.recv(min(length - len(data), MEBIBYTE))
+        while (frame := self._received.next_frame()) is None:
+            piece = self.socket.recv(MEBIBYTE)
             if not piece:
                 raise ConnectionError("closed by the registry")
-            data += piece
-        return bytes(data)
+            self._received.feed(piece)
+        return frame
 
     def call(self, kind: int, body: bytes, xid: int = 1) -> int:
         """Return the error code of the answer."""

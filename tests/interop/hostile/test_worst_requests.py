@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
 from spark_kafkalite.broker.requests import handlers
-from spark_kafkalite.broker.requests.dispatch import API_TABLE
+from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
 from spark_kafkalite.client.admin.admin import NewTopic
 from tests.interop.hostile import worst_requests
 from tests.interop.hostile.worst_requests import MEBIBYTE, WIDE, Worst
@@ -46,7 +46,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]:
 
 def test_every_served_api_has_a_worst_request() -> None:
     handlers.load()
-    assert {worst.api_key for worst in worst_requests.ALL} == set(API_TABLE)
+    assert {worst.api_key for worst in worst_requests.ALL} == set(SERVED_APIS)
 
 
 @pytest.mark.parametrize("worst", worst_requests.ALL, ids=lambda worst: worst.name)

@@ -7,9 +7,8 @@ import time
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin.admin import HIGH_WATERMARK
 from spark_kafkalite.errors import OffsetOutOfRange
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import HIGH_WATERMARK, TopicPartition
 
 COUNT = 2000
 

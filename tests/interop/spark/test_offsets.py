@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.config import admin_config
-from spark_kafkalite.client.group.coordinator import GroupCoordinator
-from spark_kafkalite.client.group.group_offsets import commit_offsets, fetch_offsets
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+from spark_kafkalite.client.group.offsets import commit_offsets, fetch_offsets
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.read_schema import READ_SCHEMA
@@ -58,8 +58,8 @@ def coordinators(bootstrap: str) -> Iterator[ClusterClient]:
 
 
 @pytest.fixture
-def group(coordinators: ClusterClient) -> GroupCoordinator:
-    return GroupCoordinator(coordinators, f"spark-{next(_numbers)}")
+def group(coordinators: ClusterClient) -> CoordinatorLink:
+    return CoordinatorLink(coordinators, f"spark-{next(_numbers)}")
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +131,12 @@ def soon() -> Deadline:
     return Deadline.after_ms(30_000)
 
 
-def committed(group: GroupCoordinator) -> dict[str, int]:
+def committed(group: CoordinatorLink) -> dict[str, int]:
     found = fetch_offsets(group, None, soon())
     return {str(tp): each.offset for tp, each in found.items()}
 
 
-def commit(group: GroupCoordinator, topic: str, *offsets: int) -> None:
+def commit(group: CoordinatorLink, topic: str, *offsets: int) -> None:
     values = {TopicPartition(topic, number): CommittedOffset(offset) for number, offset in enumerate(offsets)}
     commit_offsets(group, values, deadline=soon())
 
@@ -162,7 +162,7 @@ def make_again(bootstrap: str, topic: str, count: int) -> None:
 
 
 @pytest.fixture
-def make_again_with_offsets(request: pytest.FixtureRequest, bootstrap: str, group: GroupCoordinator) -> MakeAgain:
+def make_again_with_offsets(request: pytest.FixtureRequest, bootstrap: str, group: CoordinatorLink) -> MakeAgain:
     """Delete a topic and create it again, and the group still has its offset, also where brokers forget it."""
     forgets = request.node.callspec.params["bootstrap"] == "apache"
 
@@ -273,7 +273,7 @@ def test_commits_go_on_when_the_broker_was_killed(tmp_path):
         with Admin({"bootstrap.servers": bootstrap}) as admin:
             admin.create_topic(topic, 1)
         client = ClusterClient(admin_config({"bootstrap.servers": bootstrap}, {}))
-        group = GroupCoordinator(client, "survivor")
+        group = CoordinatorLink(client, "survivor")
         query = Query(bootstrap, topic, groupId="survivor")
         query.begin()
         for count in (5, 2):
@@ -313,7 +313,7 @@ def test_a_topic_made_again_is_recognised_across_a_restart(bootstrap, admin, gro
 def test_offsets_that_were_forgotten_with_their_topic_are_told_of(apache_kafka, warnings):
     bootstrap, topic = apache_kafka.bootstrap, f"again-{next(_numbers)}"
     client = ClusterClient(admin_config({"bootstrap.servers": bootstrap}, {}))
-    group = GroupCoordinator(client, f"spark-{next(_numbers)}")
+    group = CoordinatorLink(client, f"spark-{next(_numbers)}")
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         admin.create_topic(topic, 1)
     fill(bootstrap, topic, 5)
@@ -415,7 +415,7 @@ def test_a_commit_of_a_topic_that_was_made_again_is_no_start(bootstrap, admin, g
 # ZooKeeper ----------------------------------------------------------------------------------------------------------
 
 
-def in_zookeeper(nodes: ZooKeeperStore, group: GroupCoordinator, topic: str) -> bytes:
+def in_zookeeper(nodes: ZooKeeperStore, group: CoordinatorLink, topic: str) -> bytes:
     return nodes.get(offset_path(group.group_id, topic, 0)).result(30)[0]
 
 

@@ -370,8 +370,8 @@ class OurClient:
 
     def commit_as(self, generation: int, offsets: dict[int, int]) -> None:
         """Commit as this member was in another generation."""
-        from spark_kafkalite.client.group.coordinator import GroupCoordinator
-        from spark_kafkalite.client.group.group_offsets import GroupMember, commit_offsets
+        from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+        from spark_kafkalite.client.group.offsets import GroupMember, commit_offsets
         from spark_kafkalite.client.network.cluster import ClusterClient
         from spark_kafkalite.client.network.retry import Deadline
         from spark_kafkalite.model import CommittedOffset, TopicPartition
@@ -379,7 +379,7 @@ class OurClient:
         cluster = ClusterClient(self._consumer.config.client)
         try:
             commit_offsets(
-                GroupCoordinator(cluster, str(self._consumer.group_id)),
+                CoordinatorLink(cluster, str(self._consumer.group_id)),
                 {TopicPartition(self._topic, each): CommittedOffset(offset) for each, offset in offsets.items()},
                 GroupMember(self._consumer.member_id, generation, self._instance),
                 deadline=Deadline.after_ms(COMMIT_TIMEOUT_S * 1000),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-import struct
 from types import TracebackType
 from typing import Any, Self
 
 from spark_kafkalite.wire import codec, packed
+from spark_kafkalite.wire.frame import FrameBuffer, framed
 from spark_kafkalite.wire.message import ApiMessage
 
 
@@ -17,24 +17,20 @@ class RawClient:
     def __init__(self, bootstrap: str, timeout_s: float = 10.0) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout_s)
+        self._received = FrameBuffer(2**31 - 1)
         self._next_id = 0
 
     def send_frame(self, frame: bytes) -> None:
-        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        self.socket.sendall(framed(frame))
 
     def receive_frame(self) -> bytes:
         """Return the next response frame; ConnectionError when the broker closed."""
-        (size_bytes,) = struct.unpack(">i", self._receive(4))
-        return self._receive(size_bytes)
-
-    def _receive(self, size_bytes: int) -> bytes:
-        data = bytearray()
-        while len(data) < size_bytes:
-            piece = self.socket.recv(size_bytes - len(data))
+        while (frame := self._received.next_frame()) is None:
+            piece = self.socket.recv(1 << 20)
             if not piece:
                 raise ConnectionError("closed by the broker")
-            data += piece
-        return bytes(data)
+            self._received.feed(piece)
+        return frame
 
     def is_closed(self) -> bool:
         """Wait for the broker to close (or reset) the connection; False when it sends something instead."""

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS, BrokerConfig
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.errors import ConfigError
 
 

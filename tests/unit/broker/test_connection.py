@@ -21,7 +21,6 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.wire.header import RequestHeader
 from tests.unit.broker.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
 
 
@@ -30,7 +29,7 @@ def framed(*bodies: bytes) -> bytes:
 
 
 def exchange(connection: Connection) -> Exchange:
-    return Exchange(connection, RequestHeader(0, 0, 1, None))
+    return Exchange(connection, (0, 0, 1, None))
 
 
 def answer(connection: Connection, response: Response) -> None:
@@ -44,7 +43,7 @@ def defer(connection: Connection) -> Exchange:
 
 
 class FakeOwner:
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, memory: RequestMemory | None = None, **limits: Any) -> None:
         self.loop: Any = FakeLoop()
         settings = {
             "max_frame_bytes": 1000,
@@ -54,7 +53,7 @@ class FakeOwner:
             "idle_s": 600.0,
         } | limits
         self.limits = Limits(**settings)
-        self.memory = RequestMemory(2000)
+        self.memory = RequestMemory(2000) if memory is None else memory
         self.slices = Slices(self.loop)
         self.scratch = memoryview(bytearray(4 + 4096))
         self.served: list[bytes] = []
@@ -314,8 +313,8 @@ def test_memory_of_half_arrived_requests_is_counted_and_waited_for() -> None:
 
 
 def test_large_requests_arrive_in_the_memory_of_earlier_ones_and_never_in_each_others() -> None:
-    one, two = Setting(max_frame_bytes=1 << 20), Setting(max_frame_bytes=1 << 20)
-    memory = one.owner.memory = two.owner.memory = RequestMemory(1 << 30)
+    memory = RequestMemory(1 << 30)
+    one, two = (Setting(max_frame_bytes=1 << 20, memory=memory) for _ in range(2))
     bodies = [bytes([number]) * (500_000 - 90_000 * number) for number in range(4)]
     for ours, others in ((0, 1), (2, 3)):
         first, second = framed(bodies[ours]), framed(bodies[others])

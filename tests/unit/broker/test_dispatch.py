@@ -16,17 +16,19 @@ from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
-from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, Api, Dispatcher
+from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, Dispatcher, ServedApi
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
 from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import FrameReader
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.unit.broker.fake_channels import FakeChannel, FakeLoop
 from tests.unit.broker.test_connection import FakeOwner
 
-DELETE_GROUPS, HEARTBEAT = 42, 12
+DELETE_GROUPS, HEARTBEAT = ApiKey.DELETE_GROUPS, ApiKey.HEARTBEAT
 
 
 class World:
@@ -35,7 +37,7 @@ class World:
     def __init__(self, oversight: Oversight | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.context: Any = SimpleNamespace(loop=self.loop, slices=Slices(self.loop), gate=Gate())
-        self.apis: dict[int, Api] = {}
+        self.apis: dict[int, ServedApi] = {}
         self.dispatcher = Dispatcher(self.context, self.apis, oversight)
 
     def serve(
@@ -43,7 +45,7 @@ class World:
     ) -> None:
         is_coroutine = asyncio.iscoroutinefunction(handler)
         is_work = not raw and inspect.isgeneratorfunction(handler)
-        self.apis[key] = Api(key, str(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients)
+        self.apis[key] = ServedApi(ApiKey(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients)
 
     def connect(self) -> Client:
         return Client(self)
@@ -330,7 +332,7 @@ def test_a_large_request_that_cannot_be_read_closes_its_connection_with_the_reas
         body = bytearray(codec.encode_request(names(60_000), 2, 1, None))
         body[-100:] = b"\xff" * 100
         client.channel.incoming = [struct.pack(">i", len(body)) + body]
-        client.owner.scratch = memoryview(bytearray(1 << 20))
+        client.connection._frames = FrameReader(1 << 30, memoryview(bytearray(1 << 20)))
         client.read()
         await client.until(lambda: client.connection.closed)
         ((reason, hostile),) = client.owner.closed

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS, BrokerConfig
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState

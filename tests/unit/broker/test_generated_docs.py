@@ -5,7 +5,8 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from spark_kafkalite.broker.requests.handlers import API_MODULES
+from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
+from spark_kafkalite.broker.requests.handlers import API_MODULES, load
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "generate_docs.py"
 
@@ -21,3 +22,8 @@ def test_the_protocol_page_lists_every_api_with_a_text() -> None:
     assert rows[0][:4] == ["| 0", "Produce", "3-9", "0"]
     assert len(rows) == len(API_MODULES)
     assert all(len(row[4].rstrip(" |")) > 10 for row in rows)
+
+
+def test_every_handler_lies_in_the_file_that_has_its_apis_name() -> None:
+    load()
+    assert {api.key.name.lower() for api in SERVED_APIS.values()} == set(API_MODULES)

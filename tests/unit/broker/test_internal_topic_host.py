@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
-from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.requests.waiting import Purgatory
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
@@ -36,10 +35,11 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.controller.controller import NewTopic
+from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
 from tests.unit.coordinator.counters import Counters
 from tests.unit.coordinator.host_double import until
@@ -48,31 +48,12 @@ TOPIC = InternalTopic("__counters", "counter", 4, 2, 1 << 20, 5_000, "commit.tim
 TP = TopicPartition(TOPIC.name, 0)
 
 
-class HeldIo:
-    """Threads that begin when the test says so."""
-
-    def __init__(self) -> None:
-        self.work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def submit(self, work: Any, on_done: Any, on_error: Any, lane: Lane = Lane.FILES) -> None:
-        self.work.append((work, on_done))
-
-    def run_all(self) -> None:
-        pieces, self.work = self.work, []
-        for work, on_done in pieces:
-            on_done(work())
-
-    async def run(self, work: Callable[[], Any], lane: Lane = Lane.FILES) -> Any:
-        await asyncio.sleep(0)
-        return work()
-
-
 class Stage:
     """One partition of the topic, and the host before it."""
 
     def __init__(self, *, epoch: int = 3, isr: tuple[int, ...] = (1,), **settings: object) -> None:
         loop = asyncio.get_running_loop()
-        fs, self.clock, self.io = MemoryFs(), ManualClock(), HeldIo()
+        fs, self.clock, self.io = MemoryFs(), ManualClock(), ManualThreads()
         self.fs = fs
         self.roles: list[tuple[bool, int]] = []
         services = PartitionServices(
@@ -340,7 +321,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.exists = False
-        self.asked: list[NewTopic] = []
+        self.asked: list[TopicSpec] = []
         self.outcome: KafkaError | None = None
         self.may_answer = asyncio.Event()
         unused: Any = None
@@ -350,7 +331,7 @@ class Cluster:
     def state(self) -> Any:
         return SimpleNamespace(topics={TOPIC.name: SimpleNamespace(partitions=range(4))} if self.exists else {})
 
-    async def create(self, topics: list[NewTopic], timeout_s: float) -> dict[str, KafkaError | None]:
+    async def create(self, topics: list[TopicSpec], timeout_s: float) -> dict[str, KafkaError | None]:
         self.asked += topics
         await self.may_answer.wait()
         return {TOPIC.name: self.outcome}

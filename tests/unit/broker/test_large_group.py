@@ -15,6 +15,7 @@ from spark_kafkalite.coordinator.groups.members import GroupLimits
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tests.unit.coordinator.host_double import HostDouble
@@ -83,7 +84,7 @@ def rebalance() -> dict[str, float]:
         turns = Turns(asyncio.get_running_loop())
         joined: list[JoinGroupResponse] = []
         for one in joining:
-            joined.append(codec.decode_response(11, 3, await one)[1])
+            joined.append(codec.decode_response(ApiKey.JOIN_GROUP, 3, await one)[1])
             await asyncio.sleep(0)
         longest_ms["join"] = turns.longest_ms
         (leader,) = [one for one in joined if one.members]
@@ -108,7 +109,7 @@ def rebalance() -> dict[str, float]:
         turns.longest_ms = 0.0
         syncing.append(serve(sync_group.handle, frame, 14, 3))
         for waiting in syncing:
-            answer: SyncGroupResponse = codec.decode_response(14, 3, await waiting)[1]
+            answer: SyncGroupResponse = codec.decode_response(ApiKey.SYNC_GROUP, 3, await waiting)[1]
             assert (answer.error_code, answer.assignment) == (0, ASSIGNMENT)
             await asyncio.sleep(0)
         longest_ms["sync"] = turns.longest_ms

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite.broker.replication.append_queue import QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch, _Reading
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
@@ -115,7 +116,7 @@ def test_whoever_waits_is_answered_when_the_epoch_ends(harness: Harness, partiti
     batch = harness.batch(values=LARGE, codec="gzip")
     header = leader.try_append(batch, 9)
     assert not isinstance(header, AppendResult)
-    leader.append_later(batch, 9, header, queued.append, lambda: None)
+    leader.append_later(QueuedBatch(batch, 9, header, queued.append, lambda: None))
     end(partition)
     harness.run_loop()
     assert [waiter.checks for waiter in waiters] == [1, 1, 1]
@@ -124,7 +125,7 @@ def test_whoever_waits_is_answered_when_the_epoch_ends(harness: Harness, partiti
     harness.io.run_one()
     assert (len(queued), partition.log.log_end_offset) == (1, 0)
     # Whoever comes later is answered at once.
-    leader.append_later(batch, 9, header, queued.append, lambda: None)
+    leader.append_later(QueuedBatch(batch, 9, header, queued.append, lambda: None))
     assert [error.code for error in queued] == [code, code]
 
 

@@ -6,13 +6,12 @@ import asyncio
 import errno
 import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.io_threads import Lane
-from spark_kafkalite.broker.replication.append_queue import AppendOutcome, AppendQueue
+from spark_kafkalite.broker.replication.append_queue import AppendOutcome, AppendQueue, QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.requests.waiting import DelayedOperation, Purgatory
 from spark_kafkalite.errors import (
@@ -32,31 +31,13 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.testing.batches import make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
 TP = TopicPartition("t", 0)
 # More than the loop writes at once.
 HUGE = [bytes([number]) * 1_500_000 for number in range(3)]
 LARGE = [b"%06d" % number * 100 for number in range(3000)]
-
-
-class FakeIo:
-    """Keeps work until the test runs it."""
-
-    def __init__(self) -> None:
-        self.work: list[tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]] = []
-
-    def submit(self, work: Any, on_done: Any, on_error: Any, lane: Lane = Lane.FILES) -> None:
-        self.work.append((work, on_done, on_error))
-
-    def run_one(self) -> None:
-        work, on_done, on_error = self.work.pop(0)
-        try:
-            result = work()
-        except BaseException as error:
-            on_error(error)
-        else:
-            on_done(result)
 
 
 class Waiter(DelayedOperation):
@@ -74,7 +55,7 @@ class Harness:
         self.loop = loop
         self.fs = MemoryFs()
         self.clock = ManualClock()
-        self.io = FakeIo()
+        self.io = ManualThreads()
         # Of batches that are queued, those whose memory has been let go of.
         self.released: list[memoryview] = []
         self.failures: list[BaseException] = []
@@ -396,7 +377,9 @@ class TestQueue:
             if isinstance(appended, AppendResult):
                 return [appended]
             header = appended
-        partition.check_leader().append_later(batch, 9, header, outcomes.append, lambda: harness.released.append(batch))
+        partition.check_leader().append_later(
+            QueuedBatch(batch, 9, header, outcomes.append, lambda: harness.released.append(batch))
+        )
         return outcomes
 
     def test_later_batches_do_not_overtake_one_in_a_thread(self, harness: Harness) -> None:
@@ -613,6 +596,6 @@ def test_what_is_queued_after_the_end_is_refused_at_once(harness: Harness) -> No
     end = NotLeaderOrFollower("gone")
     queue.close(end)
     outcomes: list[object] = []
-    queue.add(harness.batch(), 9, None, outcomes.append, lambda: outcomes.append("released"))
+    queue.add(QueuedBatch(harness.batch(), 9, None, outcomes.append, lambda: outcomes.append("released")))
     assert outcomes == ["released", end]
-    assert not queue
+    assert not queue.waiting

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence, RegistryLost
-from spark_kafkalite.broker.standalone.registry_rebuild import Plan, as_json, locked, plan_rebuild, write
+from spark_kafkalite.broker.standalone.registry_rebuild import RebuildPlan, as_json, locked, plan_rebuild, write
 from spark_kafkalite.errors import ConfigError, KafkaliteError
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.directories.siblings import find_siblings
@@ -31,6 +31,7 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.tree.database import DATABASE_NAME
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import LeaderAndIsr, ProducerIdBlock, TopicAssignment
 from spark_kafkalite.testing.batches import make_batch
 
@@ -58,7 +59,7 @@ def log_dir(tmp_path: Path) -> Path:
     return path
 
 
-def planned(*log_dirs: Path, registry: Path | None = None) -> Plan:
+def planned(*log_dirs: Path, registry: Path | None = None) -> RebuildPlan:
     return plan_rebuild(FS, [str(each) for each in log_dirs], registry or log_dirs[0] / "_registry")
 
 
@@ -69,7 +70,7 @@ def nodes(registry: Path) -> dict[str, bytes]:
 
 def registry_with(registry: Path, content: dict[str, bytes]) -> int:
     with EmbeddedRegistry(registry) as opened:
-        store = opened.connect()
+        store = EmbeddedStore(opened)
         for path, data in content.items():
             store.create(path, data, make_parents=True).result(10)
         return opened.last_zxid

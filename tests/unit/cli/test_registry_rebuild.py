@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.broker.standalone.registry_rebuild import Plan, RebuiltTopic
+from spark_kafkalite.broker.standalone.registry_rebuild import RebuildPlan, RebuiltTopic
 from spark_kafkalite.cli.registry_rebuild import _show
 
 
@@ -14,7 +14,7 @@ def rebuilt(name: str) -> RebuiltTopic:
 
 def test_the_broker_s_own_topic_is_not_among_those_whose_settings_are_lost(capsys: pytest.CaptureFixture[str]) -> None:
     own = rebuilt("__consumer_offsets")
-    _show(Plan(Path("r"), "c", 1, topics=[own, rebuilt("events")]))
+    _show(RebuildPlan(Path("r"), "c", 1, topics=[own, rebuilt("events")]))
     assert "the settings of events are in no log: set them again" in capsys.readouterr().err
-    _show(Plan(Path("r"), "c", 1, topics=[own]))
+    _show(RebuildPlan(Path("r"), "c", 1, topics=[own]))
     assert "set them again" not in capsys.readouterr().err

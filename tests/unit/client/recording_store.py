@@ -2,51 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from spark_kafkalite.registry.store import ConnectionLoss, Operation, Stat, Store, Watcher
+from spark_kafkalite.registry.store import (
+    Children,
+    ConnectionLoss,
+    CreateWithParents,
+    Exists,
+    Get,
+    Multi,
+    Request,
+    SetData,
+    Store,
+    steps_of,
+)
+
+_NAMES = {SetData: "set", CreateWithParents: "create"}
 
 
-class RecordingStore:
-    """Hands every call on to a store. ``calls`` holds (method, path, whether it watches)."""
+class RecordingStore(Store):
+    """Hands every request on to a store. ``calls`` holds (method, path, whether it watches)."""
 
     def __init__(self, store: Store) -> None:
+        super().__init__(store.listeners)
         self._store = store
         self.calls: list[tuple[str, str, bool]] = []
         self.lost: Callable[[str, str], bool] = lambda method, path: False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+    @property
+    def session_id(self) -> int:
+        return self._store.session_id
 
-    def _note(self, method: str, path: str, watch: Watcher | None, future: Future[Any]) -> Future[Any]:
-        self.calls.append((method, path, watch is not None))
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._store.session_timeout_ms
+
+    def close(self) -> None:
+        self._store.close()
+
+    def ask(self, request: Request) -> Future[Any]:
+        method = _NAMES.get(type(request), type(request).__name__.lower())
+        if isinstance(request, Multi):
+            path = " ".join(f"{type(each).__name__}:{each.path}" for each in request.operations)
+        else:
+            path = "".join(step.path for step in steps_of(request))
+        watches = isinstance(request, (Get, Exists, Children)) and request.watch is not None
+        self.calls.append((method, path, watches))
+        answer = self._store.ask(request)
         if not self.lost(method, path):
-            return future
+            return answer
         lost: Future[Any] = Future()
         # Done, and nobody learns of it.
-        future.add_done_callback(lambda _: lost.set_exception(ConnectionLoss("the answer was lost")))
+        answer.add_done_callback(lambda _: lost.set_exception(ConnectionLoss("the answer was lost")))
         return lost
-
-    def create(self, path: str, data: bytes = b"", **options: Any) -> Future[str]:
-        return self._note("create", path, None, self._store.create(path, data, **options))
-
-    def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:
-        return self._note("get", path, watch, self._store.get(path, watch))
-
-    def set(self, path: str, data: bytes, version: int = -1) -> Future[Stat]:
-        return self._note("set", path, None, self._store.set(path, data, version))
-
-    def delete(self, path: str, version: int = -1) -> Future[None]:
-        return self._note("delete", path, None, self._store.delete(path, version))
-
-    def exists(self, path: str, watch: Watcher | None = None) -> Future[Stat | None]:
-        return self._note("exists", path, watch, self._store.exists(path, watch))
-
-    def children(self, path: str, watch: Watcher | None = None) -> Future[list[str]]:
-        return self._note("children", path, watch, self._store.children(path, watch))
-
-    def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
-        paths = " ".join(f"{type(each).__name__}:{each.path}" for each in operations)
-        return self._note("multi", paths, None, self._store.multi(operations))

@@ -77,13 +77,24 @@ def test_an_open_batch_leaves_when_it_has_lingered() -> None:
     assert due_now(accumulator, 5.01) == {1: [queue]}
 
 
-@pytest.mark.parametrize("reason", ["flushing", "closing", "memory_waiters"])
+@pytest.mark.parametrize("reason", ["flushing", "memory_waiters"])
 def test_an_open_batch_leaves_at_once_when_somebody_waits(reason: str) -> None:
     accumulator = made()
     queue = proven_queue(accumulator)
     accumulator.open_batch(queue, batch(queue))
     setattr(accumulator, reason, 1)
     assert due_now(accumulator, 0.0) == {1: [queue]}
+
+
+def test_all_open_batches_leave_at_once_when_the_producer_is_closed() -> None:
+    accumulator = made()
+    queues = [proven_queue(accumulator), accumulator.queue("u", 0, 1)]
+    for queue in queues:
+        accumulator.open_batch(queue, batch(queue))
+    accumulator.close_batches()
+    assert due_now(accumulator, 0.0) == {1: queues}
+    # Whoever sends finds none that it could append to.
+    assert [queue.open for queue in queues] == [None, None]
 
 
 def test_a_closed_batch_leaves_before_the_open_one() -> None:
@@ -324,3 +335,18 @@ def test_an_encoded_batch_gets_its_sequence_in_its_bytes() -> None:
     drain(accumulator)
     header = read_header(encoded.encode(0, None))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 0, 0)
+
+
+def test_nothing_follows_a_batch_that_is_sent_again_until_it_has_its_outcome() -> None:
+    accumulator = made()
+    queue = proven_queue(accumulator)
+    first, second, third = batch(queue), batch(queue), batch(queue)
+    close_all(accumulator, queue, first, second, third)
+    assert drain(accumulator) == [first] and drain(accumulator) == [second]
+    accumulator.requeue(queue, first, 0.0)
+    # The broker remembers five batches: more acknowledged ones behind the first would push it out.
+    acknowledge(accumulator, second)
+    assert drain(accumulator) == [first]
+    assert drain(accumulator) == []
+    acknowledge(accumulator, first)
+    assert drain(accumulator) == [third]

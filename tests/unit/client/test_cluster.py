@@ -10,11 +10,12 @@ import pytest
 
 from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import METADATA, BrokerConnection
+from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import BrokerUnreachable, ClosedError, KafkaliteError
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
 
 
@@ -63,9 +64,9 @@ def test_a_client_that_is_closed_before_it_connects_does_not_connect(silent_brok
     deadline = Deadline.after_ms(200)
     with pytest.raises(ClosedError):
         if known:
-            client.request_to(1, METADATA, MetadataRequest(), deadline)
+            client.request_to(1, ApiKey.METADATA, MetadataRequest(), deadline)
         else:
-            client.request_any(METADATA, MetadataRequest(), deadline)
+            client.request_any(ApiKey.METADATA, MetadataRequest(), deadline)
     assert connections_to(silent_broker) == 0
 
 
@@ -77,7 +78,7 @@ def test_a_client_that_is_closed_while_it_chooses_a_broker_leaves_no_connection(
         deadline = Deadline.after_ms(200, clock)
         clock.client = client
         with pytest.raises(KafkaliteError):
-            client.request_any(METADATA, MetadataRequest(), deadline)
+            client.request_any(ApiKey.METADATA, MetadataRequest(), deadline)
         assert clock.looks <= 0
         assert not client._pool, looks
 

@@ -9,8 +9,8 @@ import pytest
 
 from spark_kafkalite.client.config import ClientConfig, consumer_config
 from spark_kafkalite.client.group.auto_commit import AutoCommit
-from spark_kafkalite.client.group.commits import CommitLane, Offsets
-from spark_kafkalite.client.group.group_offsets import GroupMember
+from spark_kafkalite.client.group.commits import CommitLane, CommittedOffsets
+from spark_kafkalite.client.group.offsets import GroupMember
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import CoordinatorNotAvailable
@@ -57,11 +57,11 @@ class Coordinator:
         answers.put(answer)
 
 
-def offsets(number: int, topic: str = "t") -> Offsets:
+def offsets(number: int, topic: str = "t") -> CommittedOffsets:
     return {TopicPartition(topic, 0): CommittedOffset(number)}
 
 
-def nothing(stored: Offsets, error: Exception | None) -> None:
+def nothing(stored: CommittedOffsets, error: Exception | None) -> None:
     """A callback: somebody wants to know."""
 
 

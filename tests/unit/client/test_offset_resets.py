@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafkalite.client.group.offset_resets import (
-    LogBounds,
     PlannedReset,
     Reset,
     ResetKind,
@@ -19,7 +18,7 @@ from spark_kafkalite.client.group.offset_resets import (
     write_csv,
 )
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import LogBounds, TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 BOUNDS = {P0: LogBounds(10, 100), P1: LogBounds(0, 50)}

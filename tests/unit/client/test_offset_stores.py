@@ -1,95 +1,69 @@
+"""Two stores at once: dual commits, over stores that are dictionaries."""
+
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 import pytest
 
-from spark_kafkalite.client.registry_consumer.offset_stores import DualOffsets, RegistryOffsets
-from spark_kafkalite.client.registry_consumer.registry_link import RegistryLink
+from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.client.offset_stores.store import DualOffsets
 from spark_kafkalite.errors import CoordinatorNotAvailable, KafkaliteError
-from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired
-from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
-from spark_kafkalite.registry.znodes import MalformedNode
-from tests.unit.client.recording_store import RecordingStore
+from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.testing.manual_clock import ManualClock
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Memory:
-    """A store of offsets that may be told to fail."""
+    """A store of offsets that may be told to fail; ``takes_ms`` passes with each call."""
 
-    def __init__(self, **offsets: int) -> None:
+    def __init__(self, clock: ManualClock | None = None, takes_ms: float = 0, **offsets: int) -> None:
         self.offsets = {ONE: offsets["one"]} if "one" in offsets else {}
         self.offsets |= {TWO: offsets["two"]} if "two" in offsets else {}
         self.failure: KafkaliteError | None = None
+        self.left_s: list[float] = []
+        self._clock, self._takes_ms = clock, takes_ms
 
-    def fetch(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def read(
+        self, partitions: Iterable[TopicPartition] | None = None, deadline: Deadline | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        self._pass(deadline)
+        wanted = self.offsets if partitions is None else partitions
+        return {each: CommittedOffset(self.offsets[each]) for each in wanted if each in self.offsets}
+
+    def write(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline: Deadline | None = None) -> None:
+        self._pass(deadline)
+        self.offsets.update({each: committed.offset for each, committed in offsets.items()})
+
+    def close(self) -> None:
+        self.offsets = {}
+
+    def _pass(self, deadline: Deadline | None) -> None:
+        if deadline is not None:
+            self.left_s.append(deadline.left_s())
+        if self._clock is not None:
+            self._clock.advance(s=self._takes_ms / 1000)
         if self.failure is not None:
             raise self.failure
-        return {each: self.offsets[each] for each in partitions if each in self.offsets}
-
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.offsets.update(offsets)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RecordingStore]:
-    with EmbeddedRegistry(tmp_path) as registry:
-        yield RecordingStore(registry.connect())
+def offsets_in(store: DualOffsets, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+    return {each: committed.offset for each, committed in store.read(partitions or None).items()}
 
 
-@pytest.fixture
-def registry_offsets(store: RecordingStore) -> RegistryOffsets:
-    link = RegistryLink()
-    link.replace(store)  # type: ignore[arg-type]
-    return RegistryOffsets(link, "g", 5_000)
-
-
-def test_the_registry_keeps_offsets_as_text_in_persistent_nodes(
-    store: RecordingStore, registry_offsets: RegistryOffsets
-) -> None:
-    assert registry_offsets.fetch([ONE, TWO]) == {}
-    registry_offsets.commit({ONE: 5})
-    registry_offsets.commit({ONE: 7, TWO: 0})
-    assert registry_offsets.fetch([ONE, TWO]) == {ONE: 7, TWO: 0}
-    data, stat = store.get("/consumers/g/offsets/t/0").result(5)
-    assert (data, stat.ephemeral_owner, stat.version) == (b"7", 0, 1)
-    registry_offsets.commit({ONE: 2})  # what a rewind does
-    assert registry_offsets.fetch([ONE]) == {ONE: 2}
-
-
-def test_an_offset_that_is_no_number_is_not_guessed_at(
-    store: RecordingStore, registry_offsets: RegistryOffsets
-) -> None:
-    store.create("/consumers/g/offsets/t/1", b"many", make_parents=True).result(5)
-    with pytest.raises(MalformedNode, match="/consumers/g/offsets/t/1"):
-        registry_offsets.fetch([ONE, TWO])
-
-
-def test_a_lost_answer_is_an_error_and_not_a_success(store: RecordingStore, registry_offsets: RegistryOffsets) -> None:
-    registry_offsets.commit({ONE: 1})
-    store.lost = lambda method, path: method == "set"
-    with pytest.raises(ConnectionLoss):
-        registry_offsets.commit({ONE: 2})
-
-
-def test_without_a_session_nothing_is_committed() -> None:
-    with pytest.raises(SessionExpired):
-        RegistryOffsets(RegistryLink(), "g", 100).commit({ONE: 1})
+def committed(**offsets: int) -> dict[TopicPartition, CommittedOffset]:
+    return {{"one": ONE, "two": TWO}[name]: CommittedOffset(offset) for name, offset in offsets.items()}
 
 
 def test_dual_commits_write_both_and_reading_takes_the_larger() -> None:
     primary, secondary = Memory(one=5, two=9), Memory(one=6)
     both = DualOffsets(primary, secondary)
-    assert both.fetch([ONE, TWO]) == {ONE: 6, TWO: 9}
-    both.commit({ONE: 8, TWO: 10})
+    assert offsets_in(both) == offsets_in(both, TWO, ONE) == {ONE: 6, TWO: 9}
+    both.write(committed(one=8, two=10))
     assert primary.offsets == secondary.offsets == {ONE: 8, TWO: 10}
-    both.commit({ONE: 3})  # a rewind: written to one only, the other would undo it
-    assert both.fetch([ONE]) == {ONE: 3}
+    both.write(committed(one=3))  # a rewind: written to one only, the other would undo it
+    assert offsets_in(both, ONE) == {ONE: 3}
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -97,8 +71,19 @@ def test_a_dual_commit_fails_when_either_store_does_and_tries_both(failing: int)
     stores = Memory(), Memory()
     stores[failing].failure = CoordinatorNotAvailable("gone")
     both = DualOffsets(*stores)
-    with pytest.raises(CoordinatorNotAvailable, match="gone"):
-        both.commit({ONE: 4})
+    with pytest.raises(CoordinatorNotAvailable, match="gone") as caught:
+        both.write(committed(one=4))
+    assert len(caught.value.__notes__) == 1
     assert stores[1 - failing].offsets == {ONE: 4}
     with pytest.raises(CoordinatorNotAvailable):
-        both.fetch([ONE])
+        both.read([ONE])
+
+
+def test_a_store_that_uses_up_its_time_leaves_the_other_as_much() -> None:
+    clock = ManualClock()
+    stores = Memory(clock, takes_ms=5_000), Memory(clock)
+    stores[0].failure = CoordinatorNotAvailable("gone")
+    with pytest.raises(CoordinatorNotAvailable):
+        DualOffsets(*stores).write(committed(one=4), Deadline.after_ms(5_000, clock))
+    assert [each.left_s for each in stores] == [[5.0], [5.0]]
+    assert stores[1].offsets == {ONE: 4}

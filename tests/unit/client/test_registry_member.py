@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.client.registry_consumer.registry_link import RegistryLink
-from spark_kafkalite.client.registry_consumer.registry_member import RegistryMember
+from spark_kafkalite.client.registry_consumer.member import RegistryMember
+from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.errors import KafkaliteError, LeaderNotAvailable, RebalanceFailed, RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry import consumer_nodes, znodes
@@ -82,7 +82,7 @@ class Group:
 
     def __init__(self, directory: Path) -> None:
         self.registry = EmbeddedRegistry(directory)
-        self.admin = self.registry.connect()
+        self.admin = EmbeddedStore(self.registry)
         self.members: list[RegistryMember] = []
         self.stores: dict[str, list[RecordingStore]] = {}
         for path in znodes.PERSISTENT_PATHS:
@@ -102,7 +102,7 @@ class Group:
 
     def own(self, topic: str, number: int, thread: str = "other-0") -> EmbeddedStore:
         """Have somebody else own a partition; returns that session."""
-        store = self.registry.connect()
+        store = EmbeddedStore(self.registry)
         path = consumer_nodes.owner_path("g", topic, number)
         store.create(path, thread.encode(), ephemeral=True, make_parents=True).result(TIMEOUT_S)
         return store
@@ -118,10 +118,10 @@ class Group:
         prepare: Callable[[RecordingStore], None] = lambda store: None,
     ) -> RegistryMember:
         def open_store() -> Store:
-            store = RecordingStore(self.registry.connect())
+            store = RecordingStore(EmbeddedStore(self.registry))
             prepare(store)
             self.stores.setdefault(consumer_id, []).append(store)
-            return store  # type: ignore[return-value]
+            return store
 
         member = RegistryMember(
             RegistryLink(),
@@ -346,7 +346,7 @@ def test_an_expired_session_stops_reading_at_once_and_joins_again(group: Group) 
 
 def test_a_consumer_id_in_use_is_an_error_that_names_it(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     group.start("c")
-    monkeypatch.setattr("spark_kafkalite.client.registry_consumer.registry_member._GRACE_MS", 100)
+    monkeypatch.setattr("spark_kafkalite.client.registry_consumer.member._GRACE_MS", 100)
     monkeypatch.setattr(EmbeddedStore, "session_timeout_ms", 100)
     with pytest.raises(RebalanceFailed, match="consumer id 'c' is in use in group 'g'"):
         group.member("c", Reading()).start()
@@ -411,8 +411,8 @@ def test_while_the_registry_is_silent_the_lease_runs_out_and_its_return_is_looke
     assert len(silent) == 1  # one question at a time
     monkeypatch.undo()
     rebalances = group.members[0].rebalances
-    for listener in list(store._store._listeners._listeners):
-        listener(SessionState.CONNECTED)
+    for state in (SessionState.SUSPENDED, SessionState.CONNECTED):
+        store.listeners.report(state)
     silent[0].set_result(None)
     reading.wait_for(lambda: reading.until_s > time.monotonic())
     wait_until(lambda: group.members[0].rebalances > rebalances)

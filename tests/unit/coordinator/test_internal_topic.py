@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import offsets_topic
 from spark_kafkalite.coordinator.internal_topic import partition_for
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS, BrokerConfig
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.log.config_sources import (
     SOURCE_DEFAULT,
     SOURCE_DYNAMIC_BROKER,

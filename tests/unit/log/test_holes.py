@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterator
 
@@ -13,9 +14,12 @@ from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.loading.holes import marker_text, read_marker
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch, values_of
+from spark_kafkalite.records.kernel import check_crc
+from spark_kafkalite.records.layout import MAX_INT32
+from spark_kafkalite.testing.batches import end_of, header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
@@ -43,7 +47,7 @@ def offsets(log: PartitionLog) -> list[int]:
     position = int(log.log_start_offset)
     while (piece := log.read(position, 1 << 20, log.log_end_offset)) is not None:
         found += [offset for offset, _ in values_of(piece.read())]
-        position = found[-1] + 1
+        position = end_of(piece.read())
     assert position == log.log_end_offset, f"a reader stays at {position} for ever"
     return found
 
@@ -120,6 +124,7 @@ def test_end_that_is_gone_costs_its_records_and_nothing_else(
     assert log.log_end_offset == 10, "an offset is never given twice"
     if first_touch == "time":
         log.offset_of_max_timestamp(10)
+        assert offsets(log) == [*range(lost[0])], "a reader comes to the end before anybody appends"
     if first_touch != "none":
         append(log)
         found = lines(caplog)
@@ -456,6 +461,80 @@ def test_log_start_that_cannot_be_costs_nothing(
     assert offsets(start().logs[KEY]) == list(range(11))
 
 
+@pytest.mark.parametrize("power", [False, True])
+def test_reader_comes_to_the_end_before_anybody_produces(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture, power: bool
+) -> None:
+    crashed(stopped)
+    cut(stopped, 8, 131)
+    manager = start()
+    log = manager.logs[KEY]
+    assert offsets(log) == list(range(9))
+    piece = log.read(9, 1 << 20, 10)
+    assert piece is not None
+    filler = header_of(piece.read())
+    assert (filler.base_offset, filler.next_offset, filler.record_count, filler.producer_id) == (9, 10, 0, -1)
+    assert (filler.max_timestamp, filler.base_timestamp, filler.partition_leader_epoch) == (-1, -1, 0)
+    check_crc(piece.read(), 0, filler.size_bytes)
+    assert log.offset_of_max_timestamp(10) is not None and not log.has_unsynced
+    caplog.clear()
+    # Neither a crash nor a stop in order finds a hole where the batch is.
+    after = stopped.crash(CrashMode.POWER if power else CrashMode.PROCESS)
+    log = start(on=after).logs[KEY]
+    assert (log.log_end_offset, offsets(log), lines(caplog)) == (10, list(range(9)), [])
+    manager = start(on=after)
+    manager.shutdown()
+    log = start(on=after).logs[KEY]
+    assert (log.log_end_offset, offsets(log), lines(caplog)) == (10, list(range(9)), [])
+    append(log, 3)
+    assert offsets(log) == [*range(9), 10, 11, 12]
+
+
+def test_truncation_into_a_hole_takes_all_of_it(start: Callable[..., LogManager], stopped: MemoryFs) -> None:
+    remove(stopped, 8)
+    log = start().logs[KEY]
+    append(log)
+    assert offsets(log) == [*range(8), 10]
+    log.truncate_to(9)
+    assert (log.log_end_offset, offsets(log)) == (8, list(range(8)))
+    append(log)
+    assert offsets(log) == list(range(9))
+
+
+def test_hole_that_no_batch_spans_moves_the_next_segment(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped.unlink(MARKER)
+    end = 10 + MAX_INT32 + 1
+    for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
+        checkpoint = OffsetCheckpoint(stopped, f"/data/{name}")
+        checkpoint.set({KEY: end})
+        checkpoint.write()
+    log = start().logs[KEY]
+    assert (log.log_end_offset, log.segments.active.base_offset, log.segments.active.size_bytes) == (end, end, 0)
+    assert f"10 to {end - 1} (" in lines(caplog)[0]
+    append(log)
+    assert offsets(log) == [*range(10), end]
+
+
+def test_no_offset_is_given_twice_where_a_hole_cannot_be_written(
+    start: Callable[..., LogManager], stopped: MemoryFs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(stopped, 8)
+    log = start().logs[KEY]
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(ActiveSegment, "append", full)
+    with pytest.raises(KafkaStorageError):
+        append(log)
+    monkeypatch.undo()
+    with pytest.raises(KafkaStorageError):
+        append(log)
+    assert offsets(start().logs[KEY])[-1] == 7
+
+
 def test_producers_are_known_behind_a_hole(start: Callable[..., LogManager], fs: MemoryFs) -> None:
     manager = start()
     log = manager.create(KEY, ID)
@@ -466,6 +545,10 @@ def test_producers_are_known_behind_a_hole(start: Callable[..., LogManager], fs:
     log = start().logs[KEY]
     append(log, producer_id=7, producer_epoch=0, base_sequence=3)
     assert log.log_end_offset == 4, "written before, and lost; its producer was told that it is there"
+    crashed_here = fs.crash(CrashMode.PROCESS)
+    append(log, producer_id=7, producer_epoch=0, base_sequence=4)
+    assert offsets(log) == [0, 1, 2, 4]
+    log = start(on=crashed_here).logs[KEY]
     append(log, producer_id=7, producer_epoch=0, base_sequence=4)
     assert offsets(log) == [0, 1, 2, 4]
 

@@ -21,7 +21,7 @@ from spark_kafkalite.log.files.fs import without_waiting
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
+from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
@@ -41,7 +41,7 @@ def all_values(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, b
     while (piece := log.read(offset, max_bytes, log.log_end_offset)) is not None:
         records = values_of(piece.read())
         found += [record for record in records if record[0] >= offset]
-        offset = records[-1][0] + 1
+        offset = end_of(piece.read())
     return found
 
 

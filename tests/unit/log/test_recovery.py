@@ -12,7 +12,7 @@ from spark_kafkalite.log.files.fs import read_whole, replace_file, write_whole
 from spark_kafkalite.log.loading import scan
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
+from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
 LogOpener = Callable[..., PartitionLog]
@@ -29,7 +29,7 @@ def offsets(log: PartitionLog, until: int | None = None) -> list[int]:
     offset = int(log.log_start_offset)
     while (piece := log.read(offset, 1 << 20, log.log_end_offset if until is None else until)) is not None:
         found += [each for each, _ in values_of(piece.read())]
-        offset = found[-1] + 1
+        offset = end_of(piece.read())
     return found
 
 
@@ -89,7 +89,7 @@ def test_segments_after_a_bad_batch_are_set_aside(
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     assert "t-0: 6 offsets are missing in /data/t-0: 2 to 7 (00000000000000000002.log: cut at position 0" in line
     assert "what lies behind is kept in 00000000000000000002.log.torn, 00000000000000000004.log.torn, 0000" in line
-    assert [segment.base_offset for segment in recovered.segments] == [0, 2, 8]
+    assert [segment.base_offset for segment in recovered.segments] == [0, 2]
     assert offsets(recovered, until=2) == [0, 1]
     for base in bases[1:]:
         path = f"/data/t-0/{base:020d}.log"
@@ -99,7 +99,7 @@ def test_segments_after_a_bad_batch_are_set_aside(
     recovered.flush()
     again = open_log(clean=False, recovery_point=9, segment_bytes=200)
     assert (again.log_end_offset, offsets(again)) == (9, [0, 1, 8])
-    assert not [each for each in caplog.records if each.levelno == logging.ERROR and "2 to 7" not in each.getMessage()]
+    assert not [each for each in caplog.records if each.levelno == logging.ERROR], "a hole is told of once"
 
 
 def test_segments_that_hold_nothing_are_not_kept(open_log: LogOpener, fs: MemoryFs) -> None:

@@ -8,7 +8,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
+from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
 
@@ -57,8 +57,10 @@ def opened(fs: MemoryFs) -> PartitionLog:
 
 def offsets(log: PartitionLog) -> list[int]:
     found: list[int] = []
-    while (piece := log.read(found[-1] + 1 if found else 0, 1 << 20, log.log_end_offset)) is not None:
+    position = 0
+    while (piece := log.read(position, 1 << 20, log.log_end_offset)) is not None:
         found += [offset for offset, _ in values_of(piece.read())]
+        position = end_of(piece.read())
     return found
 
 

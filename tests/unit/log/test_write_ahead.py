@@ -17,7 +17,7 @@ from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments import write_ahead
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch, values_of
+from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
@@ -56,7 +56,7 @@ def all_records(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     offset = int(log.log_start_offset)
     while (piece := log.read(offset, 1 << 20, log.log_end_offset)) is not None:
         found += values_of(piece.read())
-        offset = found[-1][0] + 1
+        offset = end_of(piece.read())
     return found
 
 

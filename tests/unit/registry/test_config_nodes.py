@@ -16,6 +16,7 @@ from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.store import BadArguments, NoNode, Store, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 
 PATH = znodes.broker_config_path("1")
 TIMEOUT_S = 10
@@ -25,7 +26,7 @@ TIMEOUT_S = 10
 async def stores(directory: Path, count: int) -> AsyncIterator[list[Store]]:
     registry = EmbeddedRegistry(directory)
     try:
-        opened: list[Store] = [registry.connect() for _ in range(count)]
+        opened: list[Store] = [EmbeddedStore(registry) for _ in range(count)]
         await registration.create_base_nodes(opened[0])
         yield opened
     finally:

@@ -23,7 +23,7 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterState, Partiti
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
-from spark_kafkalite.registry.controller.controller import Controller, Extension, NewTopic
+from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
 from spark_kafkalite.registry.store import answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
@@ -55,7 +55,7 @@ class Member:
 
 
 async def join(registry: EmbeddedRegistry, broker_id: int) -> Member:
-    store = registry.connect()
+    store = EmbeddedStore(registry)
     await registration.create_base_nodes(store)
     cluster_id = await registration.cluster_id(store)
     await registration.register_broker(store, BrokerRegistration(BrokerId(broker_id), "h", 9000 + broker_id))
@@ -102,7 +102,7 @@ def test_the_first_broker_is_the_controller_with_epoch_1(tmp_path: Path) -> None
             assert (await answer(first.store.get("/controller_epoch")))[0] == b"1"
             await second.until(lambda state: state.controller_id == 1)
             with pytest.raises(NotController):
-                await second.controller.create_topics([NewTopic("t")])
+                await second.controller.create_topics([TopicSpec("t")])
 
     run(work())
 
@@ -110,7 +110,7 @@ def test_the_first_broker_is_the_controller_with_epoch_1(tmp_path: Path) -> None
 def test_a_created_topic_has_its_nodes_and_leaders(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 3) as (_, (first, second, _)):
-            created = await first.controller.create_topics([NewTopic("t", 3, 2, config={"retention.ms": "-1"})])
+            created = await first.controller.create_topics([TopicSpec("t", 3, 2, config={"retention.ms": "-1"})])
             assignment = created["t"]
             assert isinstance(assignment, znodes.TopicAssignment)
             state = await second.until(lambda state: "t" in state.topics)
@@ -129,15 +129,15 @@ def test_a_created_topic_has_its_nodes_and_leaders(tmp_path: Path) -> None:
 def test_refused_topics_say_why_and_write_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 1) as (registry, (only,)):
-            await only.controller.create_topics([NewTopic("a.b")])
+            await only.controller.create_topics([TopicSpec("a.b")])
             before = registry.last_zxid
             refused = await only.controller.create_topics(
                 [
-                    NewTopic("a.b"),
-                    NewTopic("a_b"),
-                    NewTopic("no/slash"),
-                    NewTopic("wide", 1, 2),
-                    NewTopic("none", 0),
+                    TopicSpec("a.b"),
+                    TopicSpec("a_b"),
+                    TopicSpec("no/slash"),
+                    TopicSpec("wide", 1, 2),
+                    TopicSpec("none", 0),
                 ]
             )
             assert {name: type(error) for name, error in refused.items()} == {
@@ -147,7 +147,7 @@ def test_refused_topics_say_why_and_write_nothing(tmp_path: Path) -> None:
                 "wide": InvalidReplicationFactor,
                 "none": InvalidPartitions,
             }
-            checked = await only.controller.create_topics([NewTopic("fine", 2)], validate_only=True)
+            checked = await only.controller.create_topics([TopicSpec("fine", 2)], validate_only=True)
             assert isinstance(checked["fine"], znodes.TopicAssignment)
             assert registry.last_zxid == before
 
@@ -157,7 +157,7 @@ def test_refused_topics_say_why_and_write_nothing(tmp_path: Path) -> None:
 def test_a_restarted_single_broker_leads_again_with_a_higher_epoch(tmp_path: Path) -> None:
     async def first_life() -> None:
         async with cluster(tmp_path, 1) as (_, (only,)):
-            await only.controller.create_topics([NewTopic("t", 3)])
+            await only.controller.create_topics([TopicSpec("t", 3)])
             await only.watcher.caught_up(TIMEOUT_S)
 
     async def second_life() -> None:
@@ -176,7 +176,7 @@ def test_a_restarted_single_broker_leads_again_with_a_higher_epoch(tmp_path: Pat
 def test_a_dead_leader_is_replaced_and_the_isr_of_the_dead_is_kept(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 3) as (registry, (first, second, third)):
-            await first.controller.create_topics([NewTopic("t", assignment={0: [2, 3]})])
+            await first.controller.create_topics([TopicSpec("t", assignment={0: [2, 3]})])
             await first.until(lambda state: "t" in state.topics)
             registry.expire(second.store.session_id)
             await first.until(lambda state: state.topics["t"].partitions[0].leader == 3)
@@ -201,7 +201,7 @@ def test_a_dead_leader_is_replaced_and_the_isr_of_the_dead_is_kept(tmp_path: Pat
 def test_the_next_broker_takes_the_role_over(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 2) as (registry, (first, second)):
-            await first.controller.create_topics([NewTopic("t", assignment={0: [1, 2]})])
+            await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])
             registry.expire(first.store.session_id)
             await second.until(lambda state: state.controller_id == 2)
             await second.until(lambda state: "t" in state.topics and state.topics["t"].partitions[0].leader == 2)
@@ -229,7 +229,7 @@ def test_a_deposed_controllers_writes_are_fenced(tmp_path: Path) -> None:
 def test_an_unclean_election_follows_the_setting_at_once(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 3) as (registry, (first, second, third)):
-            await first.controller.create_topics([NewTopic("t", assignment={0: [2, 3]})])
+            await first.controller.create_topics([TopicSpec("t", assignment={0: [2, 3]})])
             await first.until(lambda state: "t" in state.topics)
             for member, leader in ((second, 3), (third, -1)):
                 registry.expire(member.store.session_id)
@@ -249,7 +249,7 @@ def test_an_unclean_election_follows_the_setting_at_once(tmp_path: Path) -> None
 def test_the_leaders_own_isr_change_is_not_overwritten(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 2) as (_, (first, second)):
-            await first.controller.create_topics([NewTopic("t", assignment={0: [2, 1]})])
+            await first.controller.create_topics([TopicSpec("t", assignment={0: [2, 1]})])
             await second.until(lambda state: "t" in state.topics)
             known = second.partition("t")
             shrunk = LeaderAndIsr(known.leader, known.leader_epoch, (BrokerId(2),), known.controller_epoch)
@@ -263,7 +263,7 @@ def test_the_leaders_own_isr_change_is_not_overwritten(tmp_path: Path) -> None:
 def test_partitions_are_added(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 2) as (_, (first, _)):
-            await first.controller.create_topics([NewTopic("t", 2)])
+            await first.controller.create_topics([TopicSpec("t", 2)])
             extended = (await first.controller.extend_topics([Extension("t", 5)]))["t"]
             assert isinstance(extended, znodes.TopicAssignment)
             state = await first.until(lambda state: len(state.topics["t"].partitions) == 5)
@@ -282,14 +282,14 @@ def test_partitions_are_added(tmp_path: Path) -> None:
 def test_a_deleted_topic_leaves_nothing_and_can_be_made_again(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 1) as (_, (only,)):
-            created = await only.controller.create_topics([NewTopic("t", 2, config={"a": "b"})])
+            created = await only.controller.create_topics([TopicSpec("t", 2, config={"a": "b"})])
             outcome = await only.controller.delete_topics(["t", "other"])
             assert outcome["t"] is None
             assert isinstance(outcome["other"], UnknownTopicOrPartition)
             await only.until(lambda state: not state.topics)
             for path in (znodes.TOPICS, znodes.TOPIC_CONFIGS, znodes.DELETED_TOPICS):
                 assert await answer(only.store.children(path)) == []
-            again = await only.controller.create_topics([NewTopic("t", 1)])
+            again = await only.controller.create_topics([TopicSpec("t", 1)])
             await only.until(lambda state: "t" in state.topics)
             assert again["t"].topic_id == only.state.topics["t"].topic_id != created["t"].topic_id
             assert (only.state.topics["t"].config, len(only.state.topics["t"].partitions)) == ({}, 1)
@@ -301,7 +301,7 @@ def test_a_topic_made_again_at_once_is_read_afresh(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 1) as (_, (only,)):
             for count in (3, 1, 2, 5, 1):
-                await only.controller.create_topics([NewTopic("t", count)])
+                await only.controller.create_topics([TopicSpec("t", count)])
                 state = await only.watcher.caught_up(TIMEOUT_S)
                 assert sorted(state.topics["t"].partitions) == list(range(count))
                 assert all(p.version == 0 for p in state.topics["t"].partitions.values())
@@ -314,7 +314,7 @@ def test_a_topic_made_again_at_once_is_read_afresh(tmp_path: Path) -> None:
 def test_a_large_topic_takes_several_writes_and_is_deleted_whole(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 1) as (_, (only,)):
-            await only.controller.create_topics([NewTopic("t", 1200)])
+            await only.controller.create_topics([TopicSpec("t", 1200)])
             state = await only.watcher.caught_up(TIMEOUT_S)
             assert sum(p.leader == 1 for p in state.topics["t"].partitions.values()) == 1200
             assert await only.controller.delete_topics(["t"]) == {"t": None}
@@ -327,7 +327,7 @@ def test_a_large_topic_takes_several_writes_and_is_deleted_whole(tmp_path: Path)
 def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> None:
     async def work() -> None:
         registry = EmbeddedRegistry(tmp_path)
-        store = registry.connect()
+        store = EmbeddedStore(registry)
         await registration.create_base_nodes(store)
         planned = znodes.TopicAssignment(znodes.new_uuid(), {0: (BrokerId(1),), 1: (BrokerId(1),)})
         # A topic without states, and one whose deletion had begun.
@@ -347,7 +347,7 @@ def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> Non
 def test_a_malformed_node_is_ignored_and_what_was_known_stands(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 1) as (_, (only,)):
-            await only.controller.create_topics([NewTopic("t")])
+            await only.controller.create_topics([TopicSpec("t")])
             before = (await only.watcher.caught_up(TIMEOUT_S)).topics["t"]
             await answer(only.store.set(znodes.state_path("t", 0), b"not json"))
             await answer(only.store.set(znodes.topic_path("t"), b"{}"))
@@ -366,7 +366,7 @@ def test_a_malformed_node_is_ignored_and_what_was_known_stands(tmp_path: Path) -
 def test_rereading_leaves_no_further_watches(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 1) as (registry, (only,)):
-            await only.controller.create_topics([NewTopic(f"t{number}", 2) for number in range(5)])
+            await only.controller.create_topics([TopicSpec(f"t{number}", 2) for number in range(5)])
             await only.watcher.caught_up(TIMEOUT_S)
 
             def watches() -> int:

@@ -21,7 +21,8 @@ from spark_kafkalite.registry.store import (
     WatchEvent,
 )
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, DatabaseFailed, DatabaseFull
-from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry, open_embedded
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore, open_embedded
 from spark_kafkalite.registry.tree.zxid_note import ZxidNote
 
 ROOT = str(Path(__file__).resolve().parents[3])
@@ -44,7 +45,7 @@ def test_persistent_nodes_stats_and_counters_survive_a_restart(tmp_path: Path) -
 
 def test_ephemerals_end_with_the_process_but_their_numbers_do_not_come_back(tmp_path: Path) -> None:
     script = (
-        "import os, sys; from spark_kafkalite.registry.tree.embedded import open_embedded;"
+        "import os, sys; from spark_kafkalite.registry.tree.embedded_store import open_embedded;"
         "s = open_embedded(sys.argv[1]);"
         "s.create('/m/n-', ephemeral=True, sequential=True, make_parents=True).result(); os._exit(0)"
     )
@@ -63,14 +64,14 @@ LAST_WRITES = {
     "delete in the root": "s.multi([Delete('/a/b'), Delete('/a')])",
     "more than one statement": "s.multi([SetData('/a', b'%d' % n) for n in range(3)] + [Create(f'/a/{n}') "
     "for n in range(150)])",
-    "session": "s.registry.connect()",
+    "session": "EmbeddedStore(s.registry)",
 }
 
 
 @pytest.mark.parametrize("write", LAST_WRITES.values(), ids=LAST_WRITES.keys())
 def test_the_last_zxid_outlives_a_crash_whatever_was_written_last(tmp_path: Path, write: str) -> None:
     script = f"""import os, sys
-from spark_kafkalite.registry.tree.embedded import open_embedded
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore, open_embedded
 from spark_kafkalite.registry.store import Create, Delete, SetData
 s = open_embedded(sys.argv[1])
 s.create('/a/b', make_parents=True).result()
@@ -87,7 +88,7 @@ os._exit(0)"""
 
 def test_a_file_of_an_older_format_is_upgraded(tmp_path: Path) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        registry.connect().create("/a", b"1").result(10)
+        EmbeddedStore(registry).create("/a", b"1").result(10)
     database = sqlite3.connect(tmp_path / DATABASE_NAME)
     database.execute("ALTER TABLE nodes DROP COLUMN acl")
     database.execute("ALTER TABLE nodes DROP COLUMN aversion")
@@ -98,13 +99,14 @@ def test_a_file_of_an_older_format_is_upgraded(tmp_path: Path) -> None:
     for _ in range(2):
         with EmbeddedRegistry(tmp_path) as registry:
             assert registry.last_zxid >= 1000
-            assert registry.connect().set("/a", b"2").result(10).mzxid > 1000
+            assert EmbeddedStore(registry).set("/a", b"2").result(10).mzxid > 1000
 
 
 def test_a_second_process_is_kept_out_with_the_holders_pid(tmp_path: Path) -> None:
     with EmbeddedRegistry(tmp_path):
         script = (
-            "import sys; from spark_kafkalite.registry.tree.embedded import open_embedded; open_embedded(sys.argv[1])"
+            "import sys; from spark_kafkalite.registry.tree.embedded_store import open_embedded;"
+            "open_embedded(sys.argv[1])"
         )
         second = subprocess.run(
             [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, env={"PYTHONPATH": ROOT}
@@ -154,7 +156,7 @@ def limit_pages(registry: EmbeddedRegistry, more: int) -> None:
 def test_what_does_not_fit_on_a_full_disk_has_not_happened_and_all_else_goes_on(tmp_path: Path) -> None:
     events: list[WatchEvent] = []
     with EmbeddedRegistry(tmp_path) as registry:
-        store = registry.connect()
+        store = EmbeddedStore(registry)
         store.create("/safe", b"1").result()
         store.exists("/big", watch=events.append).result()
         limit_pages(registry, 0)
@@ -180,7 +182,7 @@ def test_what_does_not_fit_on_a_full_disk_has_not_happened_and_all_else_goes_on(
         assert [event.path for event in events] == ["/big"]
         assert store.get("/").result(10)[1].cversion == 2
     with EmbeddedRegistry(tmp_path) as again:
-        store = again.connect()
+        store = EmbeddedStore(again)
         assert store.get("/safe").result()[0] == b"2"
         assert len(store.get("/big").result()[0]) == 500_000
 
@@ -196,7 +198,7 @@ def test_room_is_made_before_an_operation_fails(tmp_path: Path) -> None:
 
     registry = EmbeddedRegistry(tmp_path, make_room=make_room)
     with registry:
-        store = registry.connect()
+        store = EmbeddedStore(registry)
         limit_pages(registry, 0)
         assert store.create("/big", bytes(500_000)).result(10) == "/big"
         assert len(made) == 1
@@ -204,17 +206,17 @@ def test_room_is_made_before_an_operation_fails(tmp_path: Path) -> None:
 
 def test_a_session_that_does_not_fit_is_not_there(tmp_path: Path) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        first = registry.connect()
+        first = EmbeddedStore(registry)
         registry._database.commit = no_room  # type: ignore[method-assign]
         with pytest.raises(OutOfRoom):
-            registry.connect()
+            EmbeddedStore(registry)
         with pytest.raises(OutOfRoom):
             first.create("/ephemeral", ephemeral=True).result(10)
         with pytest.raises(OutOfRoom):
             registry.expire(first.session_id).result(10)
         del registry._database.commit
         assert first.create("/ephemeral", ephemeral=True).result(10) == "/ephemeral"
-        second = registry.connect()
+        second = EmbeddedStore(registry)
         assert second.session_id == first.session_id + 1
         first.close()
         assert second.exists("/ephemeral").result(10) is None
@@ -226,7 +228,7 @@ def no_room(*_: object) -> None:
 
 def test_a_failed_commit_stops_the_registry_and_loses_the_session(tmp_path: Path) -> None:
     registry = EmbeddedRegistry(tmp_path)
-    store = registry.connect()
+    store = EmbeddedStore(registry)
     store.create("/safe", b"1").result()
     lost = threading.Event()
     store.add_session_listener(lambda state: lost.set() if state is SessionState.LOST else None)
@@ -242,14 +244,14 @@ def test_a_failed_commit_stops_the_registry_and_loses_the_session(tmp_path: Path
         store.get("/safe").result(10)
     registry.close()
     with EmbeddedRegistry(tmp_path) as again:
-        store = again.connect()
+        store = EmbeddedStore(again)
         assert store.get("/safe").result()[0] == b"1"
         assert store.exists("/big").result() is None
 
 
 def test_an_expired_session_is_told_and_its_own_close_is_not(tmp_path: Path) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        expired, left, closed = registry.connect(), registry.connect(), registry.connect()
+        expired, left, closed = EmbeddedStore(registry), EmbeddedStore(registry), EmbeddedStore(registry)
         told: list[tuple[str, SessionState]] = []
         for name, store in (("expired", expired), ("left", left), ("closed", closed)):
             store.add_session_listener(lambda state, name=name: told.append((name, state)))
@@ -281,7 +283,7 @@ def test_commits_that_are_missing_are_noticed_and_a_look_changes_nothing(tmp_pat
     """Without its write-ahead log SQLite takes the file for a whole one, as old as its last checkpoint."""
     running = tmp_path / "running"
     with EmbeddedRegistry(running) as registry:
-        store = registry.connect()
+        store = EmbeddedStore(registry)
         store.create("/a").result(10)
         for name, files in {"killed": ("registry.db", "registry.zxid"), "noted": ("registry.zxid",)}.items():
             (tmp_path / name).mkdir()
@@ -300,31 +302,31 @@ def test_commits_that_are_missing_are_noticed_and_a_look_changes_nothing(tmp_pat
 @pytest.mark.parametrize("note", [None, b"", b"zxid=1\n", bytes(25), b"zxid=0000000000000000001\n"])
 def test_a_note_that_is_behind_or_cannot_be_read_says_nothing(tmp_path: Path, note: bytes | None) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        registry.connect().create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(10)
         assert (tmp_path / "registry.zxid").read_bytes() == b"zxid=%019d\n" % registry.committed_zxid
     if note is None:
         (tmp_path / "registry.zxid").unlink()
     else:
         (tmp_path / "registry.zxid").write_bytes(note)
     with EmbeddedRegistry(tmp_path) as registry:
-        assert registry.connect().exists("/a").result(10) is not None
+        assert EmbeddedStore(registry).exists("/a").result(10) is not None
 
 
 def test_a_note_that_cannot_be_true_is_told_of_and_no_evidence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        registry.connect().create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(10)
     (tmp_path / "registry.zxid").write_bytes(b"zxid=%d\n" % (2**63 - 1))
     with EmbeddedRegistry(tmp_path) as registry:
-        assert registry.connect().exists("/a").result(10) is not None
+        assert EmbeddedStore(registry).exists("/a").result(10) is not None
     assert "registry.zxid: no registry has come to transaction 9223372036854775807" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["registry.db", "registry.db-wal"])
 def test_a_pipe_in_the_place_of_the_database_is_named(tmp_path: Path, name: str) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        registry.connect().create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(10)
     (tmp_path / "registry.zxid").unlink()
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
@@ -339,7 +341,7 @@ def test_a_pipe_in_the_place_of_the_note_holds_nobody_up(tmp_path: Path) -> None
     note.write(5)
     note.close()
     with EmbeddedRegistry(tmp_path) as registry:
-        registry.connect().create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(10)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +358,7 @@ def test_a_pipe_in_the_place_of_the_note_holds_nobody_up(tmp_path: Path) -> None
 )
 def test_a_number_that_cannot_be_is_a_damaged_registry(tmp_path: Path, statement: str, problem: str) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        registry.connect().create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(10)
     with contextlib.closing(sqlite3.connect(tmp_path / "registry.db", isolation_level=None)) as database:
         database.execute(statement)
     with pytest.raises(RegistryError, match=f"{problem}.*restore it from a backup, or have a broker's made"):
@@ -368,7 +370,7 @@ def test_a_number_that_cannot_be_is_a_damaged_registry(tmp_path: Path, statement
 )
 def test_a_row_of_another_type_is_a_damaged_registry(tmp_path: Path, column: str, value: object) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        registry.connect().create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(10)
     with contextlib.closing(sqlite3.connect(tmp_path / "registry.db", isolation_level=None)) as database:
         database.executescript(
             "CREATE TABLE loose AS SELECT * FROM nodes; DROP TABLE nodes; ALTER TABLE loose RENAME TO nodes"

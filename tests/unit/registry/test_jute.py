@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.registry.served.jute import (
-    Reader,
+    RequestReader,
     write_acl,
     write_buffer,
     write_int,
@@ -21,12 +21,12 @@ from spark_kafkalite.registry.tree.acl import AclEntry
 
 def test_values_are_read_as_they_were_written() -> None:
     acl = (AclEntry(31, "world", "anyone"), AclEntry(1, "digest", "ü:x"))
-    reader = Reader(
+    reader = RequestReader(
         write_int(-7) + write_long(2**40) + write_string("/ä") + write_buffer(b"") + write_strings(["a", "b"])
         + write_acl(acl) + b"\1" + write_int(-1)
     )  # fmt: skip
     assert (reader.int32(), reader.int64(), reader.string(), reader.buffer()) == (-7, 2**40, "/ä", b"")
-    assert reader.vector(Reader.string) == ["a", "b"]
+    assert reader.vector(RequestReader.string) == ["a", "b"]
     assert tuple(reader.acl()) == acl
     assert reader.boolean() is True
     assert reader.buffer() is None
@@ -34,25 +34,25 @@ def test_values_are_read_as_they_were_written() -> None:
 
 
 def test_null_strings_and_vectors() -> None:
-    assert Reader(write_int(-1)).optional_string() is None
-    assert Reader(write_int(-1)).vector(Reader.string) == []
+    assert RequestReader(write_int(-1)).optional_string() is None
+    assert RequestReader(write_int(-1)).vector(RequestReader.string) == []
     with pytest.raises(FrameError, match="null"):
-        Reader(write_int(-1)).string()
+        RequestReader(write_int(-1)).string()
 
 
 @pytest.mark.parametrize("length", [1, 2**31 - 1])
 def test_a_length_or_count_beyond_the_bytes_is_refused(length: int) -> None:
     with pytest.raises(FrameError):
-        Reader(write_int(length)).buffer()
+        RequestReader(write_int(length)).buffer()
     with pytest.raises(FrameError):
-        Reader(write_int(length)).vector(Reader.string)
+        RequestReader(write_int(length)).vector(RequestReader.string)
     with pytest.raises(FrameError):
-        Reader(struct.pack("!i", 3) + b"\xff\xff\xff").string()
+        RequestReader(struct.pack("!i", 3) + b"\xff\xff\xff").string()
 
 
 @given(st.binary(max_size=60), st.integers(0, 6))
 def test_garbage_gives_a_value_or_our_error(data: bytes, which: int) -> None:
-    reader = Reader(data)
+    reader = RequestReader(data)
     reads = [reader.int32, reader.int64, reader.boolean, reader.buffer, reader.string, reader.acl, reader.multi_header]
     try:
         reads[which]()

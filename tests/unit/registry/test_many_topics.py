@@ -19,10 +19,11 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, Cluste
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.watcher import PUBLISH_AT_MOST, ClusterWatcher
 from spark_kafkalite.registry.controller import topic_writes
-from spark_kafkalite.registry.controller.controller import Controller, Extension, NewTopic
+from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
 from spark_kafkalite.registry.controller.placement import MAX_PARTITIONS
 from spark_kafkalite.registry.store import MAX_DATA_BYTES, MAX_MULTI_OPERATIONS, Create, Delete
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from tests.unit.turns import Turns
 
@@ -36,7 +37,7 @@ class Member:
 
     def __init__(self, registry: EmbeddedRegistry) -> None:
         self.registry = registry
-        self.store = registry.connect()
+        self.store = EmbeddedStore(registry)
         self.changes: list[ClusterChange] = []
         self.view = ClusterView()
         self.view.add_listener(self._changed)
@@ -88,7 +89,7 @@ def test_fifteen_hundred_topics_come_and_go_without_a_long_turn(tmp_path: Path) 
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
                 names = [f"name_{number}" for number in range(1500)]
-                created = await member.controller.create_topics([NewTopic(name) for name in names])
+                created = await member.controller.create_topics([TopicSpec(name) for name in names])
                 assert all(isinstance(outcome, TopicAssignment) for outcome in created.values())
                 state = await member.caught_up()
                 assert set(state.topics) == set(names)
@@ -108,7 +109,7 @@ def test_three_thousand_partitions_come_grow_and_go_without_a_long_turn(tmp_path
     async def work() -> None:
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
-                await member.controller.create_topics([NewTopic("wide", 3000)])
+                await member.controller.create_topics([TopicSpec("wide", 3000)])
                 await member.controller.extend_topics([Extension("wide", 3500)])
                 topic = (await member.caught_up()).topics["wide"]
                 assert list(topic.partitions) == list(range(3500))
@@ -125,7 +126,7 @@ def test_a_restart_elects_the_leaders_of_three_thousand_partitions_in_a_few_tran
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
                 await member.controller.create_topics(
-                    [NewTopic("wide", 2500), *(NewTopic(f"t{n}") for n in range(500))]
+                    [TopicSpec("wide", 2500), *(TopicSpec(f"t{n}") for n in range(500))]
                 )
 
     async def after() -> None:
@@ -145,7 +146,7 @@ def test_an_election_that_was_overtaken_does_not_stop_those_beside_it(tmp_path: 
     async def work() -> None:
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
-                await member.controller.create_topics([NewTopic(f"t{number}") for number in range(20)])
+                await member.controller.create_topics([TopicSpec(f"t{number}") for number in range(20)])
                 state = await member.caught_up()
                 # The registration of another incarnation: all leaders must be elected anew. One state is written by
                 # somebody else in the same moment, so that the multi of all of them is refused.
@@ -171,7 +172,7 @@ def test_of_topics_that_collide_in_one_request_the_first_is_created(tmp_path: Pa
     async def work() -> None:
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
-                outcomes = await member.controller.create_topics([NewTopic("a.b"), NewTopic("a_b"), NewTopic("ab")])
+                outcomes = await member.controller.create_topics([TopicSpec("a.b"), TopicSpec("a_b"), TopicSpec("ab")])
                 assert isinstance(outcomes["a.b"], TopicAssignment)
                 assert isinstance(outcomes["a_b"], InvalidTopic)
                 assert isinstance(outcomes["ab"], TopicAssignment)
@@ -185,7 +186,7 @@ def test_settings_left_over_from_a_topic_are_replaced(tmp_path: Path) -> None:
             async with joined(registry) as member:
                 left_over = znodes.encode_config({"retention.ms": "1"})
                 await asyncio.wrap_future(member.store.create(znodes.topic_config_path("t"), left_over))
-                await member.controller.create_topics([NewTopic("t", config={"retention.ms": "2"})])
+                await member.controller.create_topics([TopicSpec("t", config={"retention.ms": "2"})])
                 assert (await member.caught_up()).topics["t"].config == {"retention.ms": "2"}
 
     run(work())
@@ -195,7 +196,7 @@ def test_a_topic_with_more_or_less_than_it_should_have_is_deleted_too(tmp_path: 
     async def work() -> None:
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
-                await member.controller.create_topics([NewTopic("more", 2), NewTopic("less", 2)])
+                await member.controller.create_topics([TopicSpec("more", 2), TopicSpec("less", 2)])
                 await asyncio.wrap_future(member.store.create(f"{znodes.topic_path('more')}/of-a-tool"))
                 await asyncio.wrap_future(member.store.delete(znodes.topic_config_path("less")))
                 assert await member.controller.delete_topics(["more", "less"]) == {"more": None, "less": None}
@@ -211,7 +212,7 @@ def test_a_topic_outgrows_its_node_with_a_text_that_says_so(tmp_path: Path) -> N
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
                 total = MAX_PARTITIONS
-                await member.controller.create_topics([NewTopic("wide", total)])
+                await member.controller.create_topics([TopicSpec("wide", total)])
                 outcome: Any = None
                 while not isinstance(outcome, Exception):
                     total += MAX_PARTITIONS
@@ -258,7 +259,7 @@ def test_what_has_been_written_is_in_the_snapshot_wherever_slices_end(
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
                 for number in range(1, 31):
-                    await member.controller.create_topics([NewTopic(f"t{number}", number)])
+                    await member.controller.create_topics([TopicSpec(f"t{number}", number)])
                     topics = (await member.caught_up()).topics
                     assert [topics[f"t{each}"].partitions[0].leader for each in range(1, number + 1)] == [1] * number
                     await member.controller.extend_topics([Extension(f"t{number}", 2 * number)])

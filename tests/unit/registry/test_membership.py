@@ -19,7 +19,7 @@ from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterCh
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
 from spark_kafkalite.registry.cluster.session import RegistrySession
-from spark_kafkalite.registry.controller.controller import NewTopic
+from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.registry.store import Delete, SessionExpired, SessionState, answer
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from spark_kafkalite.slices import Slices
@@ -107,7 +107,7 @@ class Member:
         await self.session.watcher.caught_up()
 
     async def create(self, name: str) -> TopicAssignment | KafkaError:
-        return (await self.session.controller.create_topics([NewTopic(name, 2)]))[name]
+        return (await self.session.controller.create_topics([TopicSpec(name, 2)]))[name]
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -178,7 +178,7 @@ def test_nothing_of_a_lost_session_is_left(tmp_path: Path) -> None:
             with pytest.raises(SessionExpired):
                 await old.watcher.caught_up()
             with pytest.raises(NotController):
-                await old.controller.create_topics([NewTopic("no")])
+                await old.controller.create_topics([TopicSpec("no")])
             with pytest.raises(SessionExpired):
                 await old.producer_ids._take_block()
             await member.session.watcher.caught_up()

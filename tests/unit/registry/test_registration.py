@@ -8,8 +8,9 @@ from spark_kafkalite.errors import InconsistentClusterId
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
-from spark_kafkalite.registry.cluster.producer_ids import ProducerIds
+from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration
 
 
@@ -24,7 +25,7 @@ def a_broker(host: str = "h", port: int = 1) -> BrokerRegistration:
 
 
 def test_base_nodes_can_be_made_again(registry: EmbeddedRegistry) -> None:
-    store = registry.connect()
+    store = EmbeddedStore(registry)
     for _ in range(2):
         asyncio.run(registration.create_base_nodes(store))
     for path in znodes.PERSISTENT_PATHS:
@@ -32,7 +33,7 @@ def test_base_nodes_can_be_made_again(registry: EmbeddedRegistry) -> None:
 
 
 def test_the_cluster_id_is_made_once(registry: EmbeddedRegistry) -> None:
-    first, second = registry.connect(), registry.connect()
+    first, second = EmbeddedStore(registry), EmbeddedStore(registry)
     cluster_id = asyncio.run(registration.cluster_id(first))
     assert len(cluster_id) == 22
     assert asyncio.run(registration.cluster_id(second)) == cluster_id
@@ -40,32 +41,32 @@ def test_the_cluster_id_is_made_once(registry: EmbeddedRegistry) -> None:
 
 
 def test_another_clusters_data_is_refused(registry: EmbeddedRegistry) -> None:
-    found = asyncio.run(registration.cluster_id(registry.connect()))
+    found = asyncio.run(registration.cluster_id(EmbeddedStore(registry)))
     other = znodes.uuid_text(znodes.new_uuid())
     with pytest.raises(InconsistentClusterId, match=f"{other}.*{found}"):
-        asyncio.run(registration.cluster_id(registry.connect(), other))
+        asyncio.run(registration.cluster_id(EmbeddedStore(registry), other))
 
 
 def test_a_new_registry_takes_the_datas_id(registry: EmbeddedRegistry) -> None:
     kept = znodes.uuid_text(znodes.new_uuid())
-    assert asyncio.run(registration.cluster_id(registry.connect(), kept)) == kept
+    assert asyncio.run(registration.cluster_id(EmbeddedStore(registry), kept)) == kept
 
 
 def test_the_broker_epoch_is_the_creation_zxid_and_grows(registry: EmbeddedRegistry) -> None:
-    first = registry.connect()
+    first = EmbeddedStore(registry)
     epoch = asyncio.run(registration.register_broker(first, a_broker()))
     assert first.exists("/brokers/ids/1").result().czxid == epoch
     # Registering twice in one session is the same registration.
     assert asyncio.run(registration.register_broker(first, a_broker())) == epoch
     asyncio.run(registration.deregister_broker(first, 1))
-    assert asyncio.run(registration.register_broker(registry.connect(), a_broker())) > epoch
+    assert asyncio.run(registration.register_broker(EmbeddedStore(registry), a_broker())) > epoch
 
 
 def test_a_duplicate_id_is_an_error_that_names_the_holder(
     registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
-    holder, second = registry.connect(), registry.connect(session_timeout_ms=50)
+    holder, second = EmbeddedStore(registry), EmbeddedStore(registry, session_timeout_ms=50)
     epoch = asyncio.run(registration.register_broker(holder, a_broker("first", 9092)))
     with pytest.raises(registration.DuplicateBrokerId, match=r"broker\.id=1 is taken by the broker at first:9092"):
         asyncio.run(registration.register_broker(second, a_broker("second", 9093)))
@@ -76,7 +77,7 @@ def test_a_duplicate_id_is_an_error_that_names_the_holder(
 
 
 def test_an_old_incarnations_node_is_waited_for(registry: EmbeddedRegistry) -> None:
-    old, new = registry.connect(), registry.connect()
+    old, new = EmbeddedStore(registry), EmbeddedStore(registry)
     asyncio.run(registration.register_broker(old, a_broker()))
 
     async def come_back() -> int:
@@ -92,11 +93,11 @@ def test_an_old_incarnations_node_is_waited_for(registry: EmbeddedRegistry) -> N
 
 
 def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
-    async def many(supply: ProducerIds, count: int) -> list[int]:
+    async def many(supply: ProducerIdManager, count: int) -> list[int]:
         return list(await asyncio.gather(*(supply.next_id() for _ in range(count))))
 
-    store = registry.connect()
-    first = asyncio.run(many(ProducerIds(store, BrokerId(1)), 1500))
-    second = asyncio.run(many(ProducerIds(store, BrokerId(2)), 1500))
+    store = EmbeddedStore(registry)
+    first = asyncio.run(many(ProducerIdManager(store, BrokerId(1)), 1500))
+    second = asyncio.run(many(ProducerIdManager(store, BrokerId(2)), 1500))
     assert len(set(first + second)) == 3000
     assert second[0] == 2000

@@ -1,7 +1,7 @@
 import pytest
 
 from spark_kafkalite.registry.store import Create, Delete, EventType, NoNode, SetData, WatchEvent
-from spark_kafkalite.registry.tree.tree import Node, Tree
+from spark_kafkalite.registry.tree.tree import DataNode, Tree
 
 
 def events(tree: Tree) -> list[WatchEvent]:
@@ -68,4 +68,4 @@ def test_closing_a_session_removes_its_ephemerals_and_watches() -> None:
 def test_loading_needs_parents_first() -> None:
     tree = Tree()
     with pytest.raises(NoNode, match="without its parent"):
-        tree.load("/a/b", Node(b"", 1, 1, 1, 0, 0))
+        tree.load("/a/b", DataNode(b"", 1, 1, 1, 0, 0))

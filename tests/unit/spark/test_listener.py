@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.spark import listener as listener_module
-from spark_kafkalite.spark.listener import KafkaliteListener, PartitionLag, _Source, install_listener
+from spark_kafkalite.spark.listener import KafkaliteListener, QueryPartitionLag, _Source, install_listener
 from spark_kafkalite.spark.options import reader_options
 
 DESCRIPTION = "PythonMicroBatchStream@1"
@@ -69,8 +69,8 @@ def test_the_lag_is_that_of_the_last_report(watching, caplog):
     first = json.dumps({"$initial": {"t": {"0": 0}}, "t": {"0": 5}})
     watching.onQueryProgress(progress(first, offsets(p0=9, p1=2), name="q"))
     assert watching.lag == [
-        PartitionLag("query-1", "q", 'g"1', "t", 0, 5, 9),
-        PartitionLag("query-1", "q", 'g"1', "t", 1, 0, 2),
+        QueryPartitionLag("query-1", "q", 'g"1', "t", 0, 5, 9),
+        QueryPartitionLag("query-1", "q", 'g"1', "t", 1, 0, 2),
     ]
     assert [each.lag for each in watching.lag] == [4, 2]
     assert "query q is 6 records behind: t-0 4, t-1 2" in caplog.text

@@ -5,10 +5,10 @@ import logging
 import pytest
 
 from spark_kafkalite.errors import CoordinatorNotAvailable
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.spark import offset_registry
 from spark_kafkalite.spark.offset_registry import OffsetRegistry
-from spark_kafkalite.spark.offset_stores import StoredOffset, _from_metadata, _to_metadata
+from spark_kafkalite.spark.stored_offset import StoredOffset
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OLD, NEW = b"1" * 16, b"2" * 16
@@ -33,10 +33,10 @@ class DictionaryStore:
         self.timeouts_s.append(round(deadline.left_s()))
         if self.down:
             raise CoordinatorNotAvailable("the coordinator is away")
-        return {tp: self.stored[tp] for tp in partitions if tp in self.stored}
+        return {tp: self.stored[tp].committed() for tp in partitions if tp in self.stored}
 
     def write(self, offsets, deadline):
-        self.stored.update(offsets)
+        self.stored.update({tp: StoredOffset.of(each) for tp, each in offsets.items()})
         self.written.append({tp: each.offset for tp, each in offsets.items()})
         if self.loses_answers:
             raise CoordinatorNotAvailable("the answer was lost")
@@ -243,8 +243,9 @@ def test_ids_are_remembered_where_they_are_known(store):
 
 def test_the_text_of_a_commit_and_that_of_others():
     ours = StoredOffset(5, bytes(range(16)), "spark-kafkalite h:1")
-    assert _to_metadata(ours) == '{"topic_id":"AAECAwQFBgcICQoLDA0ODw","writer":"spark-kafkalite h:1"}'
-    assert _from_metadata(_to_metadata(ours)) == ours[1:]
-    assert _from_metadata(_to_metadata(StoredOffset(5))) == (None, "")
+    text = '{"topic_id":"AAECAwQFBgcICQoLDA0ODw","writer":"spark-kafkalite h:1"}'
+    assert ours.committed() == CommittedOffset(5, text)
+    for each in (ours, StoredOffset(5)):
+        assert StoredOffset.of(each.committed()) == each
     for text in ("", "anything", "[]", "1", '{"topic_id":5}', '{"topic_id":"short"}', '{"topic_id":"é"}', '"' * 9):
-        assert _from_metadata(text)[0] is None
+        assert StoredOffset.of(CommittedOffset(5, text))[:2] == (5, None)

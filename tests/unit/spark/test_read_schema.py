@@ -7,10 +7,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_kafkalite.client.arrow import RecordBatchMaker
-from spark_kafkalite.client.read_schema import READ_SCHEMA
+from spark_kafkalite.client.read_schema import READ_SCHEMA, READ_SCHEMA_WITH_HEADERS
 from spark_kafkalite.records.columns import Columns, columns_from_rows
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.read_schema import READ_SCHEMA_WITH_HEADERS, projected_schema, spark_schema
+from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
 
 HEADERS = [[("h", b"1"), ("h", None)], None, []]
 

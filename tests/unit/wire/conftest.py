@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from spark_kafkalite.wire.message import ApiMessage, Message
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.messages import SCHEMAS
 
 KNOWN_CODES = [int(code) for code in ErrorCode]
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -30,7 +30,7 @@ def all_bodies() -> list[tuple[int, int, bool]]:
     """Every (API key, version, is it the request) that there is a schema for."""
     return [
         (api.key, version, is_request)
-        for api in API.values()
+        for api in SCHEMAS.values()
         for version in range(api.first_version, api.last_version + 1)
         for is_request in (True, False)
     ]
@@ -80,9 +80,9 @@ def _random_value(
 
 def to_kio(message: ApiMessage, version: int) -> Any:
     """The same content as an instance of kio's class for this version."""
-    api = API[message.API_KEY]
+    api = SCHEMAS[message.API_KEY]
     kind = "request" if message.IS_REQUEST else "response"
-    module = import_module(f"kio.schema.{api.module}.v{version}.{kind}")
+    module = import_module(f"kio.schema.{api.key.name.lower()}.v{version}.{kind}")
     return _entity_to_kio(message, getattr(module, type(message).__name__))
 
 
@@ -150,7 +150,7 @@ class Samples:
 
     @staticmethod
     def body_class(api_key: int, is_request: bool) -> type[ApiMessage]:
-        return API[api_key].request_class if is_request else API[api_key].response_class
+        return SCHEMAS[api_key].request_class if is_request else SCHEMAS[api_key].response_class
 
 
 @pytest.fixture(scope="session")

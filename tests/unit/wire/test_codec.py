@@ -14,7 +14,7 @@ from spark_kafkalite.errors import FrameError, UnsupportedVersion
 from spark_kafkalite.slices import run_whole
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.header import pack_response_header, read_request_header
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.messages import SCHEMAS
 from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest
 from spark_kafkalite.wire.messages.fetch import FetchRequest
@@ -56,14 +56,14 @@ def outcome(work):
 
 
 def bodies_of(samples, rng, api_key):
-    api = API[api_key]
+    api = SCHEMAS[api_key]
     for version in range(api.first_version, api.last_version + 1):
         for is_request in (True, False):
             message = samples.random_message(rng, samples.body_class(api_key, is_request), version)
             yield version, is_request, message, codec.encode_body(message, version)
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
 def test_bytes_equal_kios_and_round_trip_in_both_directions(samples, api_key, seed):
@@ -77,7 +77,7 @@ def test_bytes_equal_kios_and_round_trip_in_both_directions(samples, api_key, se
         assert samples.kio_rewritten(type(kio_entity), body) == body
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 def test_a_body_cut_anywhere_is_a_frame_error(samples, api_key):
     for version, is_request, _, body in bodies_of(samples, random.Random(api_key), api_key):
         for length in range(min(len(body), 400)):
@@ -85,13 +85,13 @@ def test_a_body_cut_anywhere_is_a_frame_error(samples, api_key):
                 decoded(api_key, version, is_request, body[:length])
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 def test_bytes_after_the_body_are_ignored(samples, api_key):
     for version, is_request, message, body in bodies_of(samples, random.Random(api_key), api_key):
         assert decoded(api_key, version, is_request, body + b"\xff\x00more") == message
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 @settings(max_examples=10, deadline=None)
 @given(seed=seeds)
 def test_damaged_bytes_give_a_value_or_a_frame_error(samples, api_key, seed):
@@ -108,7 +108,7 @@ def test_damaged_bytes_give_a_value_or_a_frame_error(samples, api_key, seed):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(sorted(API)), st.integers(0, 20), st.booleans(), st.binary(max_size=60))
+@given(st.sampled_from(sorted(SCHEMAS)), st.integers(0, 20), st.booleans(), st.binary(max_size=60))
 def test_garbage_gives_a_value_or_a_frame_error(api_key, version, is_request, garbage):
     try:
         decoded(api_key, version, is_request, garbage)
@@ -125,7 +125,7 @@ HUGE_COUNTS = [
 ]
 
 
-@pytest.mark.parametrize("api_key", API)
+@pytest.mark.parametrize("api_key", SCHEMAS)
 def test_a_huge_count_in_a_small_frame_takes_no_memory(samples, api_key):
     frames = []
     for version, is_request, _, body in bodies_of(samples, random.Random(api_key), api_key):

@@ -14,13 +14,13 @@ from spark_kafkalite.wire.header import (
     read_request_header,
     read_response_header,
 )
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.messages import SCHEMAS
 
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 
 
-@given(st.sampled_from(sorted(API)), st.integers(0, 20), int32, st.none() | st.text(max_size=20))
+@given(st.sampled_from(sorted(SCHEMAS)), st.integers(0, 20), int32, st.none() | st.text(max_size=20))
 def test_a_request_header_equals_kios_and_is_read_back(samples, api_key, version, correlation_id, client_id):
     packed = bytes(pack_request_header(api_key, version, correlation_id, client_id))
     kio_class = KioHeader2 if is_flexible(api_key, version) else KioHeader1
@@ -33,7 +33,7 @@ def test_a_request_header_equals_kios_and_is_read_back(samples, api_key, version
     assert position == len(packed)
 
 
-@given(st.sampled_from(sorted(API)), st.integers(0, 20), int32)
+@given(st.sampled_from(sorted(SCHEMAS)), st.integers(0, 20), int32)
 def test_a_response_header_is_read_back(api_key, version, correlation_id):
     packed = bytes(pack_response_header(api_key, version, correlation_id))
     assert read_response_header(packed + b"body", api_key, version) == (correlation_id, len(packed))

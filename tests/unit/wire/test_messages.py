@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.wire.message import ApiMessage
-from spark_kafkalite.wire.messages import API
+from spark_kafkalite.wire.messages import SCHEMAS
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from spark_kafkalite.wire.messages.produce import LeaderIdAndEpoch, PartitionProduceResponse
 
@@ -18,7 +18,7 @@ def test_the_generated_files_are_what_the_generator_writes():
     assert not stale_files(), "run python scripts/generate_messages.py"
 
 
-@pytest.mark.parametrize("api", API.values(), ids=lambda api: api.name)
+@pytest.mark.parametrize("api", SCHEMAS.values(), ids=lambda api: api.name)
 def test_the_table_leads_to_the_classes(api):
     for cls, is_request in ((api.request_class, True), (api.response_class, False)):
         assert issubclass(cls, ApiMessage)

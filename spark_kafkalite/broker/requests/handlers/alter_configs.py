@@ -13,6 +13,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.settings.config_changes import ConfigOperation, Operation, alter_each
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -20,7 +21,7 @@ from spark_kafkalite.wire.messages.alter_configs import (
 )
 
 
-@handles(33, 0, 2)
+@handles(ApiKey.ALTER_CONFIGS, 0, 2)
 async def handle(context: BrokerContext, exchange: Exchange, message: AlterConfigsRequest) -> AlterConfigsResponse:
     """Alter the resources one after the other."""
     responses = await alter_each(

@@ -15,20 +15,21 @@ from __future__ import annotations
 import re
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.requests.dispatch import API_TABLE, handles
+from spark_kafkalite.broker.requests.dispatch import SERVED_APIS, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, UnsupportedVersion
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 # Source: KIP-511.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-@handles(18, 0, 4)
+@handles(ApiKey.API_VERSIONS, 0, 4)
 def handle(context: BrokerContext, exchange: Exchange, message: ApiVersionsRequest | None) -> ApiVersionsResponse:
     """List the served APIs."""
     if message is None:
-        own = API_TABLE[exchange.api_key]
+        own = SERVED_APIS[exchange.api_key]
         entry = ApiVersion(api_key=own.key, min_version=own.advertised_from, max_version=own.max_version)
         return ApiVersionsResponse(error_code=UnsupportedVersion.code, api_keys=[entry])
     if exchange.api_version >= 3:
@@ -39,6 +40,6 @@ def handle(context: BrokerContext, exchange: Exchange, message: ApiVersionsReque
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=api.key, min_version=api.advertised_from, max_version=api.max_version)
-            for api in sorted(API_TABLE.values(), key=lambda api: api.key)
+            for api in sorted(SERVED_APIS.values(), key=lambda api: api.key)
         ]
     )

@@ -21,6 +21,7 @@ from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError
 from spark_kafkalite.model import INTERNAL_TOPICS
 from spark_kafkalite.registry.controller.controller import Extension
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -29,7 +30,7 @@ from spark_kafkalite.wire.messages.create_partitions import (
 )
 
 
-@handles(37, 0, 3)
+@handles(ApiKey.CREATE_PARTITIONS, 0, 3)
 async def handle(
     context: BrokerContext, exchange: Exchange, message: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:

@@ -28,10 +28,11 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.config_sources import describe_topic
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
-from spark_kafkalite.registry.controller.controller import NewTopic
+from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.registry.controller.placement import NO_PARTITIONS, NO_REPLICAS
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -45,7 +46,7 @@ _Outcomes = dict[str, TopicAssignment | KafkaError]
 _DEFAULT = -1
 
 
-@handles(19, 2, 7)
+@handles(ApiKey.CREATE_TOPICS, 2, 7)
 async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
     names, wanted, outcomes = await context.work(exchange, _checked(context, message))
@@ -57,7 +58,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopi
 
 def _checked(
     context: BrokerContext, message: CreateTopicsRequest
-) -> Work[tuple[Iterable[str], dict[str, NewTopic], _Outcomes]]:
+) -> Work[tuple[Iterable[str], dict[str, TopicSpec], _Outcomes]]:
     """Return the names, each once; the topics to create; and what is wrong with the others."""
     counts: dict[str, int] = {}
     total = 0
@@ -73,7 +74,7 @@ def _checked(
         else:
             asked.append(topic)
             total += _partitions_asked(context, topic)
-    wanted: dict[str, NewTopic] = {}
+    wanted: dict[str, TopicSpec] = {}
     try:
         context.topics.check_controller()
         # First: an assignment may be of millions of partitions.
@@ -91,7 +92,7 @@ def _checked(
 
 
 def _answer(
-    context: BrokerContext, names: Iterable[str], wanted: Mapping[str, NewTopic], outcomes: _Outcomes
+    context: BrokerContext, names: Iterable[str], wanted: Mapping[str, TopicSpec], outcomes: _Outcomes
 ) -> Work[CreateTopicsResponse]:
     described = _Described(context)
     answer = CreateTopicsResponse()
@@ -109,7 +110,7 @@ def _partitions_asked(context: BrokerContext, topic: CreatableTopic) -> int:
     return max(topic.num_partitions, 0)
 
 
-def _new_topic(context: BrokerContext, topic: CreatableTopic) -> NewTopic:
+def _new_topic(context: BrokerContext, topic: CreatableTopic) -> TopicSpec:
     """Check what the request says about one topic. Raises the errors that Kafka gives for it, in its words."""
     overrides: dict[str, str] = {}
     without_value = [setting.name for setting in topic.configs if setting.value is None]
@@ -133,7 +134,7 @@ def _new_topic(context: BrokerContext, topic: CreatableTopic) -> NewTopic:
                     f"Found multiple manual partition assignments for partition {part.partition_index}"
                 )
             assignment[part.partition_index] = part.broker_ids
-        return NewTopic(topic.name, assignment=assignment, config=overrides)
+        return TopicSpec(topic.name, assignment=assignment, config=overrides)
     partitions, replicas = topic.num_partitions, topic.replication_factor
     if partitions == _DEFAULT:
         partitions = context.config["num.partitions"]
@@ -143,7 +144,7 @@ def _new_topic(context: BrokerContext, topic: CreatableTopic) -> NewTopic:
         raise InvalidReplicationFactor(f"{NO_REPLICAS} Topic {topic.name}: it is {replicas}.")
     if partitions <= 0:
         raise InvalidPartitions(f"{NO_PARTITIONS} Topic {topic.name}: it is {partitions}.")
-    return NewTopic(topic.name, partitions, replicas, config=overrides)
+    return TopicSpec(topic.name, partitions, replicas, config=overrides)
 
 
 class _Described:
@@ -165,7 +166,7 @@ class _Described:
 
 
 def _result(
-    described: _Described, name: str, outcome: TopicAssignment | KafkaError, topic: NewTopic | None
+    described: _Described, name: str, outcome: TopicAssignment | KafkaError, topic: TopicSpec | None
 ) -> CreatableTopicResult:
     if isinstance(outcome, KafkaError):
         return CreatableTopicResult(name=name, error_code=outcome.code, error_message=str(outcome))

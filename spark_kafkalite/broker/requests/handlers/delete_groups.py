@@ -14,13 +14,14 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 # Groups deleted together, and between them other requests have their turn.
 _AT_ONCE = 100
 
 
-@handles(42, 0, 2)
+@handles(ApiKey.DELETE_GROUPS, 0, 2)
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Groups without members go, and their committed offsets with them."""
 

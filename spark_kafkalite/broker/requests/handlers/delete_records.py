@@ -21,8 +21,9 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, OffsetOutOfRange, PolicyViolation
-from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
+from spark_kafkalite.model import HIGH_WATERMARK, INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -30,11 +31,10 @@ from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 
-HIGH_WATERMARK = -1
 _NO_LOW_WATERMARK = -1
 
 
-@handles(21, 0, 2)
+@handles(ApiKey.DELETE_RECORDS, 0, 2)
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Move log starts; each partition has its own outcome."""
     moves, outcomes = await context.work(exchange, _checked(context, message))

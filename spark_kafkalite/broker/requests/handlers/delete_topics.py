@@ -24,6 +24,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ZERO_UUID
 from spark_kafkalite.wire.messages.delete_topics import (
     DeletableTopicResult,
@@ -39,7 +40,7 @@ _FIRST_VERSION_BY_ID = 6
 _FIRST_VERSION_WITH_DISABLED = 3
 
 
-@handles(20, 1, 6)
+@handles(ApiKey.DELETE_TOPICS, 1, 6)
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics; each has its own outcome."""
     resolved, counts = await context.work(exchange, _resolve_all(context, exchange, message))

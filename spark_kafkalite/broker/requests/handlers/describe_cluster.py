@@ -9,6 +9,7 @@ from __future__ import annotations
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -21,7 +22,7 @@ _MISMATCHED_ENDPOINT_TYPE = 114
 _UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
-@handles(60, 0, 1)
+@handles(ApiKey.DESCRIBE_CLUSTER, 0, 1)
 def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterRequest) -> DescribeClusterResponse:
     """Describe the cluster as the registry has it."""
     cluster = context.cluster

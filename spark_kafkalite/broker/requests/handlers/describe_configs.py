@@ -20,7 +20,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.settings import logger_levels
-from spark_kafkalite.broker.settings.config import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, UnknownTopicOrPartition
 from spark_kafkalite.log.config_sources import (
     SOURCE_BROKER_LOGGER,
@@ -31,6 +31,7 @@ from spark_kafkalite.log.config_sources import (
 )
 from spark_kafkalite.model import topic_name_problem, whole_number
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -49,7 +50,7 @@ _WITHOUT_SETTINGS = {16: "Client metrics subscription name", 32: "Group name"}
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
-@handles(32, 1, 4)
+@handles(ApiKey.DESCRIBE_CONFIGS, 1, 4)
 def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeConfigsRequest
 ) -> Work[DescribeConfigsResponse]:

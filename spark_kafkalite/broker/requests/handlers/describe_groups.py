@@ -19,6 +19,7 @@ from spark_kafkalite.coordinator.groups.group import Group
 from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -31,7 +32,7 @@ _NOT_ASKED = -(2**31)
 _GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 
 
-@handles(15, 0, 5)
+@handles(ApiKey.DESCRIBE_GROUPS, 0, 5)
 def handle(context: BrokerContext, exchange: Exchange, message: DescribeGroupsRequest) -> Work[DescribeGroupsResponse]:
     """A group's state, its members, and who reads what."""
     operations = _GROUP_OPERATIONS if message.include_authorized_operations else _NOT_ASKED

@@ -25,6 +25,7 @@ from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -34,7 +35,7 @@ from spark_kafkalite.wire.messages.describe_log_dirs import (
 )
 
 
-@handles(35, 1, 4)
+@handles(ApiKey.DESCRIBE_LOG_DIRS, 1, 4)
 async def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:

@@ -23,6 +23,7 @@ from spark_kafkalite.errors import InvalidRequest, InvalidTopic, LeaderNotAvaila
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_topic_partitions import (
     CursorRequest,
     CursorResponse,
@@ -39,7 +40,7 @@ _NAMES_AT_ONCE = 1000
 _PARTITIONS_AT_ONCE = 100
 
 
-@handles(75, 0, 0)
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0)
 def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeTopicPartitionsRequest
 ) -> Work[DescribeTopicPartitionsResponse]:

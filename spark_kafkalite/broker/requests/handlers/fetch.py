@@ -36,6 +36,7 @@ from spark_kafkalite.log.files.fs import NotInMemory, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import (
     FetchedPartition,
     FetchPartition,
@@ -58,7 +59,7 @@ _COPIED_BYTES = 4096
 _FULL_FETCH_EPOCHS = (0, -1)
 
 
-@handles(1, 4, 12, raw=True)
+@handles(ApiKey.FETCH, 4, 12, raw=True)
 def handle(
     context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> Response | Work[Response | None] | None:
@@ -329,7 +330,9 @@ def _copy_small_slices(result: _Reading) -> None:
 def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
     records = fetched.records
     if type(records) is FileRange and records.length <= _COPIED_BYTES and records.is_whole:
-        return fetched._replace(records=records.file.pread(records.length, records.position))  # type: ignore[attr-defined]
+        data = records.file.pread(records.length, records.position)  # type: ignore[attr-defined]
+        # As _replace does, in half the time: nearly every fetch of a consumer that keeps up comes here.
+        return FetchedPartition(*fetched[:5], data, *fetched[6:])
     return fetched
 
 

@@ -29,6 +29,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -41,7 +42,7 @@ _FIRST_VERSION_WITH_MANY_KEYS = 4
 _NO_BROKER = -1
 
 
-@handles(10, 0, 6)
+@handles(ApiKey.FIND_COORDINATOR, 0, 6)
 async def handle(
     context: BrokerContext, exchange: Exchange, message: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:

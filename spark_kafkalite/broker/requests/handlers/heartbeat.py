@@ -12,10 +12,11 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-@handles(12, 0, 4)
+@handles(ApiKey.HEARTBEAT, 0, 4)
 def handle(context: BrokerContext, exchange: Exchange, message: HeartbeatRequest) -> HeartbeatResponse:
     """A member lives, and hears whether it has to join again."""
     try:

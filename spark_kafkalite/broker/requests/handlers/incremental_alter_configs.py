@@ -13,6 +13,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.settings.config_changes import ConfigOperation, alter_each
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -20,7 +21,7 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import (
 )
 
 
-@handles(44, 0, 1)
+@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1)
 async def handle(
     context: BrokerContext, exchange: Exchange, message: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:

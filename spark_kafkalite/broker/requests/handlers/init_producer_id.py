@@ -26,13 +26,14 @@ from spark_kafkalite.errors import (
     TransactionalIdAuthorizationFailed,
 )
 from spark_kafkalite.model import NO_PRODUCER_ID
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 _NO_EPOCH = -1
 _quiet = QuietLog(logging.getLogger(__name__))
 
 
-@handles(22, 0, 4)
+@handles(ApiKey.INIT_PRODUCER_ID, 0, 4)
 async def handle(context: BrokerContext, exchange: Exchange, message: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give a new producer id."""
     if message.transactional_id is not None:

@@ -21,6 +21,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.members import MOST_PROTOCOLS, JoinRequest
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
@@ -29,7 +30,7 @@ _FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
 
 
-@handles(11, 0, 9, waits_for_clients=True)
+@handles(ApiKey.JOIN_GROUP, 0, 9, waits_for_clients=True)
 async def handle(context: BrokerContext, exchange: Exchange, message: JoinGroupRequest) -> JoinGroupResponse:
     """Become a member of a group, or stay one in its next generation."""
     version = exchange.api_version

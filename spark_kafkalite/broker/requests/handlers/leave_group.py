@@ -15,6 +15,7 @@ from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 _FIRST_VERSION_WITH_MEMBERS = 3
@@ -22,7 +23,7 @@ _FIRST_VERSION_WITH_MEMBERS = 3
 _AT_ONCE = 20
 
 
-@handles(13, 0, 5)
+@handles(ApiKey.LEAVE_GROUP, 0, 5)
 def handle(context: BrokerContext, exchange: Exchange, message: LeaveGroupRequest) -> Work[LeaveGroupResponse]:
     """Members go at once, and the others share what they read."""
     one_only = exchange.api_version < _FIRST_VERSION_WITH_MEMBERS

@@ -16,6 +16,7 @@ from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import UnsupportedVersion
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
@@ -28,7 +29,7 @@ _FIRST_VERSION_WITH_TYPES = 1
 _LISTED_AT_ONCE = 500
 
 
-@handles(74, 0, 1)
+@handles(ApiKey.LIST_CONFIG_RESOURCES, 0, 1)
 def handle(
     context: BrokerContext, exchange: Exchange, message: ListConfigResourcesRequest
 ) -> Work[ListConfigResourcesResponse]:

@@ -16,6 +16,7 @@ from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import CoordinatorLoadInProgress
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _TYPE = "classic"
@@ -23,7 +24,7 @@ _TYPE = "classic"
 _AT_ONCE = 100
 
 
-@handles(16, 0, 5)
+@handles(ApiKey.LIST_GROUPS, 0, 5)
 def handle(context: BrokerContext, exchange: Exchange, message: ListGroupsRequest) -> Work[ListGroupsResponse]:
     """The groups that this broker coordinates."""
     # Spelled in any case, as Apache Kafka takes them.

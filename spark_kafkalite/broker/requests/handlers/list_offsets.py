@@ -24,8 +24,16 @@ from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.page_cache import look_up
 from spark_kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    TopicPartition,
+)
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -34,15 +42,16 @@ from spark_kafkalite.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-_FIRST_VERSIONS = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_FIRST_VERSIONS = {
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+}
 
 
-@handles(2, 1, 9)
+@handles(ApiKey.LIST_OFFSETS, 1, 9)
 def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsRequest) -> Work[ListOffsetsResponse]:
     """Look up one offset for each partition; a partition asked for twice is an error for that partition."""
     topics = []
@@ -78,15 +87,15 @@ def _look_up(
     partition = context.replicas.get(topic_partition)
     partition.check_leader(asked.current_leader_epoch)
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
-    if asked.timestamp == LATEST:
+    if asked.timestamp == LATEST_TIMESTAMP:
         answer.offset = partition.last_stable_offset if isolation_level else partition.visible_end_offset
         answer.leader_epoch = partition.leader_epoch
         return answer
-    if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
+    if asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         answer.offset = partition.log_start_offset
         answer.leader_epoch = partition.log.epochs.epoch_at(answer.offset)
         return answer
-    if asked.timestamp == LATEST_TIERED:
+    if asked.timestamp == LATEST_TIERED_TIMESTAMP:
         return answer
     if asked.timestamp == MAX_TIMESTAMP:
         found = partition.log.offset_of_max_timestamp(partition.visible_end_offset)

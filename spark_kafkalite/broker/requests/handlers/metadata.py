@@ -31,6 +31,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ZERO_UUID
 from spark_kafkalite.wire.messages.metadata import (
     MetadataRequest,
@@ -50,7 +51,7 @@ _TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 1
 _CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 
-@handles(3, 0, 12)
+@handles(ApiKey.METADATA, 0, 12)
 async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> MetadataResponse:
     """Describe brokers and topics."""
     await _create_missing(context, exchange, message)

@@ -35,6 +35,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed.offset_commit import (
     NO_RETENTION,
     OffsetCommit,
@@ -48,11 +49,13 @@ from spark_kafkalite.wire.packed.offset_commit import (
 _AT_ONCE = 127
 # A record has seven bytes of lengths and differences, a key of eight and its texts, and a value of 24 and its text.
 _LEAST_RECORD_BYTES = 39
+# Fewer are encoded sooner than looked at; the write says when they are too large.
+_CHECKED_FROM = 100
 # Topics with their partitions' numbers and error codes.
 _Outcomes = list[tuple[str, list[tuple[int, int]]]]
 
 
-@handles(8, 2, 9, raw=True)
+@handles(ApiKey.OFFSET_COMMIT, 2, 9, raw=True)
 def handle(
     context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> bytes | Work[Response | None] | None:
@@ -139,7 +142,9 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
 
 
 def _check_size(context: BrokerContext, entries: Collection[OffsetKey]) -> None:
-    """Raise what the write would end with, when it is clear before anything is encoded."""
+    """Raise what the write would end with, when it is clear before much is encoded."""
+    if len(entries) < _CHECKED_FROM:
+        return
     least_bytes = len(entries) * _LEAST_RECORD_BYTES
     limit_bytes = context.topic_settings.config_of(CONSUMER_OFFSETS_TOPIC).max_message_bytes
     if least_bytes > limit_bytes:

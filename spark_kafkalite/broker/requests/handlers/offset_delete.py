@@ -22,6 +22,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -30,7 +31,7 @@ from spark_kafkalite.wire.messages.offset_delete import (
 )
 
 
-@handles(47, 0, 0)
+@handles(ApiKey.OFFSET_DELETE, 0, 0)
 async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete offsets."""
     try:

@@ -25,6 +25,7 @@ from spark_kafkalite.coordinator.groups.records import OffsetValue
 from spark_kafkalite.errors import InvalidRequest, KafkaError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -50,7 +51,7 @@ _Asked = list[OffsetFetchRequestTopic] | list[OffsetFetchRequestTopics] | None
 _Found = list[tuple[str, list[tuple[int, OffsetValue]]]]
 
 
-@handles(9, 1, 9)
+@handles(ApiKey.OFFSET_FETCH, 1, 9)
 def handle(context: BrokerContext, exchange: Exchange, message: OffsetFetchRequest) -> Work[OffsetFetchResponse]:
     """Look offsets up."""
     if exchange.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:

@@ -19,6 +19,7 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -27,7 +28,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
 )
 
 
-@handles(23, 2, 4)
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4)
 def handle(
     context: BrokerContext, exchange: Exchange, message: OffsetForLeaderEpochRequest
 ) -> Work[OffsetForLeaderEpochResponse]:

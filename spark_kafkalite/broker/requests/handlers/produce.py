@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import Response, as_response
-from spark_kafkalite.broker.replication.append_queue import AppendOutcome
+from spark_kafkalite.broker.replication.append_queue import AppendOutcome, QueuedBatch
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -44,6 +44,7 @@ from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import (
     ProducedPartition,
     ProduceRequest,
@@ -62,7 +63,7 @@ _NO_ANSWER = b""
 _PARSED_AT_ONCE = 5
 
 
-@handles(0, 3, 9, advertised_from=0, raw=True)
+@handles(ApiKey.PRODUCE, 3, 9, advertised_from=0, raw=True)
 def handle(
     context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> bytes | Work[Response | None] | None:
@@ -252,11 +253,13 @@ class DelayedProduce(DelayedOperation):
         self._queued += 1
         kept, release = self._exchange.keep_part(batch)
         leader.append_later(
-            kept,
-            self._exchange.api_version,
-            header,
-            lambda outcome: self._appended(leader, outcome, produced, index),
-            release,
+            QueuedBatch(
+                kept,
+                self._exchange.api_version,
+                header,
+                lambda outcome: self._appended(leader, outcome, produced, index),
+                release,
+            )
         )
 
     def start(self, timeout_ms: int) -> None:

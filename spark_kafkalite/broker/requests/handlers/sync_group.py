@@ -17,12 +17,13 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.members import SyncRequest
 from spark_kafkalite.errors import InconsistentGroupProtocol
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _FIRST_VERSION_WITH_PROTOCOL = 5
 
 
-@handles(14, 0, 5, waits_for_clients=True)
+@handles(ApiKey.SYNC_GROUP, 0, 5, waits_for_clients=True)
 async def handle(context: BrokerContext, exchange: Exchange, message: SyncGroupRequest) -> SyncGroupResponse:
     """The leader hands in who reads what, and every member gets its share."""
     named = message.protocol_type is not None and message.protocol_name is not None

@@ -151,6 +151,24 @@ public final class InteropClient {
         }
     }
 
+    /** Reads from the beginning until the position is at the end, and prints the position. */
+    private static void drain(String bootstrap, String[] command, PrintStream out) {
+        Properties settings = settings(bootstrap);
+        settings.put("auto.offset.reset", "none");
+        TopicPartition partition = new TopicPartition(command[1], 0);
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.assign(List.of(partition));
+            consumer.seekToBeginning(List.of(partition));
+            long end = consumer.endOffsets(List.of(partition)).get(partition);
+            long until = System.nanoTime() + 15_000_000_000L;
+            while (consumer.position(partition) < end && System.nanoTime() < until) {
+                consumer.poll(Duration.ofMillis(200));
+            }
+            out.println(consumer.position(partition));
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         for (String line : Files.readAllLines(Path.of(arguments[1]))) {
@@ -160,6 +178,7 @@ public final class InteropClient {
                 case "crowd" -> crowd(arguments[0], command, out);
                 case "oversize" -> oversize(arguments[0], command, out);
                 case "consume" -> consume(arguments[0], command, out);
+                case "drain" -> drain(arguments[0], command, out);
                 default -> throw new IllegalArgumentException(line);
             }
             out.println("done " + line);

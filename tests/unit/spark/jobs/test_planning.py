@@ -2,9 +2,10 @@ import json
 
 import pytest
 
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic, LostRange, RecreatedTopic
-from spark_kafkalite.spark.jobs.planning import LogBounds, OffsetRange, PlanError, TopicLogs, plan_load, plan_replay
+from spark_kafkalite.spark.jobs.planning import PlanError, TopicLogs, plan_load, plan_replay
+from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -129,7 +130,7 @@ def test_without_ids_only_what_is_gone_shows_a_topic_created_again(
     with pytest.raises(PlanError, match=message):
         plan_load(before, logs(bounds, found))
     plan = plan_load(before, logs(bounds, found), "fail", "earliest")
-    assert [(r.topic_partition, r.start) for r in plan.ranges] == [(item, 0) for item in bounds]
+    assert [(r.topic_partition, r.start_offset) for r in plan.ranges] == [(item, 0) for item in bounds]
     assert plan.topics["t"].earlier_ids == (None,)
 
 

@@ -21,16 +21,17 @@ from spark_kafkalite.spark.jobs.manifest import (
     staging_path,
 )
 from spark_kafkalite.spark.jobs.manifest_reader import read_manifest
-from spark_kafkalite.spark.jobs.planning import OffsetRange, Plan
+from spark_kafkalite.spark.jobs.planning import LoadPlan
 from spark_kafkalite.spark.jobs.staging import AuditError, Staged, audit
+from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 P0 = TopicPartition("t", 0)
 ID = "AAAAAAAAQACAAAAAAAAAAQ"
 
 
-def plan_of(start: int, until: int, topic: str = "t") -> Plan:
+def plan_of(start: int, until: int, topic: str = "t") -> LoadPlan:
     ranges = (OffsetRange(TopicPartition(topic, 0), start, until),)
-    return Plan(ranges, {topic: LoadedTopic(ID, {0: until})})
+    return LoadPlan(ranges, {topic: LoadedTopic(ID, {0: until})})
 
 
 class Stopped(Exception):

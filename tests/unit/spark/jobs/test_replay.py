@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs import replay
-from spark_kafkalite.spark.jobs.planning import LogBounds, PlanError
+from spark_kafkalite.spark.jobs.planning import PlanError
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 YEAR_2036_MS = 2_082_758_400_000

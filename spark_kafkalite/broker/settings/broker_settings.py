@@ -1,0 +1,360 @@
+"""The settings that a broker has: :data:`BROKER_SETTINGS`, each declared once; ``config.py`` reads them.
+
+Names and defaults are Kafka's wherever Kafka has the setting. The defaults of topic settings are broker settings too,
+under Kafka's broker-side names (``log.segment.bytes`` for ``segment.bytes``); ``log.topic_config`` declares them beside
+the topic settings, and ``group_settings.py`` what concerns groups.
+"""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
+from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
+from spark_kafkalite.settings import Setting, SettingGroup
+
+MEBIBYTE = 1024 * 1024
+
+BROKER_SETTINGS = SettingGroup(
+    "broker",
+    (
+        Setting(
+            "broker.id",
+            "int",
+            1,
+            "Number of this broker, unique in the cluster; the log directories remember it.",
+            minimum=0,
+            synonyms=("node.id",),
+        ),
+        Setting("broker.rack", "string", None, "Rack, or host, of this broker; replicas are spread over racks."),
+        Setting(
+            "listeners",
+            "list",
+            ("PLAINTEXT://127.0.0.1:9092",),
+            "Addresses to listen on, NAME://HOST:PORT with commas. Port 0 picks a free port. An empty host, 0.0.0.0 "
+            "and [::] mean every interface and need advertised.listeners.",
+        ),
+        Setting(
+            "advertised.listeners",
+            "list",
+            (),
+            "Addresses that clients are told to connect to, one for each listener that differs from the address "
+            "listened on. Port 0 means the port listened on.",
+        ),
+        Setting(
+            "listener.security.protocol.map",
+            "list",
+            ("PLAINTEXT:PLAINTEXT",),
+            "Security protocol of each listener name, NAME:PROTOCOL with commas.",
+        ),
+        Setting(
+            "log.dirs",
+            "list",
+            ("./kafkalite-data",),
+            "Directories that hold the logs.",
+            synonyms=("log.dir",),
+        ),
+        Setting(
+            "log.dirs.lost",
+            "list",
+            (),
+            "Ids (directory.id in meta.properties, said at a start) of log directories that are lost for good. The "
+            "others forget them: partitions that lay there begin anew. Needed for one start.",
+        ),
+        Setting(
+            "registry.dir",
+            "string",
+            None,
+            "Directory of the embedded registry; when not set, _registry in the first log directory.",
+        ),
+        Setting(
+            "registry.listener",
+            "string",
+            None,
+            "HOST:PORT on which the embedded registry answers ZooKeeper's client protocol, for registry consumers and "
+            "tools in other processes. Port 0 picks a free port. When not set, nobody else can use it.",
+        ),
+        Setting(
+            "registry.listener.digest",
+            "password",
+            None,
+            "USER:PASSWORD that every client of registry.listener must prove (scheme digest) before anything else is "
+            "answered.",
+        ),
+        Setting(
+            "registry.listener.insecure",
+            "boolean",
+            False,
+            "Let clients on other hosts use registry.listener without registry.listener.digest: they can then change "
+            "the cluster.",
+        ),
+        Setting(
+            "logging.level",
+            "string",
+            "INFO",
+            "Least severe level of what is written to standard error. A running broker takes other levels of its "
+            "loggers, as broker-loggers of Kafka's tools.",
+            choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        ),
+        Setting(
+            "num.io.threads",
+            "int",
+            4,
+            "Threads, at most, for each of what may block: reads of old data that is not in memory, large compressed "
+            "batches, removing files. fsync has 16, or as many if this is more.",
+            minimum=1,
+            maximum=64,
+            dynamic=True,
+        ),
+        # Sockets
+        Setting(
+            "socket.request.max.bytes",
+            "int",
+            100 * MEBIBYTE,
+            "Largest request that is read; a larger one closes its connection.",
+            unit="bytes",
+            minimum=1024,
+        ),
+        Setting(
+            "queued.max.request.bytes",
+            "long",
+            256 * MEBIBYTE,
+            "Memory of all requests that have not fully arrived or wait for their turn; above it reading pauses.",
+            unit="bytes",
+            minimum=MEBIBYTE,
+        ),
+        Setting(
+            "queued.max.requests.per.connection",
+            "int",
+            64,
+            "Requests of one connection that may be unanswered; above it the connection is not read.",
+            minimum=1,
+        ),
+        Setting(
+            "queued.max.response.bytes.per.connection",
+            "int",
+            4 * MEBIBYTE,
+            "Response memory (file ranges sent with sendfile need none) that one connection may have unsent; above it "
+            "the connection is not read.",
+            unit="bytes",
+            minimum=1024,
+        ),
+        Setting(
+            "request.read.timeout.ms",
+            "int",
+            30_000,
+            "A request that has begun to arrive must be complete after this time, plus one second per 64 KiB received; "
+            "else its connection is closed.",
+            unit="ms",
+            minimum=10,
+        ),
+        Setting(
+            "connections.max.idle.ms",
+            "long",
+            600_000,
+            "A connection without a request for this long is closed; -1 keeps it for ever.",
+            unit="ms",
+            minimum=-1,
+        ),
+        Setting(
+            "max.connections",
+            "int",
+            2**31 - 1,
+            "Connections that may be open; a further one is closed. The limit of open files may leave room for fewer.",
+            minimum=1,
+            dynamic=True,
+        ),
+        Setting(
+            "max.connections.per.ip",
+            "int",
+            2**31 - 1,
+            "Connections from one address that may be open; a further one is closed.",
+            minimum=1,
+            dynamic=True,
+        ),
+        Setting(
+            "socket.listen.backlog.size",
+            "int",
+            128,
+            "Connections that the kernel may hold before they are accepted.",
+            minimum=1,
+        ),
+        Setting(
+            "socket.send.buffer.bytes",
+            "int",
+            -1,
+            "Kernel send buffer of a connection; -1 leaves it to the kernel.",
+            unit="bytes",
+            minimum=-1,
+        ),
+        Setting(
+            "socket.receive.buffer.bytes",
+            "int",
+            -1,
+            "Kernel receive buffer of a connection; -1 leaves it to the kernel.",
+            unit="bytes",
+            minimum=-1,
+        ),
+        # Requests
+        Setting(
+            "fetch.max.bytes",
+            "int",
+            55 * MEBIBYTE,
+            "Most bytes of records that one fetch response carries (a single larger batch is still sent).",
+            unit="bytes",
+            minimum=1024,
+        ),
+        Setting(
+            "max.decompressed.batch.bytes",
+            "int",
+            64 * MEBIBYTE,
+            "Size that a compressed batch may unpack to; beyond it the batch is refused with INVALID_RECORD.",
+            unit="bytes",
+            minimum=1024,
+        ),
+        Setting(
+            "max.producer.ids.per.partition",
+            "int",
+            100_000,
+            "How many idempotent producers a partition knows the sequence numbers of. Above it the longest idle is "
+            "forgotten, never one with an open transaction; when it sends again it gets UNKNOWN_PRODUCER_ID, and its "
+            "client begins anew.",
+            minimum=1,
+            maximum=10_000_000,
+            dynamic=True,
+        ),
+        Setting(
+            "producer.id.expiration.ms",
+            "int",
+            86_400_000,
+            "Sequence numbers of a producer that has been silent for this long are forgotten.",
+            unit="ms",
+            minimum=1,
+            dynamic=True,
+        ),
+        # Topics
+        Setting(
+            "auto.create.topics.enable", "boolean", True, "Whether metadata requests create topics that do not exist."
+        ),
+        Setting("num.partitions", "int", 1, "Partitions of a topic whose creation names no number.", minimum=1),
+        Setting(
+            "default.replication.factor",
+            "int",
+            1,
+            "Replicas of a topic whose creation names no number.",
+            minimum=1,
+            maximum=32767,
+        ),
+        Setting("delete.topic.enable", "boolean", True, "Whether topics may be deleted."),
+        Setting(
+            "max.partitions.per.request",
+            "int",
+            10_000,
+            "Partitions that one CreateTopics, CreatePartitions or (auto-creation) Metadata request may add in all; "
+            "more is a policy violation, and none is added.",
+            minimum=1,
+        ),
+        Setting(
+            "max.request.partition.size.limit",
+            "int",
+            2000,
+            "Partitions in one answer to DescribeTopicPartitions at most; a client may ask for fewer, and for the rest "
+            "with further requests.",
+            minimum=1,
+        ),
+        # Log upkeep
+        Setting(
+            "num.recovery.threads.per.data.dir",
+            "int",
+            1,
+            "Threads for each log directory that recover its logs after a crash; a change counts at the next start.",
+            minimum=1,
+            maximum=64,
+            dynamic=True,
+        ),
+        Setting(
+            "log.flush.offset.checkpoint.interval.ms",
+            "int",
+            60_000,
+            "How often recovery points are written to disk.",
+            unit="ms",
+            minimum=10,
+        ),
+        Setting(
+            "log.retention.check.interval.ms",
+            "long",
+            300_000,
+            "How often logs are searched for segments that retention lets go.",
+            unit="ms",
+            minimum=1,
+        ),
+        Setting(
+            "log.initial.task.delay.ms",
+            "long",
+            30_000,
+            "How long after the start logs are searched the first time.",
+            unit="ms",
+            minimum=0,
+        ),
+        # Compaction
+        Setting("log.cleaner.enable", "boolean", True, "Whether logs with cleanup.policy compact are compacted."),
+        Setting(
+            "log.cleaner.threads",
+            "int",
+            1,
+            "How many logs are compacted at a time, each by a process of its own that ends when it has nothing to do.",
+            minimum=0,
+            maximum=64,
+            dynamic=True,
+        ),
+        Setting(
+            "log.cleaner.dedupe.buffer.size",
+            "long",
+            128 * MEBIBYTE,
+            "Memory for the keys of the logs that are being compacted, 24 bytes each; taken only meanwhile. With more "
+            "keys a log is compacted in several rounds.",
+            unit="bytes",
+            minimum=MEBIBYTE,
+            dynamic=True,
+        ),
+        Setting(
+            "log.cleaner.io.max.bytes.per.second",
+            "double",
+            1.7976931348623157e308,
+            "How much compaction reads and writes in a second, of all logs together.",
+            unit="bytes per second",
+            minimum=1,
+            dynamic=True,
+        ),
+        Setting(
+            "log.cleaner.backoff.ms",
+            "long",
+            15_000,
+            "How long compaction waits when no log needs it before it looks again.",
+            unit="ms",
+            minimum=0,
+            dynamic=True,
+        ),
+        # Disks
+        Setting(
+            "log.dir.min.free.bytes",
+            "long",
+            -1,
+            "Free bytes of a log directory's file system below which it takes no records (KAFKA_STORAGE_ERROR). Reads, "
+            "checkpoints and the registry go on, and it takes records again by itself. -1: 64 MiB or 1 % of the file "
+            "system, whichever is smaller. 0: no threshold, records are refused when the disk is full.",
+            unit="bytes",
+            minimum=-1,
+        ),
+        Setting(
+            "log.dir.reserve.bytes",
+            "long",
+            16 * MEBIBYTE,
+            "Size of a file in each log directory that keeps room for checkpoints, indexes and the registry's writes, "
+            "and is given back when others have filled the disk; never more than 5 % of the file system. 0: none.",
+            unit="bytes",
+            minimum=0,
+        ),
+        *GROUP_SETTINGS,
+        *OFFSET_SETTINGS,
+        *BROKER_LOG_SETTINGS,
+    ),
+)

@@ -1,0 +1,142 @@
+"""How far readers are behind: records, and time, from committed offsets and the logs themselves.
+
+Lag in records is the log's end less the committed offset, as Kafka's tools count it. Lag in time is the age of the
+record that comes next: now less that record's timestamp, read from the log itself, with one fetch of one batch for each
+partition that has a lag (nothing else is read). So it is right also where offsets were committed long ago or by hand,
+and it depends on producers' clocks where the topic has their timestamps. Nothing to read is an age of 0.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, fetch
+from spark_kafkalite.client.consume.fetched import FetchedBatches, columns_from
+from spark_kafkalite.client.consume.list_offsets import offsets_for
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.connection import BrokerConnection
+from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+
+# A broker sends one whole batch however low the limit is. Behind it may be only markers or compacted gaps.
+_ONE_BATCH: Final = FetchLimits(0, 1, 0, IsolationLevel.READ_UNCOMMITTED)
+_MOST_BATCHES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition's lag. ``committed`` None: the group has no offset there.
+
+    The log's offsets are None where the partition does not exist (any more) or has no leader now. ``age_ms`` is None
+    where the next record has no timestamp or cannot be read.
+    """
+
+    committed: int | None
+    log_start_offset: int | None
+    log_end_offset: int | None
+    age_ms: int | None
+
+    @property
+    def records(self) -> int | None:
+        """Records from the committed offset to the end of the log, None where either is not known.
+
+        Negative when the log ends before the committed offset: the topic was made anew.
+        """
+        if self.committed is None or self.log_end_offset is None:
+            return None
+        return self.log_end_offset - self.committed
+
+    @property
+    def deleted(self) -> int:
+        """How many of these records are not in the log any more: the group can never read them."""
+        if self.committed is None or self.log_start_offset is None:
+            return 0
+        return max(0, self.log_start_offset - self.committed)
+
+
+def partition_lags(
+    cluster: ClusterClient,
+    committed: Mapping[TopicPartition, int | None],
+    deadline: Deadline,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[TopicPartition, PartitionLag]:
+    """Return the lag of each partition, behind its committed offset (None: it has none)."""
+    snapshot = cluster.refresh({each.topic for each in committed}, deadline)
+    readable = [each for each in committed if snapshot.leader(*each) in snapshot.nodes]
+    starts = offsets_for(cluster, dict.fromkeys(readable, EARLIEST_TIMESTAMP), deadline)
+    ends = offsets_for(cluster, dict.fromkeys(readable, LATEST_TIMESTAMP), deadline)
+    bounds = {
+        each: (start.offset, end.offset)
+        for each in readable
+        if (start := starts[each]) is not None and (end := ends[each]) is not None
+    }
+    behind = {
+        each: max(offset, bounds[each][0])
+        for each, offset in committed.items()
+        if offset is not None and each in bounds and max(offset, bounds[each][0]) < bounds[each][1]
+    }
+    timestamps = record_timestamps(cluster, behind, deadline)
+    now_ms = clock.wall_ms()
+    lags: dict[TopicPartition, PartitionLag] = {}
+    for each, offset in committed.items():
+        start_offset, end_offset = bounds.get(each, (None, None))
+        age_ms = None if offset is None or each not in bounds else 0
+        if each in behind:
+            timestamp = timestamps.get(each, -1)
+            # A producer's clock may be ahead of ours.
+            age_ms = max(0, now_ms - timestamp) if timestamp >= 0 else None
+        lags[each] = PartitionLag(offset, start_offset, end_offset, age_ms)
+    return lags
+
+
+def record_timestamps(
+    cluster: ClusterClient, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the timestamp of the first record at or after each offset.
+
+    What cannot be read now is left out, and so are partitions whose next few batches hold no record.
+    """
+    by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+    for each in offsets:
+        by_leader[cluster.snapshot.leader(*each)].append(each)
+    found: dict[TopicPartition, int] = {}
+    for leader, partitions in by_leader.items():
+        try:
+            connection = cluster.connect(leader, deadline)
+        except BrokerUnreachable:
+            continue
+        try:
+            for each in partitions:
+                timestamp = _timestamp_at(connection, each, offsets[each], deadline, cluster.config.client_id)
+                if timestamp is not None:
+                    found[each] = timestamp
+        except BrokerUnreachable:
+            continue
+        finally:
+            connection.close()
+    return found
+
+
+def _timestamp_at(
+    connection: BrokerConnection, topic_partition: TopicPartition, offset: int, deadline: Deadline, client_id: str
+) -> int | None:
+    for _ in range(_MOST_BATCHES):
+        position = FetchFrom(topic_partition, offset, -1, 1)
+        _, results = fetch(connection, [position], _ONE_BATCH, deadline, client_id)
+        fetched = results.get(topic_partition)
+        if fetched is None or fetched.error_code or fetched.records is None:
+            return None
+        try:
+            batches = FetchedBatches(topic_partition, fetched, offset)
+            offset = batches.end_offset
+            for columns in columns_from([batches], max_rows=1):
+                return columns.timestamp_at(0)
+        except KafkaliteError:
+            # A batch that cannot be read stops its consumer too; here it only has no age.
+            return None
+    return None

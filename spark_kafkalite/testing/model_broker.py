@@ -1,0 +1,274 @@
+"""A broker within the test's process, for clients alone: topics in memory, one node, faults where a test wants them.
+
+Clients reach it by their real connections, over pairs of sockets instead of a network: give :meth:`ModelBroker.open` to
+:class:`~spark_kafkalite.client.network.cluster.ClusterClient`. It knows what a producer and a reader ask for (Metadata,
+InitProducerId, Produce, ListOffsets, Fetch); what else comes, a test answers itself (``answer_first``). The rules that
+clients depend on are the real broker's, and one test holds both to them (``tests/interop/test_model_broker.py``):
+sequence numbers, whole batches, errors for offsets outside of the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from spark_kafkalite.client.config import ClientConfig
+from spark_kafkalite.client.network.connection import SUPPORTED, BrokerConnection
+from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    OffsetOutOfRange,
+    OutOfOrderSequenceNumber,
+    UnknownTopicOrPartition,
+)
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, TopicPartition
+from spark_kafkalite.records.kernel import read_header, stamp
+from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.header import read_request_header
+from spark_kafkalite.wire.messages import fetch, list_offsets, metadata, produce
+from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdResponse
+
+NODE_ID: Final = 1
+LEADER_EPOCH: Final = 3
+_LENGTH: Final = struct.Struct(">i")
+# A broker recognises the last five batches of a producer.
+_REMEMBERED: Final = 5
+
+
+class ModelPartition:
+    """One partition's log: whole batches, and the sequences of its producers."""
+
+    def __init__(self) -> None:
+        # First offset, first offset behind it, and bytes of each batch.
+        self.batches: list[tuple[int, int, bytes]] = []
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self._producers: dict[int, deque[tuple[int, int, int, int]]] = {}
+
+    def append(self, batch: bytes | bytearray | memoryview) -> tuple[int, int]:
+        """Append a batch; returns error code and base offset. Source: ProducerAppendInfo.checkSequence."""
+        data = bytearray(batch)
+        header = read_header(data)
+        if header.producer_id >= 0:
+            known = self._producers.setdefault(header.producer_id, deque(maxlen=_REMEMBERED))
+            epoch, first = header.producer_epoch, header.base_sequence
+            following = (first + header.record_count) % 2**31
+            for seen_epoch, seen_first, seen_following, offset in known:
+                if (seen_epoch, seen_first, seen_following) == (epoch, first, following):
+                    return 0, offset
+            if known:
+                last_epoch, _, expected, _ = known[-1]
+                if first != (expected if epoch == last_epoch else 0):
+                    return OutOfOrderSequenceNumber.code, -1
+            known.append((epoch, first, following, self.log_end_offset))
+        base_offset = self.log_end_offset
+        stamp(data, 0, base_offset, LEADER_EPOCH)
+        self.log_end_offset = read_header(data).next_offset
+        self.batches.append((base_offset, self.log_end_offset, bytes(data)))
+        return 0, base_offset
+
+    def read(self, offset: int, max_bytes: int) -> tuple[int, bytes]:
+        """Return error code and whole batches from the one that holds an offset on, at least one."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            return OffsetOutOfRange.code, b""
+        found = b""
+        for _, end, data in self.batches:
+            if end > offset:
+                if found and len(found) + len(data) > max_bytes:
+                    break
+                found += data
+        return 0, found
+
+
+AnswerFirst = Callable[[int, Any], Any]
+"""Given API key and request, returns an answer, None to have the broker give its own, or raises ConnectionError."""
+
+
+class ModelBroker:
+    """The broker. ``lock`` is held while a request is served; hold it to look at, or change, several things at once."""
+
+    def __init__(self, topics: Mapping[str, int], answer_first: AnswerFirst | None = None) -> None:
+        """``topics`` are names and numbers of partitions."""
+        self.lock = threading.RLock()
+        self.partitions = {
+            TopicPartition(name, number): ModelPartition() for name, count in topics.items() for number in range(count)
+        }
+        self.answer_first = answer_first
+        # Called after a request was served and before its answer leaves; ConnectionError loses the answer.
+        self.answer_last: Callable[[int, Any], None] | None = None
+        self.opened = 0
+        self._appended = threading.Condition(self.lock)
+        self._producer_ids = 0
+        self._sockets: list[socket.socket] = []
+        self._closed = False
+
+    # For clients ----------------------------------------------------------------------------------------------------
+
+    def open(self, host: str, port: int, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
+        """Return a new connection, in the place of ``BrokerConnection.open``."""
+        ours, theirs = socket.socketpair()
+        with self.lock:
+            if self._closed:
+                ours.close()
+                theirs.close()
+                raise BrokerUnreachable(f"{host}:{port}: the model broker is closed")
+            self.opened += 1
+            self._sockets.append(ours)
+        threading.Thread(target=self._serve, args=(ours,), name="model-broker", daemon=True).start()
+        return BrokerConnection.over(theirs, f"{host}:{port}", config, deadline)
+
+    def close(self) -> None:
+        """Break all connections and let nobody in any more."""
+        with self.lock:
+            self._closed = True
+            self._appended.notify_all()
+            for sock in self._sockets:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    # For tests ------------------------------------------------------------------------------------------------------
+
+    def append(self, topic_partition: TopicPartition, batch: bytes | bytearray) -> int:
+        """Append a batch and return its base offset."""
+        with self.lock:
+            code, base_offset = self.partitions[topic_partition].append(batch)
+            assert not code
+            self._appended.notify_all()
+        return base_offset
+
+    def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Move the log's start, as retention does."""
+        with self.lock:
+            log = self.partitions[topic_partition]
+            log.log_start_offset = offset
+            log.batches = [each for each in log.batches if each[1] > offset]
+
+    # Serving --------------------------------------------------------------------------------------------------------
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock, sock.makefile("rb") as stream, contextlib.suppress(OSError):
+            while len(length := stream.read(4)) == 4:
+                frame = memoryview(stream.read(_LENGTH.unpack(length)[0]))
+                (api_key, api_version, correlation_id, _), position = read_request_header(frame)
+                request = codec.decode_request(api_key, api_version, frame, position)
+                answer = self._answer(api_key, request)
+                if answer is not None:
+                    data = codec.encode_response(answer, api_version, correlation_id)
+                    sock.sendall(_LENGTH.pack(len(data)) + data)
+
+    def _answer(self, api_key: int, request: Any) -> Any:
+        if api_key == ApiKey.API_VERSIONS:
+            served = [
+                ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in SUPPORTED.items()
+            ]
+            return ApiVersionsResponse(api_keys=served)
+        answer = self.answer_first(api_key, request) if self.answer_first is not None else None
+        if answer is None:
+            with self.lock:
+                answer = self._handlers[api_key](self, request)
+        if self.answer_last is not None:
+            self.answer_last(api_key, request)
+        return answer
+
+    def _metadata(self, request: metadata.MetadataRequest) -> metadata.MetadataResponse:
+        names = sorted({each.topic for each in self.partitions})
+        if request.topics is not None:
+            names = [each.name for each in request.topics if each.name is not None]
+        return metadata.MetadataResponse(
+            brokers=[metadata.MetadataResponseBroker(node_id=NODE_ID, host="model", port=1)],
+            controller_id=NODE_ID,
+            topics=[self._topic(name) for name in names],
+        )
+
+    def _topic(self, name: str) -> metadata.MetadataResponseTopic:
+        numbers = sorted(each.partition for each in self.partitions if each.topic == name)
+        return metadata.MetadataResponseTopic(
+            error_code=0 if numbers else UnknownTopicOrPartition.code,
+            name=name,
+            partitions=[
+                metadata.MetadataResponsePartition(
+                    partition_index=number, leader_id=NODE_ID, leader_epoch=LEADER_EPOCH, replica_nodes=[NODE_ID]
+                )
+                for number in numbers
+            ],
+        )
+
+    def _init_producer_id(self, request: object) -> InitProducerIdResponse:
+        self._producer_ids += 1
+        return InitProducerIdResponse(producer_id=self._producer_ids, producer_epoch=0)
+
+    def _produce(self, request: produce.ProduceRequest) -> produce.ProduceResponse | None:
+        answers = []
+        for topic in request.topic_data:
+            parts = []
+            for part in topic.partition_data:
+                log = self.partitions.get(TopicPartition(topic.name, part.index))
+                code, offset = UnknownTopicOrPartition.code, -1
+                if log is not None and part.records is not None:
+                    code, offset = log.append(memoryview(part.records))
+                parts.append(produce.PartitionProduceResponse(index=part.index, error_code=code, base_offset=offset))
+            answers.append(produce.TopicProduceResponse(name=topic.name, partition_responses=parts))
+        self._appended.notify_all()
+        return produce.ProduceResponse(responses=answers) if request.acks else None
+
+    def _list_offsets(self, request: list_offsets.ListOffsetsRequest) -> list_offsets.ListOffsetsResponse:
+        answers = []
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                log = self.partitions.get(TopicPartition(topic.name, part.partition_index))
+                answer = list_offsets.ListOffsetsPartitionResponse(partition_index=part.partition_index)
+                if log is None:
+                    answer.error_code = UnknownTopicOrPartition.code
+                else:
+                    answer.offset = log.log_start_offset if part.timestamp == EARLIEST_TIMESTAMP else log.log_end_offset
+                parts.append(answer)
+            answers.append(list_offsets.ListOffsetsTopicResponse(name=topic.name, partitions=parts))
+        return list_offsets.ListOffsetsResponse(topics=answers)
+
+    def _fetch(self, request: fetch.FetchRequest) -> fetch.FetchResponse:
+        answer, size_bytes = self._fetched(request)
+        if size_bytes < request.min_bytes and not self._closed:
+            self._appended.wait(request.max_wait_ms / 1000)
+            answer, _ = self._fetched(request)
+        return answer
+
+    def _fetched(self, request: fetch.FetchRequest) -> tuple[fetch.FetchResponse, int]:
+        answers = []
+        # Errors are answered at once.
+        size_bytes = 0
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                data = fetch.PartitionData(partition_index=part.partition, high_watermark=-1)
+                log = self.partitions.get(TopicPartition(topic.topic, part.partition))
+                if log is None:
+                    data.error_code = UnknownTopicOrPartition.code
+                else:
+                    room = request.max_bytes - size_bytes
+                    data.error_code, found = log.read(part.fetch_offset, min(part.partition_max_bytes, room))
+                    if room > 0 and not data.error_code:
+                        data.records = found
+                        size_bytes += len(found)
+                    data.high_watermark = data.last_stable_offset = log.log_end_offset
+                    data.log_start_offset = log.log_start_offset
+                if data.error_code:
+                    size_bytes += request.min_bytes
+                parts.append(data)
+            answers.append(fetch.FetchableTopicResponse(topic=topic.topic, partitions=parts))
+        return fetch.FetchResponse(responses=answers), size_bytes
+
+    _handlers: Final[dict[int, Callable[[ModelBroker, Any], Any]]] = {
+        ApiKey.METADATA: _metadata,
+        ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+        ApiKey.PRODUCE: _produce,
+        ApiKey.LIST_OFFSETS: _list_offsets,
+        ApiKey.FETCH: _fetch,
+    }

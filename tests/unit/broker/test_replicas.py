@@ -1,0 +1,417 @@
+"""Hosted partitions over a real log manager in memory; the cluster is what a test publishes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+
+from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.requests.waiting import Purgatory
+from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.model import BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState, diff
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.slices import Slices
+from spark_kafkalite.testing.batches import make_batch
+from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
+from spark_kafkalite.testing.memory_fs import MemoryFs
+
+ME, OTHER = BrokerId(1), BrokerId(2)
+NAMES = ("a", "b", "c")
+DEFAULTS = TopicConfig.from_properties({})
+
+
+class World:
+    """A broker's partitions; each change of the cluster is one transaction with the next zxid."""
+
+    def __init__(self, loop: ManualLoop, clock: ManualClock) -> None:
+        self.loop = loop
+        self.fs = MemoryFs()
+        self.threads = ManualThreads(loop)
+        self.view = ClusterView()
+        self.configs: dict[str, TopicConfig] = {}
+        self.logs = LogManager(self.fs, ["/d0", "/d1"], clock, config_of=self.config_of)
+        self.logs.open()
+        self.logs.load()
+        services = PartitionServices(
+            ME,
+            clock,
+            self.threads,  # type: ignore[arg-type]
+            Purgatory(loop),
+            1 << 26,
+        )
+        self.replicas = Replicas(loop, self.logs, services, self.view, self.config_of, Slices(loop))
+        self.view.add_listener(self.replicas.cluster_changed)
+        self.logs.on_offline = self.replicas.directory_failed
+        self.zxid = 10
+        self.me: BrokerInfo | None = None
+
+    def config_of(self, name: str) -> TopicConfig:
+        return self.configs.get(name, DEFAULTS)
+
+    def register(self) -> None:
+        self.zxid += 1
+        self.me = BrokerInfo(ME, "localhost", 9092, None, BrokerEpoch(self.zxid))
+        self.replicas.set_registration(self.me)
+
+    def lose_registration(self) -> None:
+        self.me = None
+        self.replicas.set_registration(None)
+
+    def publish(self, topics: Mapping[str, TopicState]) -> None:
+        old = self.view.state
+        new = replace(old, topics=dict(topics))
+        self.view.publish(new, diff(old, new))
+
+    def state(
+        self, leader: int = ME, epoch: int = 0, version: int = 0, *, replicas: tuple[int, ...] = (ME,)
+    ) -> PartitionState:
+        self.zxid += 1
+        brokers = tuple(map(BrokerId, replicas))
+        return PartitionState(
+            brokers, BrokerId(leader), LeaderEpoch(epoch), brokers, version=version, modified_zxid=self.zxid
+        )
+
+    def create(self, name: str, count: int = 1, topic_id: bytes | None = None) -> None:
+        topic = TopicState(topic_id or name.encode() * 16, {number: self.state() for number in range(count)}, {})
+        self.publish({**self.view.state.topics, name: topic})
+
+    def change(self, key: TopicPartition, state: PartitionState) -> None:
+        topics = dict(self.view.state.topics)
+        topic = topics[key.topic]
+        topics[key.topic] = replace(topic, partitions={**topic.partitions, key.partition: state})
+        self.publish(topics)
+
+    def delete(self, name: str) -> None:
+        self.publish({each: topic for each, topic in self.view.state.topics.items() if each != name})
+
+    def settle(self) -> None:
+        """Let everything be done that has been asked for."""
+        assert self.loop.run_until_complete(self.replicas.wait_until(lambda: self.replicas.is_idle, 60))
+
+    def append(self, key: TopicPartition, count: int = 1) -> None:
+        batch = make_batch([b"value"] * count, timestamp_ms=1)
+        self.replicas.get(key).check_leader().try_append(memoryview(batch), 9)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    clock = ManualClock()
+    loop = ManualLoop(clock)
+    yield World(loop, clock)
+    loop.close()
+
+
+A = TopicPartition("a", 0)
+
+
+def test_a_partition_is_led_when_the_registry_says_so_and_not_before(world: World) -> None:
+    world.create("a", 2)
+    world.settle()
+    with pytest.raises(NotLeaderOrFollower):
+        world.replicas.get(A)
+    # The state is older than the registration (rule R1): it names a former incarnation.
+    world.register()
+    world.settle()
+    assert not world.replicas.get(A).is_leader
+    assert not world.replicas.serves(A, b"a" * 16)
+    world.change(A, world.state(epoch=1, version=1))
+    world.settle()
+    assert world.replicas.get(A).is_leader
+    assert world.replicas.serves(A, b"a" * 16)
+    assert not world.replicas.serves(A, b"b" * 16)
+    assert not world.replicas.get(TopicPartition("a", 1)).is_leader
+    with pytest.raises(UnknownTopicOrPartition):
+        world.replicas.get(TopicPartition("a", 2))
+
+
+def test_who_waits_for_a_leader_hears_of_it_before_all_the_work_is_done(world: World) -> None:
+    world.register()
+
+    async def scenario() -> tuple[bool, bool]:
+        world.create("a", 3)
+        return (
+            await world.replicas.wait_until(lambda: world.replicas.leads_or_failed("a", 2), 5),
+            await world.replicas.wait_until(lambda: world.replicas.leads_or_failed("a", 3), 5),
+        )
+
+    began_s = world.loop.time()
+    assert world.loop.run_until_complete(scenario()) == (True, False)
+    assert 5 <= world.loop.time() - began_s < 6
+
+
+def test_a_topic_made_again_under_its_name_begins_with_empty_logs(world: World) -> None:
+    world.register()
+    world.create("a")
+    world.settle()
+    world.append(A, 3)
+    before = world.replicas.get(A)
+    world.threads.held = True
+    world.delete("a")
+    # At once, whatever the disk takes.
+    assert world.replicas.find(A) is None
+    world.create("a", topic_id=b"n" * 16)
+    world.loop.run_for(1)
+    assert world.replicas.find(A) is None
+    assert not world.replicas.is_idle
+    world.threads.held = False
+    world.threads.run_all()
+    world.settle()
+    after = world.replicas.get(A)
+    assert after is not before
+    assert (after.topic_id, after.log.log_end_offset, after.is_leader) == (b"n" * 16, 0, True)
+
+
+def test_a_topic_that_cannot_be_read_any_more_keeps_its_log(world: World) -> None:
+    world.register()
+    world.create("a")
+    world.settle()
+    world.append(A)
+    old = world.view.state
+    new = replace(old, topics={}, unreadable_topics=frozenset({"a"}))
+    world.view.publish(new, diff(old, new))
+    world.settle()
+    assert world.replicas.find(A) is None
+    assert world.logs.get(A) is not None
+
+
+def test_a_loss_that_is_acted_upon_late_does_not_end_what_is_led_under_the_next_registration(world: World) -> None:
+    world.register()
+    world.create("a")
+    world.create("b")
+    world.settle()
+    world.threads.held = True
+    # All that comes waits for a thread that removes the log of this one.
+    world.delete("b")
+    world.change(A, world.state(epoch=1, version=1))
+    world.lose_registration()
+    world.register()
+    world.change(A, world.state(epoch=2, version=2))
+    world.threads.held = False
+    world.threads.run_all()
+    world.settle()
+    assert world.replicas.get(A).check_leader().epoch == 2
+
+
+def test_a_log_of_an_older_topic_of_the_name_is_set_aside(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.logs.create(A, b"o" * 16)
+    world.register()
+    world.create("a")
+    world.settle()
+    assert world.replicas.get(A).log.topic_id == b"a" * 16
+    assert "older topic of the same name" in caplog.text
+
+
+def test_a_log_ahead_of_the_registry_is_not_led(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.logs.create(A, b"a" * 16).assign_leader_epoch(5, sync=False)
+    world.register()
+    world.create("a")
+    world.settle()
+    with pytest.raises(KafkaStorageError, match=r"leader epoch 5, the registry only 0.*registry rebuild"):
+        world.replicas.get(A)
+    assert world.replicas.leads_or_failed("a", 0)
+    assert world.replicas.is_offline(A)
+    world.change(A, world.state(epoch=6, version=1))
+    world.settle()
+    assert world.replicas.get(A).is_leader
+    assert not world.replicas.has_failed
+
+
+def test_a_log_that_could_not_be_made_is_made_when_it_is_tried_again(world: World) -> None:
+    world.register()
+    world.fs.fail("make_directories", errno.ENOSPC, path_part="a-0")
+    world.create("a")
+    world.settle()
+    with pytest.raises(KafkaStorageError):
+        world.replicas.get(A)
+    assert world.replicas.has_failed
+    world.replicas.retry_failed()
+    world.settle()
+    assert world.replicas.get(A).is_leader
+    assert not world.replicas.has_failed
+
+
+def test_a_directory_that_fails_takes_its_partitions_offline_and_no_other(world: World) -> None:
+    world.register()
+    world.create("a", 4)
+    world.settle()
+    failed = world.replicas.get(A)
+    world.replicas.storage_failed(failed, OSError(5, "Input/output error"))
+    for partition in world.replicas:
+        lost = partition.log.disk.path == failed.log.disk.path
+        assert partition.is_leader is not lost
+        assert world.replicas.is_offline(partition.topic_partition) is lost
+    assert {partition.is_leader for partition in world.replicas} == {True, False}
+
+
+def test_changed_settings_reach_the_logs(world: World) -> None:
+    world.register()
+    world.create("a")
+    world.settle()
+    world.configs["a"] = TopicConfig.from_properties({"max.message.bytes": "5000"})
+    world.replicas.broker_config_changed()
+    world.settle()
+    assert world.replicas.get(A).log.config.max_message_bytes == 5000
+
+
+def test_nothing_is_served_after_the_end(world: World) -> None:
+    world.register()
+    world.create("a")
+    world.settle()
+    world.create("b")
+    world.replicas.close()
+    world.loop.run_for(1)
+    with pytest.raises(NotLeaderOrFollower):
+        world.replicas.get(A).check_leader()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_the_registry_says_in_whatever_order_partitions_are_what_it_says_last(
+    world: World, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    Schedule(world, random.Random(seed)).run()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+class Schedule:
+    """Random changes of the cluster and appends, and what must hold whenever all that was asked for is done."""
+
+    def __init__(self, world: World, chosen: random.Random) -> None:
+        self.world = world
+        self.chosen = chosen
+        self.made = 0
+        # Records appended to each partition of a topic, by the topic's id.
+        self.appended: dict[tuple[bytes, int], int] = {}
+
+    def run(self) -> None:
+        steps = (
+            self.create, self.delete, self.make_again, self.elect_me, self.elect_me, self.elect_other, self.repeat,
+            self.append, self.append, self.append, self.register, self.lose_registration, self.pass_time, self.hold,
+        )  # fmt: skip
+        self.world.register()
+        for _ in range(120):
+            self.chosen.choice(steps)()
+            self.check_always()
+            if self.chosen.random() < 0.3:
+                self.settle_and_check()
+        self.settle_and_check()
+
+    def create(self) -> None:
+        absent = [name for name in NAMES if name not in self.world.view.state.topics]
+        if absent:
+            self.made += 1
+            self.world.create(self.chosen.choice(absent), self.chosen.randint(1, 3), b"%016d" % self.made)
+
+    def delete(self) -> None:
+        if self.world.view.state.topics:
+            self.world.delete(self.chosen.choice(sorted(self.world.view.state.topics)))
+
+    def make_again(self) -> None:
+        """In one snapshot: nobody has seen that it was gone."""
+        if self.world.view.state.topics:
+            self.made += 1
+            name = self.chosen.choice(sorted(self.world.view.state.topics))
+            self.world.create(name, self.chosen.randint(1, 3), b"%016d" % self.made)
+
+    def _change(self, leader: int, more_epochs: int) -> None:
+        states = [
+            (TopicPartition(name, number), state)
+            for name, topic in sorted(self.world.view.state.topics.items())
+            for number, state in topic.partitions.items()
+        ]
+        if states:
+            key, state = self.chosen.choice(states)
+            epoch = state.leader_epoch + more_epochs
+            self.world.change(key, self.world.state(leader, epoch, state.version + 1, replicas=(ME, OTHER)))
+
+    def elect_me(self) -> None:
+        self._change(ME, 1)
+
+    def elect_other(self) -> None:
+        self._change(self.chosen.choice((OTHER, -1)), 1)
+
+    def repeat(self) -> None:
+        """A newer state that changes nothing, as another in-sync set would be."""
+        states = [
+            (TopicPartition(name, number), state)
+            for name, topic in sorted(self.world.view.state.topics.items())
+            for number, state in topic.partitions.items()
+        ]
+        if states:
+            key, state = self.chosen.choice(states)
+            self.world.zxid += 1
+            self.world.change(key, replace(state, version=state.version + 1, modified_zxid=self.world.zxid))
+
+    def append(self) -> None:
+        led = [partition for partition in self.world.replicas if partition.is_leader]
+        if led:
+            partition = self.chosen.choice(sorted(led, key=lambda each: each.topic_partition))
+            count = self.chosen.randint(1, 5)
+            self.world.append(partition.topic_partition, count)
+            owner = partition.topic_id, partition.topic_partition.partition
+            self.appended[owner] = self.appended.get(owner, 0) + count
+
+    def register(self) -> None:
+        self.world.lose_registration()
+        self.world.register()
+
+    def lose_registration(self) -> None:
+        self.world.lose_registration()
+
+    def pass_time(self) -> None:
+        self.world.loop.run_until_complete(asyncio.sleep(0))
+
+    def hold(self) -> None:
+        self.world.threads.held = not self.world.threads.held
+        if not self.world.threads.held:
+            self.world.threads.run_all()
+
+    def check_always(self) -> None:
+        """Nothing is served of a topic that is gone."""
+        topics = self.world.view.state.topics
+        for partition in self.world.replicas:
+            topic = topics.get(partition.topic_partition.topic)
+            assert topic is not None
+            assert partition.topic_id == topic.topic_id
+
+    def settle_and_check(self) -> None:
+        world = self.world
+        world.threads.held = False
+        world.threads.run_all()
+        world.settle()
+        existing = {
+            TopicPartition(name, number): (topic.topic_id, state)
+            for name, topic in world.view.state.topics.items()
+            for number, state in topic.partitions.items()
+        }
+        assert set(world.logs.logs) <= set(existing)
+        for key, (topic_id, state) in existing.items():
+            partition = world.replicas.find(key)
+            if partition is None:
+                assert world.me is None or not state.is_led_by(world.me)
+                continue
+            self._check_partition(partition, topic_id, state)
+
+    def _check_partition(self, partition: Partition, topic_id: bytes, state: PartitionState) -> None:
+        me = self.world.me
+        number = partition.topic_partition.partition
+        assert partition.topic_id == topic_id
+        assert partition.log.log_end_offset == self.appended.get((topic_id, number), 0)
+        if me is None:
+            assert not partition.is_leader
+        elif partition.is_leader:
+            assert state.leader == ME
+            assert partition.leader_epoch == state.leader_epoch
+        if me is not None and state.is_led_by(me):
+            assert partition.is_leader
+            assert partition.log.epochs.latest == state.leader_epoch
