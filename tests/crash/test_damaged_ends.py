@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.interop.java_clients import JavaClients
 
 from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.client.config import ClientConfig
@@ -19,6 +18,7 @@ from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.interop.support.java_clients import JavaClients
 
 RECORDS = 30
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from spark_kafkalite.client.produce.producer_state import ProducerState, producer_lifecycle
 
 from spark_kafkalite.client.config import ProducerConfig, producer_config
 from spark_kafkalite.client.lifecycle import Lifecycle
@@ -16,7 +17,6 @@ from spark_kafkalite.client.network.connection import INIT_PRODUCER_ID, PRODUCE
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.produce.accumulator import Accumulator
 from spark_kafkalite.client.produce.delivery import Delivery, OnDelivery, ProducerBatch
-from spark_kafkalite.client.produce.producer_state import ProducerState, producer_lifecycle
 from spark_kafkalite.client.produce.sender import Sender
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import ClosedError, ClusterAuthorizationFailed
