@@ -18,7 +18,7 @@ from bench.measurement import Row, warm_page_cache
 from spark_kafkalite.log.compaction.clean_job import CleanJob
 from spark_kafkalite.log.compaction.cleaner import clean
 from spark_kafkalite.log.compaction.plan import SourceSegment
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.segments.segment import CLEANED_SUFFIX
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.compression import CODECS

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig

@@ -30,7 +30,8 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import KafkaliteError, KafkaStorageError, RegistryError
-from spark_kafkalite.log.files.fs import Fs, OsFs
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.loading.loader import LoadInterrupted
 from spark_kafkalite.registry.cluster.membership import OpenStore
 from spark_kafkalite.registry.znodes import MalformedNode

@@ -27,7 +27,8 @@ from spark_kafkalite.cli.log_check import (
 from spark_kafkalite.cli.output import print_json, progress
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, LOCK_FILE
-from spark_kafkalite.log.files.fs import Fs, OsFs
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.loading.loader import topic_partition_of
 from spark_kafkalite.log.loading.repair import Cut, plan_repair
 from spark_kafkalite.log.loading.repair import repair as repair_log

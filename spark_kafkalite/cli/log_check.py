@@ -35,7 +35,7 @@ from spark_kafkalite.log.files.checkpoint import (
     read_topic_id,
     topic_id_text,
 )
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.time_index import TimeIndex

@@ -50,7 +50,7 @@ def rebuild(
     from spark_kafkalite.broker.settings.config import BrokerConfig
     from spark_kafkalite.broker.standalone.registry_rebuild import as_json as plan_as_json
     from spark_kafkalite.broker.standalone.registry_rebuild import locked, plan_rebuild, write
-    from spark_kafkalite.log.files.fs import OsFs
+    from spark_kafkalite.log.files.os_fs import OsFs
 
     broker_id = None
     if config_path is not None:

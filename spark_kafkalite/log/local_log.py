@@ -17,18 +17,16 @@ hole (KAFKA-10778). Reads go on.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
-from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of
-from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.flush import FlushJob, Unsynced
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.loading.holes import Hole
 from spark_kafkalite.log.loading.holes import report as report_holes
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.reader import LogReader
 from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
@@ -48,21 +46,15 @@ class LocalLog:
 
     def __init__(
         self,
-        files: OpenFiles,
+        host: LogHost,
         directory: str,
         topic_partition: TopicPartition,
         config: TopicConfig,
-        clock: Clock,
         segments: Segments,
         log_end_offset: int,
         recovery_point: int,
         cleaned_until_offset: int,
-        on_dirty: Callable[[Any], None],
-        on_recovery_point_lowered: Callable[[], None],
-        disk: LogDirectory,
     ) -> None:
-        """``on_dirty`` is called with the log at the first unflushed record, ``on_recovery_point_lowered`` when the
-        checkpoints of recovery points and cleaned logs must be written before anything else happens."""
         self.topic_partition = topic_partition
         self.config = config
         self.directory = directory
@@ -82,14 +74,14 @@ class LocalLog:
         self.cleaning = False
         self.swap: Swap | None = None
         # The log directory that it lies in.
-        self.disk = disk
-        self._files = files
-        self._clock = clock
+        self.disk = host.disk
+        self._files = host.files
+        self._clock = host.clock
         # What is said of damaged batches.
-        self.damage = DamageLines(topic_partition, clock)
+        self.damage = DamageLines(topic_partition, host.clock)
         self._reader = LogReader(segments, self.damage)
-        self._on_dirty = on_dirty
-        self._on_recovery_point_lowered = on_recovery_point_lowered
+        self._on_dirty = host.on_dirty
+        self._on_recovery_point_lowered = host.on_recovery_point_lowered
         # Monotonic time since when something is unflushed; None when nothing is.
         self._dirty_since_s: float | None = None
         self._flushing = False

@@ -162,7 +162,7 @@ class LogStarts:
     ) -> LogStartCheckpoint:
         """Note the starts of the logs in a directory, open or not, which the next write would drop otherwise."""
         checkpoint = self._checkpoints[directory]
-        closed = {key: found.log_start_offset for key, found in unopened.items()}
+        closed = {key: found.last_run.log_start_offset for key, found in unopened.items()}
         checkpoint.set({**closed, **{key: int(log.log_start_offset) for key, log in logs.items()}})
         return checkpoint
 

@@ -59,6 +59,7 @@ from spark_kafkalite.log.loading.loader import (
     survey,
     without_doubles,
 )
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
@@ -176,8 +177,8 @@ class LogManager:
         self._identities = Identities(self.fs, found, self._topic_id_of)
         found = self._unopened.within_limit([each for each in found if not self._is_set_aside(each)])
         # With many logs to recover, all are synced at once in the end.
-        unclean = {each.log_dir for each in found if not each.clean}
-        sync_each = sum(not each.clean for each in found) <= _SYNCED_ONE_BY_ONE
+        unclean = {each.log_dir for each in found if not each.last_run.clean}
+        sync_each = sum(not each.last_run.clean for each in found) <= _SYNCED_ONE_BY_ONE
         self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
         for log_dir, logs in self.checkpoints.logs_by_directory().items():
             self.log_starts.take_up(log_dir, logs, self._unopened.in_directory(log_dir))
@@ -254,26 +255,8 @@ class LogManager:
         def open_log() -> PartitionLog:
             if self._identities.is_foreign(found):
                 raise LogRefused(f"{found.path} is the log of an older topic of the same name; it is set aside later")
-            return PartitionLog.open(
-                self._files,
-                found.path,
-                found.key,
-                self._config_of(found.key.topic),
-                self._clock,
-                clean=found.clean,
-                recovery_point=found.recovery_point,
-                log_start_offset=found.log_start_offset,
-                cleaned_until_offset=found.cleaned_until_offset,
-                high_watermark=found.high_watermark,
-                on_dirty=self.dirty.add,
-                on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(found.log_dir),
-                on_truncated=self.log_starts.truncated,
-                sync=sync,
-                on_bytes=self._loading.on_bytes,
-                disk=disk,
-                stopped_with=found.stopped_with,
-                producer_limits=self.producer_limits,
-            )
+            config = self._config_of(found.key.topic)
+            return PartitionLog.open(self._host_of(disk), found.path, found.key, config, found.last_run, sync=sync)
 
         try:
             # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
@@ -287,6 +270,18 @@ class LogManager:
                 disk.take_offline(reason)
             else:
                 self._unopened.add(found, f"{reason}; it is tried again from time to time")
+
+    def _host_of(self, disk: LogDirectory) -> LogHost:
+        return LogHost(
+            self._files,
+            self._clock,
+            disk,
+            self.producer_limits,
+            on_dirty=self.dirty.add,
+            on_recovery_point_lowered=partial(self.checkpoints.write_recovery_points, disk.path),
+            on_truncated=self.log_starts.truncated,
+            on_bytes=self._loading.on_bytes,
+        )
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for path in directories:
@@ -370,19 +365,8 @@ class LogManager:
         was_topic_id, end_offset = self._vanished.get(topic_partition, (None, 0))
 
         def make_log() -> PartitionLog:
-            log = PartitionLog.create(
-                self._files,
-                directory,
-                topic_partition,
-                topic_id,
-                self._config_of(topic_partition.topic),
-                self._clock,
-                on_dirty=self.dirty.add,
-                on_recovery_point_lowered=lambda: self.checkpoints.write_recovery_points(disk.path),
-                on_truncated=self.log_starts.truncated,
-                disk=disk,
-                producer_limits=self.producer_limits,
-            )
+            config = self._config_of(topic_partition.topic)
+            log = PartitionLog.create(self._host_of(disk), directory, topic_partition, topic_id, config)
             if end_offset and was_topic_id in (None, topic_id):
                 # Where the log that has vanished ended: an offset is never given twice.
                 log.truncate_fully(end_offset)

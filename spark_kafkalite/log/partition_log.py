@@ -17,10 +17,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Final, NamedTuple
 
-from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     CorruptMessage,
     KafkaStorageError,
@@ -29,7 +28,7 @@ from spark_kafkalite.errors import (
     RecordListTooLarge,
     UnknownProducerId,
 )
-from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.checkpoint import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
@@ -37,21 +36,20 @@ from spark_kafkalite.log.files.checkpoint import (
     read_topic_id,
     topic_id_text,
 )
-from spark_kafkalite.log.files.fs import NotInMemory, replace_file, without_waiting
-from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.fs import replace_file
+from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
 from spark_kafkalite.log.flush import FlushJob
-from spark_kafkalite.log.loading.holes import SegmentSizes
 from spark_kafkalite.log.loading.holes import report as report_holes
-from spark_kafkalite.log.loading.recovery import LoadedLog, forget_producers, load_log, rebuild_producers
-from spark_kafkalite.log.loading.scan import OnBytes
+from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, forget_producers, load_log, rebuild_producers
 from spark_kafkalite.log.local_log import LocalLog
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.producer_snapshot import (
     LARGE_SNAPSHOT_BYTES,
     LARGE_SNAPSHOTS_KEPT,
     snapshot_path,
     write_snapshot,
 )
-from spark_kafkalite.log.producer_state import ENTRY, BatchMetadata, ProducerIdLimits, ProducerStateManager
+from spark_kafkalite.log.producer_state import ENTRY, BatchMetadata, ProducerStateManager
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import DELETED_SUFFIX, LogSlice, Segment
@@ -81,33 +79,24 @@ class PartitionLog(LocalLog):
 
     def __init__(
         self,
-        files: OpenFiles,
+        host: LogHost,
         directory: str,
         topic_partition: TopicPartition,
         topic_id: bytes | None,
         config: TopicConfig,
-        clock: Clock,
         loaded: LoadedLog,
-        on_dirty: Callable[[PartitionLog], None] | None = None,
-        on_recovery_point_lowered: Callable[[], None] | None = None,
-        on_truncated: Callable[[PartitionLog], None] | None = None,
-        disk: LogDirectory | None = None,
     ) -> None:
         super().__init__(
-            files,
+            host,
             directory,
             topic_partition,
             config,
-            clock,
             loaded.segments,
             loaded.log_end_offset,
             loaded.recovery_point,
             loaded.cleaned_until_offset,
-            on_dirty if on_dirty is not None else _ignore,
-            on_recovery_point_lowered if on_recovery_point_lowered is not None else _nothing,
-            disk if disk is not None else LogDirectory(files.fs, directory.rpartition("/")[0]),
         )
-        self._on_truncated = on_truncated if on_truncated is not None else _ignore
+        self._on_truncated = host.on_truncated
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
         self.epochs = loaded.epochs
@@ -124,64 +113,26 @@ class PartitionLog(LocalLog):
     @classmethod
     def open(
         cls,
-        files: OpenFiles,
+        host: LogHost,
         directory: str,
         topic_partition: TopicPartition,
         config: TopicConfig,
-        clock: Clock,
+        last_run: LastRun,
         *,
-        clean: bool,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
-        cleaned_until_offset: int = 0,
-        high_watermark: int = 0,
-        on_dirty: Callable[[PartitionLog], None] | None = None,
-        on_recovery_point_lowered: Callable[[], None] | None = None,
-        on_truncated: Callable[[PartitionLog], None] | None = None,
         sync: bool = True,
-        on_bytes: OnBytes | None = None,
-        disk: LogDirectory | None = None,
-        stopped_with: SegmentSizes | None = None,
-        producer_limits: ProducerIdLimits | None = None,
     ) -> PartitionLog:
         """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails, LogRefused
         when the files are not what they look like.
 
         The log goes on where it had ended, as far as that is known, even if its last records are gone.
         """
-        loaded = load_log(
-            files,
-            directory,
-            config,
-            clean=clean,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            cleaned_until_offset=cleaned_until_offset,
-            high_watermark=high_watermark,
-            now_ms=clock.wall_ms(),
-            sync=sync,
-            on_bytes=on_bytes,
-            stopped_with=stopped_with,
-            producer_limits=producer_limits,
-        )
+        loaded = load_log(host, directory, config, last_run, sync=sync)
         try:
-            topic_id = read_topic_id(files.fs, f"{directory}/{PARTITION_METADATA_FILE}")
+            topic_id = read_topic_id(host.files.fs, f"{directory}/{PARTITION_METADATA_FILE}")
         except CheckpointError:
             # An unsynced file that a power loss emptied: nothing was flushed to this log either.
             topic_id = None
-        log = cls(
-            files,
-            directory,
-            topic_partition,
-            topic_id,
-            config,
-            clock,
-            loaded,
-            on_dirty,
-            on_recovery_point_lowered,
-            on_truncated,
-            disk,
-        )
+        log = cls(host, directory, topic_partition, topic_id, config, loaded)
         log._holes = loaded.holes
         # What fails is said by ``failure``, and met by the first append.
         with contextlib.suppress(KafkaStorageError):
@@ -217,33 +168,15 @@ class PartitionLog(LocalLog):
     @classmethod
     def create(
         cls,
-        files: OpenFiles,
+        host: LogHost,
         directory: str,
         topic_partition: TopicPartition,
         topic_id: bytes | None,
         config: TopicConfig,
-        clock: Clock,
-        on_dirty: Callable[[PartitionLog], None] | None = None,
-        on_recovery_point_lowered: Callable[[], None] | None = None,
-        on_truncated: Callable[[PartitionLog], None] | None = None,
-        disk: LogDirectory | None = None,
-        producer_limits: ProducerIdLimits | None = None,
     ) -> PartitionLog:
         """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
-        files.fs.make_directories(directory)
-        log = cls.open(
-            files,
-            directory,
-            topic_partition,
-            config,
-            clock,
-            clean=True,
-            on_dirty=on_dirty,
-            on_recovery_point_lowered=on_recovery_point_lowered,
-            on_truncated=on_truncated,
-            disk=disk,
-            producer_limits=producer_limits,
-        )
+        host.files.fs.make_directories(directory)
+        log = cls.open(host, directory, topic_partition, config, LastRun(clean=True))
         log._unsynced.directories += [directory, directory.rpartition("/")[0]]
         if topic_id is not None:
             log.adopt_topic_id(topic_id)
@@ -363,7 +296,7 @@ class PartitionLog(LocalLog):
         )
         self.producers.forgotten = 0
 
-    def unread_tail(self) -> NotInMemory | None:
+    def unread_tail(self) -> NeedsThread | None:
         """Return what a thread has to load before the log takes appends, if anything: after a fast start its end is
         read by the first append, and where the indexes there are damaged all of the active segment is."""
         if self.is_ready or not self.is_usable:
@@ -371,7 +304,7 @@ class PartitionLog(LocalLog):
         try:
             with without_waiting():
                 self._make_ready()
-        except NotInMemory as missing:
+        except NeedsThread as missing:
             return missing
         except KafkaStorageError:
             # The append meets it as well.
@@ -703,11 +636,3 @@ class PartitionLog(LocalLog):
         snapshot = write_snapshot(self.producers, self._files.fs, self.directory) if self.log_end_offset > 0 else None
         if snapshot is not None:
             self._unsynced.add_path(snapshot)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _ignore(log: PartitionLog) -> None:
-    pass

@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.log.files.fs import File, NotInMemory, may_wait
+from spark_kafkalite.log.files.fs import File
+from spark_kafkalite.log.files.waiting import NeedsThread, NotInMemory, may_wait
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.segments.segment import Found, LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
@@ -54,19 +55,19 @@ class _Asked(NamedTuple):
     until_offset: int
 
 
-class WalkGoesOn(NotInMemory):
+class WalkGoesOn(NeedsThread):
     """A look-up has walked long enough for one turn; nothing has to be read."""
 
     goes_on = True
 
     def __init__(self) -> None:
-        Exception.__init__(self, "the look-up goes on")
+        super().__init__("the look-up goes on")
 
-    def load(self) -> None:
+    def work(self) -> None:
         pass
 
 
-class DecodeFirst(NotInMemory):
+class DecodeFirst(NeedsThread):
     """A look-up came to a compressed batch, which a thread unpacks: that may be 64 MiB out of a few kilobytes."""
 
     goes_on = True
@@ -79,14 +80,14 @@ class DecodeFirst(NotInMemory):
         found: Found,
         damage: DamageLines,
     ) -> None:
-        Exception.__init__(self, f"the batch at {found.position} of {file.path} is compressed")
+        super().__init__(f"the batch at {found.position} of {file.path} is compressed")
         self._results = results
         self._asked = asked
         self._file = file
         self._found = found
         self._damage = damage
 
-    def load(self) -> None:
+    def work(self) -> None:
         header = self._found.header
         try:
             data = self._file.pread(header.size_bytes, self._found.position)
@@ -175,7 +176,7 @@ class LogReader:
         if position < segment.size_bytes:
             try:
                 found = next(segment.headers(position, position + 1, read_bytes=HEADER_BYTES))
-            except NotInMemory:
+            except NeedsThread:
                 # Not worth waiting for: that read will find its way by the index.
                 return
             self.remember(found.header.base_offset, position)
@@ -241,13 +242,14 @@ class LogReader:
                 record = self._record_at_or_after(segment, found, timestamp_ms, start_offset, until_offset)
                 if record is not None:
                     return record, False
-        except NotInMemory as missing:
+        except NeedsThread as missing:
             if len(self._walks) >= _REMEMBERED_WALKS:
                 self._walks.clear()
             self._walks[key] = position
             if walked > 1:
-                missing.window_bytes = _WALK_WINDOW_BYTES
                 missing.goes_on = True
+                if isinstance(missing, NotInMemory):
+                    missing.window_bytes = _WALK_WINDOW_BYTES
             raise
         return None, False
 

@@ -80,6 +80,11 @@ class FakeRegistry:
         for opening in waiting:
             self._open(opening)
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for a session, because the registry is unreachable."""
+        return bool(self._waiting)
+
     def arm(self, path_part: str, fault: Fault) -> None:
         """Have ``fault`` happen to the next operation on a path that holds ``path_part``; faults come in order."""
         with self._lock:

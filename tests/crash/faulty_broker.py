@@ -18,7 +18,7 @@ from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.cli.broker import parse_overrides
-from spark_kafkalite.log.files.fs import OsFile, OsFs
+from spark_kafkalite.log.files.os_fs import OsFile, OsFs
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.loading import scan
 from spark_kafkalite.log.log_starts import LogStartCheckpoint

@@ -14,7 +14,7 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.client.consume.consumer import Consumer
 from spark_kafkalite.client.produce.producer import Producer
-from spark_kafkalite.log.files.fs import OsFile, OsFs
+from spark_kafkalite.log.files.os_fs import OsFile, OsFs
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 LOGS = 40

@@ -3,8 +3,8 @@
 What a crash or a disk does to the last three batches of six: cuts them, fills them with zeros or garbage, flips bits,
 repeats or exchanges blocks, leaves sound batches behind a hole, and lies about offsets, epochs and lengths. Whatever it
 was, the log that is opened is the longest run of batches that are byte for byte what was written, and it takes appends.
-``tests/unit/log/test_recovery.py`` goes through each byte of a tail; here the damage is random, and every failure names
-its seed. ``KAFKALITE_TORN_TAILS`` sets the number of cases.
+``tests/unit/log/loading/test_recovery.py`` goes through each byte of a tail; here the damage is random, and every
+failure names its seed. ``KAFKALITE_TORN_TAILS`` sets the number of cases.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.files.fs import write_whole
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.loading import scan
+from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
@@ -195,7 +197,8 @@ def try_damage(damage: Callable[[Tail], bytes], seed: int) -> None:
 
 def open_log(fs: MemoryFs) -> PartitionLog:
     config = TopicConfig.from_properties({})
-    return PartitionLog.open(OpenFiles(fs), "/data/t-0", TopicPartition("t", 0), config, SYSTEM_CLOCK, clean=False)
+    host = LogHost.alone(OpenFiles(fs), "/data", SYSTEM_CLOCK)
+    return PartitionLog.open(host, "/data/t-0", TopicPartition("t", 0), config, LastRun(clean=False))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -19,7 +19,7 @@ from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.client.produce.delivery import RecordMetadata
 from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

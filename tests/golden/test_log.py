@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.log import producer_snapshot
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerStateManager

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT
 from spark_kafkalite.testing import apache_kafka
-from tests.unit.log.cleaned_log import Batch, CleanedLog, SourceSegment, batches_in
+from tests.unit.log.compaction.cleaned_log import Batch, CleanedLog, SourceSegment, batches_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -9,8 +9,9 @@ import pytest
 
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.settings import read_properties
+from tests.paths import PROJECT
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = PROJECT / "conf"
 EXAMPLES = sorted(CONF.glob("*.properties"))
 
 

@@ -16,13 +16,13 @@ import pytest
 
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
+from tests.paths import PROJECT
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "spark_kafkalite"
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
-README = ROOT / "README.md"
-CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-PAGES = (README, CONTRIBUTING, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
+PACKAGE = PROJECT / "spark_kafkalite"
+ARCHITECTURE = PROJECT / "docs" / "architecture.md"
+README = PROJECT / "README.md"
+CONTRIBUTING = PROJECT / "CONTRIBUTING.md"
+PAGES = (README, CONTRIBUTING, PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md")))
 
 SOURCE_SUFFIXES = (".py", ".pyx", ".pyi", ".pxi")
 # Folders of the repository that a page names from the top; everything else is relative to the package.
@@ -40,8 +40,8 @@ MACHINE = re.compile(
 @cache
 def tracked_files() -> tuple[Path, ...]:
     """What git knows and the work tree has: work in progress beside it is nobody's claim yet."""
-    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
-    files = (ROOT / name for name in listing.stdout.decode().split("\0") if name)
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, check=True, capture_output=True)
+    files = (PROJECT / name for name in listing.stdout.decode().split("\0") if name)
     return tuple(path for path in files if path.is_file())
 
 
@@ -55,7 +55,7 @@ def code_spans(page: Path) -> list[str]:
 
 
 def located(path: str) -> Path:
-    return ROOT / path if path.startswith(TOP_LEVEL) else PACKAGE / path
+    return PROJECT / path if path.startswith(TOP_LEVEL) else PACKAGE / path
 
 
 @cache
@@ -138,7 +138,7 @@ def test_every_module_says_what_it_owns() -> None:
     modules = [path for path in tracked_files() if path.is_relative_to(PACKAGE) and path.suffix == ".py"]
     assert PACKAGE / "log/segments/segment.py" in modules
     silent = [path for path in modules if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text()))]
-    assert [str(path.relative_to(ROOT)) for path in silent] == []
+    assert [str(path.relative_to(PROJECT)) for path in silent] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -179,10 +179,10 @@ def test_examples_use_options_that_exist() -> None:
 
 
 def test_make_targets_that_are_named_exist() -> None:
-    targets = set(re.findall(r"(?m)^([a-z0-9-]+):", (ROOT / "Makefile").read_text()))
+    targets = set(re.findall(r"(?m)^([a-z0-9-]+):", (PROJECT / "Makefile").read_text()))
     named = {
         name
-        for page in (*PAGES, ROOT / "bench" / "README.md")
+        for page in (*PAGES, PROJECT / "bench" / "README.md")
         for name in re.findall(r"(?m)(?:`|^\$ )make ([a-z0-9-]+)", page.read_text())
     }
     assert {"demo", "test"} <= named
@@ -193,7 +193,7 @@ def test_make_targets_that_are_named_exist() -> None:
 def test_other_pages_name_files_that_exist(page: Path) -> None:
     # Capitals stand for a name of the reader's own.
     named = [span.split()[0] for span in code_spans(page) if re.match(r"[a-z_/.-]+\.(py|pyx|pxi|md|toml)$", span)]
-    assert [name for name in named if not (ROOT / name).exists() and not located(name).exists()] == []
+    assert [name for name in named if not (PROJECT / name).exists() and not located(name).exists()] == []
 
 
 # Where it was made ---------------------------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def test_no_file_names_the_machine_it_was_made_on() -> None:
         except UnicodeDecodeError:
             continue  # Not text.
         found += [
-            f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+            f"{path.relative_to(PROJECT)}:{number}: {line.strip()[:100]}"
             for number, line in enumerate(lines, 1)
-            if MACHINE.search(line) or str(ROOT) + "/" in line
+            if MACHINE.search(line) or str(PROJECT) + "/" in line
         ]
     assert found == []

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[2]
+from tests.paths import PROJECT
+
 SCRIPT = PROJECT / "scripts" / "check_prerequisites.sh"
 
 

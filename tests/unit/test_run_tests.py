@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-PROJECT = Path(__file__).parents[2]
+from tests.paths import PROJECT
+
 PASSES = "def test_passes(): pass\n"
 FAILS = "def test_fails(): assert False\n"
 SKIPS = "import pytest\ndef test_skips(): pytest.skip('no such jar')\n"

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.errors import KafkaError, KafkaStorageError
-from spark_kafkalite.log.files.fs import NotInMemory
+from spark_kafkalite.log.files.waiting import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -141,7 +141,7 @@ class Appender:
         """Return the rules that hold now."""
         raise NotImplementedError
 
-    def read_first(self) -> NotInMemory | None:
+    def read_first(self) -> NeedsThread | None:
         """Return what a thread loads before the next append, if anything."""
         raise NotImplementedError
 
@@ -202,7 +202,7 @@ class AppendQueue:
             if missing is not None:
                 # The append meets the error as well.
                 with contextlib.suppress(OSError, KafkaError):
-                    missing.load()
+                    missing.work()
             return check_in_thread(queued.batch, header, own_rules, recompression)
 
         self._submit(queued, work, lambda checked: self._append(queued, checked))

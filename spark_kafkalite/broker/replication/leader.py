@@ -38,7 +38,7 @@ from spark_kafkalite.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
 )
-from spark_kafkalite.log.files.fs import NotInMemory
+from spark_kafkalite.log.files.waiting import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
@@ -243,7 +243,7 @@ class Leader(Appender):
                 return ahead
         return self._append(batch, header, ahead)
 
-    def read_first(self) -> NotInMemory | None:
+    def read_first(self) -> NeedsThread | None:
         """Return what a thread loads before the log takes the next append, if anything."""
         return self.log.unread_tail()
 

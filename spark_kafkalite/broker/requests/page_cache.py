@@ -4,8 +4,8 @@
 What was written lately is in the cache and is not asked about. Anything else is probed with ``preadv(RWF_NOWAIT)``,
 which fails instead of waiting; after a miss a thread reads the range once, which leaves it in the cache.
 
-Finding the range comes before, and reads indexes and batch headers. That is done inside ``log.fs.without_waiting``:
-what is not in memory is read by a thread, and the look-up begins again, as often as it takes and MOST_LOOK_UPS at most.
+Finding the range comes before, and reads indexes and batch headers. That is done inside ``waiting.without_waiting``:
+what needs a thread a thread does, and the look-up begins again, as often as it takes and MOST_LOOK_UPS at most.
 
 The probe is a guess in both directions (the kernel may drop a page right after it), so it samples the range instead of
 reading it: the cost of being wrong is a short stall, not a wrong answer.
@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
-from spark_kafkalite.log.files.fs import NotInMemory, without_waiting
+from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.slices import Work
 
@@ -43,19 +43,31 @@ _works = _NOWAIT != 0
 
 
 def look_up(io: IoThreads, loop: asyncio.AbstractEventLoop, find: Callable[[], T]) -> Work[T]:
-    """Return what ``find`` finds in a log; what it needs and is not in memory a thread reads, and it looks anew."""
+    """Return what ``find`` finds in a log; what needs a thread a thread does, and it looks anew."""
     misses = 0
     while misses < MOST_LOOK_UPS:
         try:
             with without_waiting():
                 return find()
-        except NotInMemory as missing:
+        except NeedsThread as missing:
             misses += not missing.goes_on
-            loaded: asyncio.Future[None] = loop.create_future()
-            io.submit(missing.load, loaded.set_result, loaded.set_exception, Lane.READ)
-        yield loaded
-        loaded.result()
+            # Without its frames, which would hold it in turn.
+            works = (missing.with_traceback(None),)
+        yield from in_thread(io, loop, works)
     return find()
+
+
+def in_thread(io: IoThreads, loop: asyncio.AbstractEventLoop, works: Sequence[NeedsThread]) -> Work[None]:
+    """Have a thread do what look-ups in logs have said that it must, one after the other."""
+
+    def work() -> None:
+        for one in works:
+            one.work()
+
+    done: asyncio.Future[None] = loop.create_future()
+    io.submit(work, done.set_result, done.set_exception, Lane.READ)
+    yield done
+    done.result()
 
 
 def uncached(slices: Iterable[LogSlice]) -> list[LogSlice]:

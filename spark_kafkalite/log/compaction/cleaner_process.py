@@ -33,7 +33,8 @@ from typing import Any, Final, TextIO
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup, CleanJob, CleanResult, UncleanableLog
 from spark_kafkalite.log.compaction.cleaner import clean
 from spark_kafkalite.log.compaction.plan import SourceSegment
-from spark_kafkalite.log.files.fs import Fs, OsFs
+from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.os_fs import OsFs
 
 _PROGRESS_EVERY_S: Final = 1.0
 _NICENESS: Final = 10

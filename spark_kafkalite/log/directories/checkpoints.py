@@ -151,7 +151,7 @@ class Checkpoints:
     ) -> tuple[OffsetCheckpoint, OffsetCheckpoint]:
         """Note the recovery points of a directory's logs, and how far they are cleaned, which goes back with them."""
         points = self._recovery_points[path]
-        unopened = {key: found.recovery_point for key, found in self._unopened.in_directory(path).items()}
+        unopened = {key: found.last_run.recovery_point for key, found in self._unopened.in_directory(path).items()}
         points.set(unopened | {key: int(log.recovery_point) for key, log in logs.items()})
         return points, self._set_cleaned_offsets(path, logs)
 
@@ -162,7 +162,9 @@ class Checkpoints:
 
     def _set_cleaned_offsets(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> OffsetCheckpoint:
         checkpoint = self._cleaned_offsets[path]
-        unopened = {key: found.cleaned_until_offset for key, found in self._unopened.in_directory(path).items()}
+        unopened = {
+            key: found.last_run.cleaned_until_offset for key, found in self._unopened.in_directory(path).items()
+        }
         checkpoint.set(unopened | {key: log.cleaned_until_offset for key, log in logs.items()})
         return checkpoint
 

@@ -34,6 +34,7 @@ from spark_kafkalite.log.files.checkpoint import (
 from spark_kafkalite.log.files.file_kind import Kind
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, read_marker, report
+from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
@@ -55,13 +56,7 @@ class FoundLog(NamedTuple):
     key: TopicPartition
     log_dir: str
     name: str
-    clean: bool
-    recovery_point: int
-    log_start_offset: int
-    cleaned_until_offset: int
-    high_watermark: int
-    # The segments that a clean stop has left, None when nobody knows.
-    stopped_with: SegmentSizes | None = None
+    last_run: LastRun
 
     @property
     def path(self) -> str:
@@ -111,12 +106,14 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
             key,
             log_dir,
             name,
-            clean,
-            recovery_points.get(key, 0),
-            start_offsets.get(key, 0),
-            cleaned.get(key, 0),
-            high_watermarks.get(key, 0),
-            stopped_with.get(name),
+            LastRun(
+                clean,
+                recovery_points.get(key, 0),
+                start_offsets.get(key, 0),
+                cleaned.get(key, 0),
+                high_watermarks.get(key, 0),
+                stopped_with.get(name),
+            ),
         )
         for name, key in keys.items()
     ]
@@ -281,7 +278,7 @@ class Loading:
         self._total = len(found)
         log_dirs = {each.log_dir for each in found}
         threads = len(log_dirs) * threads_per_dir
-        if threads == 1 or all(each.clean for each in found):
+        if threads == 1 or all(each.last_run.clean for each in found):
             for each in found:
                 self._open(each, open_log)
             return

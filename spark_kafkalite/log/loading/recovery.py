@@ -38,8 +38,9 @@ from spark_kafkalite.log.files.log_files import (
 )
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps
-from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
+from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, Scan
 from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
@@ -78,54 +79,39 @@ class LoadedLog(NamedTuple):
     swapped: bool = False
 
 
-def load_log(
-    files: OpenFiles,
-    directory: str,
-    config: TopicConfig,
-    *,
-    clean: bool,
-    recovery_point: int,
-    log_start_offset: int,
-    now_ms: int,
-    cleaned_until_offset: int = 0,
-    high_watermark: int = 0,
-    sync: bool = True,
-    on_bytes: OnBytes | None = None,
-    stopped_with: SegmentSizes | None = None,
-    producer_limits: ProducerIdLimits | None = None,
-) -> LoadedLog:
-    """Open the log in ``directory``, recovering it unless ``clean``.
+class LastRun(NamedTuple):
+    """What the last run of a broker has said of a log, in the files of the log directory; 0 where it says nothing.
 
-    ``recovery_point``, ``log_start_offset``, ``cleaned_until_offset`` and ``high_watermark`` are what the checkpoints
-    say, 0 when they say nothing. ``on_bytes`` is told of what is scanned. With ``sync`` what was recovered is on the
-    disk when this returns; without, the caller sees to it before the recovery point is used. ``stopped_with``: the
-    segments that a clean stop has left, None when nobody knows. Raises OSError when the disk fails.
+    ``clean``: it was stopped in order. ``stopped_with``: the segments that it has left then, None when nobody knows.
+    """
+
+    clean: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    cleaned_until_offset: int = 0
+    high_watermark: int = 0
+    stopped_with: SegmentSizes | None = None
+
+
+def load_log(host: LogHost, directory: str, config: TopicConfig, last_run: LastRun, *, sync: bool = True) -> LoadedLog:
+    """Open the log in ``directory``, recovering it unless the last run was stopped in order.
+
+    With ``sync`` what was recovered is on the disk when this returns; without, the caller sees to it before the
+    recovery point is used. Raises OSError when the disk fails.
 
     What is missing in the middle is in ``holes`` of the result. What is missing at the end lies between the log end and
     ``given_until``, or is to be looked for: ``end_is_suspect``.
     """
+    files = host.files
     found = list_log_files(files.fs, directory)
-    cleaned_until_offset = max(cleaned_until_offset, found.swapped_until_offset)
+    cleaned_until_offset = max(last_run.cleaned_until_offset, found.swapped_until_offset)
     found_segments = bool(found.logs)
-    if log_start_offset > max(recovery_point, high_watermark):
+    log_start_offset = last_run.log_start_offset
+    if log_start_offset > max(last_run.recovery_point, last_run.high_watermark):
         log_start_offset = believed_start(files, directory, found.logs, found.snapshots, log_start_offset)
     drop_segments_below(files.fs, directory, found, log_start_offset)
-    loader = _Loader(
-        files,
-        directory,
-        config,
-        found,
-        clean=clean,
-        recovery_point=recovery_point,
-        log_start_offset=log_start_offset,
-        now_ms=now_ms,
-        cleaned_until_offset=cleaned_until_offset,
-        high_watermark=high_watermark,
-        sync=sync,
-        on_bytes=on_bytes,
-        stopped_with=stopped_with if clean else None,
-        producer_limits=producer_limits,
-    )
+    last_run = last_run._replace(log_start_offset=log_start_offset, cleaned_until_offset=cleaned_until_offset)
+    loader = _Loader(host, directory, config, found, last_run, sync=sync)
     loaded = loader.load()
     return loaded._replace(
         # Never more than there is: what a crash took will be written anew, with other records.
@@ -140,38 +126,31 @@ class _Loader:
 
     def __init__(
         self,
-        files: OpenFiles,
+        host: LogHost,
         directory: str,
         config: TopicConfig,
         found: LogFiles,
+        last_run: LastRun,
         *,
-        clean: bool,
-        recovery_point: int,
-        log_start_offset: int,
-        now_ms: int,
-        cleaned_until_offset: int,
-        high_watermark: int,
         sync: bool,
-        on_bytes: OnBytes | None,
-        stopped_with: SegmentSizes | None,
-        producer_limits: ProducerIdLimits | None,
     ) -> None:
+        files = host.files
         self._files = files
         self._directory = directory
         self._config = config
         self._found = found
         self._bases = found.base_offsets
-        self._clean = clean
-        self._recovery_point = recovery_point
-        self._log_start_offset = log_start_offset
-        self._now_ms = now_ms
-        self._gaps_until_offset = EVERYWHERE if config.is_compacted else cleaned_until_offset
-        self._cleaned_until_offset = cleaned_until_offset
-        self._high_watermark = high_watermark
+        self._clean = last_run.clean
+        self._recovery_point = last_run.recovery_point
+        self._log_start_offset = last_run.log_start_offset
+        self._now_ms = host.clock.wall_ms()
+        self._gaps_until_offset = EVERYWHERE if config.is_compacted else last_run.cleaned_until_offset
+        self._cleaned_until_offset = last_run.cleaned_until_offset
+        self._high_watermark = last_run.high_watermark
         self._sync = sync
-        self._on_bytes = on_bytes
-        self._stopped_with = stopped_with
-        self._producer_limits = producer_limits
+        self._on_bytes = host.on_bytes
+        self._stopped_with = last_run.stopped_with if last_run.clean else None
+        self._producer_limits = host.producer_limits
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
         self._epochs_lost = False
         self._new_snapshots: list[str] = []

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log.files.fs import File, NotInMemory, may_wait
+from spark_kafkalite.log.files.fs import File
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.waiting import NeedsThread, may_wait
 from spark_kafkalite.log.segments.index_walk import INTERVAL_BYTES, IndexWalk
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.sending import Sending
@@ -323,16 +324,16 @@ class Segment:
         return f"{type(self).__name__}({self.log_path!r}, size_bytes={self.size_bytes})"
 
 
-class IndexesDamaged(NotInMemory):
-    """A look-up found indexes that do not fit the log; ``load`` makes them anew."""
+class IndexesDamaged(NeedsThread):
+    """A look-up found indexes that do not fit the log; ``work`` makes them anew."""
 
     def __init__(self, segment: Segment, reason: str) -> None:
-        Exception.__init__(self, f"{segment.log_path}: {reason}")
+        super().__init__(f"{segment.log_path}: {reason}")
         self._segment = segment
         self._damaged = segment.offset_index
         self._reason = reason
 
-    def load(self) -> None:
+    def work(self) -> None:
         with _rebuilding:
             # Unless another look-up has had it done meanwhile.
             if self._segment.offset_index is self._damaged:

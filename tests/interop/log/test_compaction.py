@@ -25,7 +25,7 @@ from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.client.produce.delivery import RecordMetadata
 from spark_kafkalite.errors import InvalidRecord
 from spark_kafkalite.log.files.checkpoint import read_offsets
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.apache_kafka import kafka_tool

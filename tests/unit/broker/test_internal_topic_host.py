@@ -29,8 +29,9 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
     UnknownLeaderEpoch,
 )
-from spark_kafkalite.log.files.fs import NotInMemory, may_wait
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.waiting import NotInMemory, may_wait
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -67,7 +68,8 @@ class Stage:
         services.on_role_change = lambda partition: self.roles.append((partition.is_leader, partition.leader_epoch))
         fs.make_directories("/logs")
         config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
-        log = PartitionLog.create(OpenFiles(fs), "/logs/o-0", TP, b"i" * 16, config, self.clock)
+        host = LogHost.alone(OpenFiles(fs), "/logs", self.clock)
+        log = PartitionLog.create(host, "/logs/o-0", TP, b"i" * 16, config)
         self.partition = Partition(TP, b"i" * 16, log, services)
         self.partition.become_leader(epoch, isr, (1, 2), 1)
         replicas: Any = SimpleNamespace(get=lambda key: self.partition)
@@ -234,7 +236,7 @@ async def test_what_a_look_up_needs_of_the_disk_a_thread_reads() -> None:
         def __init__(self) -> None:
             Exception.__init__(self, "an index")
 
-        def load(self) -> None:
+        def work(self) -> None:
             loaded.append(may_wait())
 
     def missing(start_offset: int, max_bytes: int, until_offset: int) -> LogSlice | None:

@@ -10,6 +10,7 @@ from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -25,7 +26,8 @@ def log() -> PartitionLog:
     fs = MemoryFs()
     fs.make_directories("/data")
     config = TopicConfig.from_properties({"index.interval.bytes": "0"})
-    return PartitionLog.create(OpenFiles(fs), "/data/t-0", TopicPartition("t", 0), bytes(16), config, SYSTEM_CLOCK)
+    host = LogHost.alone(OpenFiles(fs), "/data", SYSTEM_CLOCK)
+    return PartitionLog.create(host, "/data/t-0", TopicPartition("t", 0), bytes(16), config)
 
 
 def append(log: PartitionLog, sequence: int) -> int:

@@ -7,10 +7,11 @@ import pytest
 from crc32c import crc32c
 
 from spark_kafkalite.cli.main import run
-from spark_kafkalite.log.files.fs import OsFs
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.compression import ZSTD
 from spark_kafkalite.records.kernel import OpenBatch
+from tests.paths import GOLDEN
 
 
 def batch(base_offset: int, values: list[bytes], codec: int = 0, timestamp: int = 1000) -> bytes:
@@ -83,7 +84,7 @@ def test_records_are_shown_when_asked_for(log: Path, capsys: pytest.CaptureFixtu
 
 
 def test_what_a_cleaner_leaves_is_found_good(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    captured = Path(__file__).parents[2] / "golden" / "records" / "cleaned.log"
+    captured = GOLDEN / "records" / "cleaned.log"
     path = tmp_path / "cleaned-0" / "00000000000000000000.log"
     path.parent.mkdir()
     path.write_bytes(captured.read_bytes())

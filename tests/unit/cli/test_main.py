@@ -8,8 +8,7 @@ import pytest
 
 from spark_kafkalite.cli import jobs
 from spark_kafkalite.cli.main import COMMANDS, kafkalite, run
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.paths import PROJECT
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +87,7 @@ def test_a_broker_loads_neither_clients_nor_arrow() -> None:
         "         or name.startswith(('spark_kafkalite.client', 'spark_kafkalite.spark', 'spark_kafkalite.testing'))]\n"
         "print(code, heavy)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=PROJECT, check=True)
     assert done.stdout.strip() == "2 []"
 
 

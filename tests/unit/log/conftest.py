@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
@@ -47,19 +49,10 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
         files = OpenFiles(on or fs)
         config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
         key = TopicPartition("t", 0)
+        host = LogHost.alone(files, "/data", clock)
         if not files.fs.exists(DIRECTORY):
-            return PartitionLog.create(files, DIRECTORY, key, bytes(range(16)), config, clock)
-        return PartitionLog.open(
-            files,
-            DIRECTORY,
-            key,
-            config,
-            clock,
-            clean=clean,
-            recovery_point=recovery_point,
-            log_start_offset=start,
-            cleaned_until_offset=cleaned_until_offset,
-            high_watermark=high_watermark,
-        )
+            return PartitionLog.create(host, DIRECTORY, key, bytes(range(16)), config)
+        last_run = LastRun(clean, recovery_point, start, cleaned_until_offset, high_watermark)
+        return PartitionLog.open(host, DIRECTORY, key, config, last_run)
 
     return opener

@@ -17,7 +17,9 @@ from spark_kafkalite.errors import (
     UnknownProducerId,
 )
 from spark_kafkalite.log import reader
-from spark_kafkalite.log.files.fs import without_waiting
+from spark_kafkalite.log.files.waiting import without_waiting
+from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.records import kernel
@@ -450,7 +452,7 @@ def test_a_look_up_by_time_leaves_unpacking_to_a_thread(open_log: LogOpener, cod
         with without_waiting():
             with pytest.raises(reader.DecodeFirst) as asked:
                 look_up()
-            asked.value.load()
+            asked.value.work()
             assert look_up() == expected
             with pytest.raises(reader.DecodeFirst):
                 look_up()
@@ -459,7 +461,7 @@ def test_a_look_up_by_time_leaves_unpacking_to_a_thread(open_log: LogOpener, cod
         with pytest.raises(reader.DecodeFirst) as late:
             log.offset_for_timestamp(3, 4)
         log.truncate_to(0)
-        late.value.load()
+        late.value.work()
         assert log.offset_for_timestamp(3, 4) is None
     append(log, 4, timestamps_ms=[7, 8, 9, 9], codec=codec)
     with without_waiting(), pytest.raises(reader.DecodeFirst):
@@ -849,9 +851,8 @@ def test_recovery_without_snapshots_forgets_too(fs: MemoryFs, open_log: LogOpene
     for producer_id in range(30):
         append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
     limits = ProducerIdLimits(max_ids=10)
-    again = PartitionLog.open(
-        log._files, log.directory, log.topic_partition, log.config, ManualClock(), clean=False, producer_limits=limits
-    )
+    host = LogHost(log._files, ManualClock(), log.disk, limits)
+    again = PartitionLog.open(host, log.directory, log.topic_partition, log.config, LastRun(clean=False))
     assert len(again.producers) <= 10
     with pytest.raises(UnknownProducerId):
         append(again, producer_id=0, producer_epoch=0, base_sequence=1)

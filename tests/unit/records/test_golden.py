@@ -11,8 +11,9 @@ from spark_kafkalite.model import Record, TimestampType
 from spark_kafkalite.records.admission import AdmissionRules, admit
 from spark_kafkalite.records.columns import batch_payload
 from spark_kafkalite.records.compression import CODECS
+from tests.paths import GOLDEN
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "records"
+GOLDEN_FILES = GOLDEN / "records"
 BASE_MS = 1_700_000_000_000
 LARGE = b"0123456789abcdef" * 6000
 SENT = [
@@ -32,7 +33,7 @@ SENT_BY_JAVA = [
 
 
 def read(kernel: ModuleType, name: str) -> list[Record]:
-    data = (GOLDEN / name).read_bytes()
+    data = (GOLDEN_FILES / name).read_bytes()
     builder = kernel.ColumnBuilder(True)
     position = 0
     for header in kernel.scan_headers(data):
@@ -45,7 +46,7 @@ def read(kernel: ModuleType, name: str) -> list[Record]:
     return records
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*-*.log")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(GOLDEN_FILES.glob("*-*.log")), ids=lambda path: path.stem)
 def test_every_client_and_codec(kernel: ModuleType, path: Path) -> None:
     records = read(kernel, path.name)
     codec = CODECS[path.stem.split("-")[1]]
@@ -58,11 +59,11 @@ def test_every_client_and_codec(kernel: ModuleType, path: Path) -> None:
 
 
 def test_all_clients_and_codecs_are_there() -> None:
-    names = {path.stem for path in GOLDEN.glob("*-*.log")}
+    names = {path.stem for path in GOLDEN_FILES.glob("*-*.log")}
     assert names >= {f"{client}-{codec}" for client in ("confluent", "aiokafka", "java") for codec in CODECS}
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*-*.log")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(GOLDEN_FILES.glob("*-*.log")), ids=lambda path: path.stem)
 def test_what_clients_send_is_admitted_unchanged(path: Path) -> None:
     data = path.read_bytes()
     admission = admit(data, 0, len(data), AdmissionRules(now_ms=2**42), produce_version=9)
@@ -76,11 +77,11 @@ def test_uncompressed_batches_of_other_clients_are_what_ours_builds(kernel: Modu
         batch.append(timestamp, key, value, headers)
     ours = batch.build()
     kernel.stamp(ours, 0, 0, 0)
-    assert ours == (GOLDEN / "confluent-none.log").read_bytes()
+    assert ours == (GOLDEN_FILES / "confluent-none.log").read_bytes()
 
 
 def test_log_append_time_counts_for_every_record(kernel: ModuleType) -> None:
-    data = (GOLDEN / "append_time.log").read_bytes()
+    data = (GOLDEN_FILES / "append_time.log").read_bytes()
     times = [header.max_timestamp for header in kernel.scan_headers(data) for _ in range(header.record_count)]
     records = read(kernel, "append_time.log")
     assert [record.timestamp for record in records] == times
@@ -91,21 +92,21 @@ def test_log_append_time_counts_for_every_record(kernel: ModuleType) -> None:
 def test_transaction_markers_are_no_records(kernel: ModuleType) -> None:
     records = read(kernel, "transactions.log")
     assert [(record.offset, record.value) for record in records] == [(0, b"committed"), (2, b"aborted")]
-    headers = kernel.scan_headers((GOLDEN / "transactions.log").read_bytes())
+    headers = kernel.scan_headers((GOLDEN_FILES / "transactions.log").read_bytes())
     assert [header.is_control for header in headers] == [False, True, False, True]
     assert all(header.is_transactional and header.has_producer_id for header in headers)
     assert [header.last_sequence for header in headers] == [0, -1, 1, -1]
 
 
 def test_idempotent_batches_carry_producer_id_and_sequence(kernel: ModuleType) -> None:
-    (header,) = kernel.scan_headers((GOLDEN / "idempotent.log").read_bytes())
+    (header,) = kernel.scan_headers((GOLDEN_FILES / "idempotent.log").read_bytes())
     assert header.has_producer_id
     assert (header.producer_epoch, header.base_sequence, header.last_sequence) == (0, 0, 4)
 
 
 def test_what_apache_kafkas_cleaner_leaves(kernel: ModuleType) -> None:
     """Gaps, batches whose base timestamp is a delete horizon, one without records; ours has nothing to add."""
-    data = (GOLDEN / "cleaned.log").read_bytes()
+    data = (GOLDEN_FILES / "cleaned.log").read_bytes()
     kept = [(4 * number + 1, f"gone {codec}", None) for number, codec in enumerate(CODECS)]
     kept += [(4 * number + 2, f"kept {codec}", b"x" * 50) for number, codec in enumerate(CODECS)]
     kept += [(21, "shared", b"new"), (22, "again", b"new"), (23, "large", bytes(3000))]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,9 @@ from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages import SCHEMAS
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from spark_kafkalite.wire.messages.produce import LeaderIdAndEpoch, PartitionProduceResponse
+from tests.paths import PROJECT
 
-GENERATOR = Path(__file__).parents[3] / "scripts" / "generate_messages.py"
+GENERATOR = PROJECT / "scripts" / "generate_messages.py"
 
 
 def test_the_generated_files_are_what_the_generator_writes():

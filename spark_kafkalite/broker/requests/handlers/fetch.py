@@ -29,10 +29,10 @@ from spark_kafkalite.broker.network.outbox import FileRange, Response
 from spark_kafkalite.broker.replication.leader import CONSUMER, Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.broker.requests.page_cache import MOST_LOOK_UPS, read_into_cache, uncached
+from spark_kafkalite.broker.requests.page_cache import MOST_LOOK_UPS, in_thread, read_into_cache, uncached
 from spark_kafkalite.broker.requests.waiting import DelayedOperation
 from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError
-from spark_kafkalite.log.files.fs import NotInMemory, without_waiting
+from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
@@ -96,7 +96,7 @@ def _answer(context: BrokerContext, exchange: Exchange, fetch: FetchRequest, res
     if not _is_full(fetch):
         code, throttle_ms = FetchSessionIdNotFound.code, exchange.throttle_time_ms()
         return pack_fetch_response(exchange.correlation_id, exchange.api_version, [], throttle_ms, code)  # type: ignore[return-value]
-    if result.not_in_memory:
+    if result.needs_thread:
         exchange.defer()
         _read_again(context, exchange, fetch, result)
         return None
@@ -135,7 +135,7 @@ class _Reading:
         "is_enough",
         "is_long",
         "leaders",
-        "not_in_memory",
+        "needs_thread",
         "old_slices",
         "size_bytes",
         "slice_count",
@@ -143,7 +143,7 @@ class _Reading:
     )
 
     def __init__(self, context: BrokerContext, fetch: FetchRequest, *, may_wait: bool = False) -> None:
-        """What is needed and is not in memory ends up in ``not_in_memory``, unless reading may wait for the disk."""
+        """What is needed and is not in memory ends up in ``needs_thread``, unless reading may wait for the disk."""
         self._fetch = fetch
         self._replicas = context.replicas
         self._left_bytes = min(max(fetch.max_bytes, 0), context.config["fetch.max.bytes"])
@@ -153,7 +153,7 @@ class _Reading:
         self.is_long = False
         self.slice_count = 0
         self.old_slices: list[LogSlice] = []
-        self.not_in_memory: list[NotInMemory] = []
+        self.needs_thread: list[NeedsThread] = []
         # Of the partitions that were read.
         self.leaders: list[Leader] = []
         self.topics: list[tuple[str, list[FetchedPartition]]] = []
@@ -208,9 +208,9 @@ class _Reading:
             except KafkaError as error:
                 self.is_enough = True
                 fetched.append(FetchedPartition(one.partition, error.code))
-            except NotInMemory as missing:
+            except NeedsThread as missing:
                 # The other partitions go on, so that a thread gets all that is missing at once.
-                self.not_in_memory.append(missing)
+                self.needs_thread.append(missing)
 
     def _read(self, leader: Leader, asked: FetchPartition) -> FetchedPartition:
         replica_id = self._fetch.replica_id
@@ -244,34 +244,25 @@ class _Reading:
         )
 
 
-def _read_again(
-    context: BrokerContext,
-    exchange: Exchange,
-    fetch: FetchRequest,
-    result: _Reading,
-    look_ups: int = 1,
-) -> None:
-    """Have a thread read what was not in memory, read anew, and answer with whatever that gives."""
+def _read_again(context: BrokerContext, exchange: Exchange, fetch: FetchRequest, result: _Reading) -> None:
+    """Have a thread do what the reading needs one for, read anew, and answer with whatever that gives."""
+    context.slices.start(_reading_again(context, exchange, fetch, result), partial(_report, exchange))
 
-    def loaded(_: None) -> None:
-        if not exchange.abandoned:
-            context.slices.start(read_anew(), partial(_report, exchange))
 
-    def read_anew() -> Work[None]:
-        again = _Reading(context, fetch, may_wait=look_ups >= MOST_LOOK_UPS)
-        yield from again.read_in_slices()
-        if again.not_in_memory:
-            _read_again(context, exchange, fetch, again, look_ups + 1)
-        else:
-            _answer_later(context, exchange, again)
-
-    missing = result.not_in_memory
-
-    def load() -> None:
-        for one in missing:
-            one.load()
-
-    context.io.submit(load, loaded, lambda error: exchange.close(f"reading a log failed: {error}"), Lane.READ)
+def _reading_again(context: BrokerContext, exchange: Exchange, fetch: FetchRequest, result: _Reading) -> Work[None]:
+    look_ups = 1
+    while result.needs_thread:
+        try:
+            yield from in_thread(context.io, context.loop, result.needs_thread)
+        except Exception as error:
+            exchange.close(f"reading a log failed: {error}")
+            return
+        if exchange.abandoned:
+            return
+        result = _Reading(context, fetch, may_wait=look_ups >= MOST_LOOK_UPS)
+        yield from result.read_in_slices()
+        look_ups += 1
+    _answer_later(context, exchange, result)
 
 
 def _report(exchange: Exchange, _: None, error: BaseException | None) -> None:
@@ -390,7 +381,7 @@ class DelayedFetch(DelayedOperation):
 
     def _is_final(self, result: _Reading) -> bool:
         """Whether a reading is to be answered with, or gone on with in a thread."""
-        return result.is_enough or bool(result.not_in_memory) or any(leader.end_reason for leader in self._leaders)
+        return result.is_enough or bool(result.needs_thread) or any(leader.end_reason for leader in self._leaders)
 
     def _looked(self, _: None, error: BaseException | None) -> None:
         self._is_looking = False
@@ -410,7 +401,7 @@ class DelayedFetch(DelayedOperation):
         self._answer(result)
 
     def _answer(self, result: _Reading) -> None:
-        if result.not_in_memory:
+        if result.needs_thread:
             _read_again(self._context, self._exchange, self._fetch, result)
         else:
             _answer_later(self._context, self._exchange, result)

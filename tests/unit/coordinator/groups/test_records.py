@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,8 +24,9 @@ from spark_kafkalite.coordinator.groups.records import (
     encode_records,
     encode_value,
 )
+from tests.paths import GOLDEN
 
-GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "groups" / "records.json"
+GOLDEN_FILES = GOLDEN / "groups" / "records.json"
 
 texts = st.text(max_size=40)
 keys = st.one_of(
@@ -45,7 +45,7 @@ groups = st.builds(
 
 
 def golden() -> list[tuple[bytes, bytes | None]]:
-    records = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    records = json.loads(GOLDEN_FILES.read_text(encoding="utf-8"))
     return [(bytes.fromhex(r["key"]), None if r["value"] is None else bytes.fromhex(r["value"])) for r in records]
 
 

@@ -1,11 +1,11 @@
 """What the load job tells of a run."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 from spark_kafkalite.spark.jobs.hadoop_load import _sentence
 from spark_kafkalite.spark.jobs.manifest import LostRange, RecreatedTopic
+from tests.paths import PROJECT
 
 NOTHING: dict[str, Any] = {
     "destination": "file:///d",
@@ -34,7 +34,7 @@ def test_what_a_topic_created_again_no_longer_holds_is_told() -> None:
 
 
 def test_the_pages_name_the_command_as_it_can_be_run() -> None:
-    root = Path(__file__).parents[4]
+    root = PROJECT
     for page in (root / "README.md", *(root / "docs").glob("*.md")):
         for before, _ in re.findall(r"(.{0,19})hadoop_load (--|\.\.\.)", page.read_text()):
             assert before.endswith("kafkalite jobs run "), page.name

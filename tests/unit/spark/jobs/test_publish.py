@@ -24,6 +24,7 @@ from spark_kafkalite.spark.jobs.manifest_reader import read_manifest
 from spark_kafkalite.spark.jobs.planning import LoadPlan
 from spark_kafkalite.spark.jobs.staging import AuditError, Staged, audit
 from spark_kafkalite.spark.offset_ranges import OffsetRange
+from tests.paths import PROJECT
 
 P0 = TopicPartition("t", 0)
 ID = "AAAAAAAAQACAAAAAAAAAAQ"
@@ -286,7 +287,7 @@ def test_manifest_round_trip() -> None:
 
 
 def test_the_page_about_loads_names_every_field_of_a_manifest() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "hadoop_load.md").read_text()
+    page = (PROJECT / "docs" / "hadoop_load.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     fields = re.findall(r"`(\w+)`", "".join(rows))
     assert fields == list(json.loads(Manifest(1, "r", "now", (), {}, 0, 0).to_json()))

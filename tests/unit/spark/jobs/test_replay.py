@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +9,7 @@ from click.testing import CliRunner
 from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs import replay
 from spark_kafkalite.spark.jobs.planning import PlanError
+from tests.paths import PROJECT
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 YEAR_2036_MS = 2_082_758_400_000
@@ -18,12 +18,12 @@ YEAR_2036_MS = 2_082_758_400_000
 def test_help_and_readme_say_that_a_replay_run_twice_writes_twice() -> None:
     shown = " ".join(CliRunner().invoke(replay.main, ["--help"]).output.split())
     assert "run twice, or run again after one that failed, it writes records twice" in shown
-    readme = " ".join((Path(__file__).parents[4] / "README.md").read_text().split())
+    readme = " ".join((PROJECT / "README.md").read_text().split())
     assert "run twice, or again after a failure, it writes records twice" in readme
 
 
 def test_the_readme_s_offsets_name_every_partition_of_its_topic() -> None:
-    readme = (Path(__file__).parents[4] / "README.md").read_text()
+    readme = (PROJECT / "README.md").read_text()
     (partitions,) = re.findall(r"create --topic events --partitions (\d+)", readme)
     (offsets,) = re.findall(r"--from-offsets '(.*)'", readme)
     assert json.loads(offsets).keys() == {str(number) for number in range(int(partitions))}

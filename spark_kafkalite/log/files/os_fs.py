@@ -1,0 +1,235 @@
+"""The operating system's file system, as the log uses it (``fs``)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+from typing import Final
+
+from spark_kafkalite.log.files.file_kind import Kind, kind_of_mode, misplaced
+from spark_kafkalite.log.files.fs import Entry, Space
+from spark_kafkalite.log.files.waiting import NotInMemory, patience
+
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+_NOWAIT_UNKNOWN: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class OsFile:
+    """A descriptor of the operating system's."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def pread(self, length: int, position: int) -> bytes:
+        if not patience.waits and _NOWAIT:
+            data = self._pread_from_memory(length, position)
+            if data is not None:
+                return data
+        data = os.pread(self._descriptor, length, position)
+        # One system call reads at most 0x7ffff000 bytes and a signal may cut it shorter; both are rare.
+        while len(data) < length:
+            more = os.pread(self._descriptor, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def _pread_from_memory(self, length: int, position: int) -> bytes | None:
+        """Return what ``pread`` would, or raise NotInMemory; None where the file system cannot tell."""
+        buffer = bytearray(length)
+        try:
+            count = os.preadv(self._descriptor, (buffer,), position, _NOWAIT)
+        except BlockingIOError:
+            raise NotInMemory(self, position, length) from None
+        except OSError as error:
+            if error.errno in _NOWAIT_UNKNOWN:
+                return None
+            raise
+        if count < length and position + count < self.size():
+            raise NotInMemory(self, position, length)
+        return bytes(memoryview(buffer)[:count])
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
+        return os.pwrite(self._descriptor, data, position)
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def allocate(self, size_bytes: int) -> None:
+        os.posix_fallocate(self._descriptor, 0, size_bytes)
+
+    def reserve(self, size_bytes: int) -> None:
+        fallocate = getattr(_libc(), "fallocate64", None)
+        if fallocate is None:
+            return
+        size = ctypes.c_int64(size_bytes)
+        if fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), size):
+            number = ctypes.get_errno()
+            if number not in _CANNOT_RESERVE:
+                raise OSError(number, os.strerror(number), self.path)
+
+    def release_reserve(self) -> None:
+        status = os.fstat(self._descriptor)
+        if status.st_blocks * _STAT_BLOCK_BYTES >= status.st_size + status.st_blksize:
+            # Cutting a file at its end frees what lies behind it.
+            os.ftruncate(self._descriptor, status.st_size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def start_writeback(self, position: int, length: int) -> None:
+        sync_file_range = getattr(_libc(), "sync_file_range", None)
+        if sync_file_range is not None:
+            sync_file_range(self._descriptor, ctypes.c_int64(position), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
+
+    def __del__(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __repr__(self) -> str:
+        return f"OsFile({self.path!r}, descriptor={self._descriptor})"
+
+
+_SYNC_FILE_RANGE_WRITE = 2
+_FALLOC_FL_KEEP_SIZE = 1
+_CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_STAT_BLOCK_BYTES = 512
+_loaded_libc: ctypes.CDLL | None = None
+
+
+def _libc() -> ctypes.CDLL:
+    global _loaded_libc
+    if _loaded_libc is None:
+        _loaded_libc = ctypes.CDLL(None, use_errno=True)
+    return _loaded_libc
+
+
+class OsLock:
+    """An advisory lock that the kernel drops when the process ends, however it ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class OsFs:
+    """The operating system's file system."""
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        return OsFile(path, _open(path, flags))
+
+    def kind(self, path: str) -> Kind | None:
+        try:
+            return kind_of_mode(os.lstat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def entries(self, path: str) -> list[Entry]:
+        found = []
+        with os.scandir(path) as listing:
+            for item in listing:
+                if item.is_dir(follow_symlinks=False):
+                    found.append(Entry(item.name, Kind.DIRECTORY, 0))
+                    continue
+                try:
+                    status = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                found.append(Entry(item.name, kind_of_mode(status.st_mode), status.st_size))
+        return found
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path, follow_symlinks=False).st_mtime_ns // 1_000_000
+
+    def make_directories(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except FileExistsError as error:
+            kind = self.kind(path)
+            if kind in (None, Kind.DIRECTORY):
+                raise  # it is a parent that is no directory
+            raise misplaced(path, kind, Kind.DIRECTORY) from error
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_everything(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            syncfs = getattr(_libc(), "syncfs", None)
+            if syncfs is None:
+                os.sync()
+            elif syncfs(descriptor) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), path)
+        finally:
+            os.close(descriptor)
+
+    def space(self, path: str) -> Space:
+        found = os.statvfs(path)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    def same_file_system(self, one: str, other: str) -> bool:
+        return os.stat(one).st_dev == os.stat(other).st_dev
+
+    def lock(self, path: str) -> OsLock | None:
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # What Java takes, and so Apache Kafka in its directories; it excludes other processes only.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise
+        return OsLock(descriptor)
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a regular file. ``misplaced`` for what is none; nothing waits for the other end of a pipe."""
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+            raise
+        raise misplaced(path, kind_of_mode(os.lstat(path).st_mode)) from None
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    raise misplaced(path, kind_of_mode(mode))

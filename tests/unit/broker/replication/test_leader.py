@@ -1,0 +1,189 @@
+"""What a leader does under one epoch: whom it wakes, what it commits, and that nobody waits beyond the epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.broker.replication.append_queue import QueuedBatch
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch, _Reading
+from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
+from spark_kafkalite.errors import NotLeaderOrFollower, OffsetOutOfRange
+from spark_kafkalite.log.partition_log import AppendResult
+from spark_kafkalite.slices import Slices
+from spark_kafkalite.testing.batches import values_of
+from spark_kafkalite.wire.packed import FetchPartition, FetchRequest
+from tests.unit.broker.replication.test_partition import LARGE, TP, Harness, Waiter
+
+FOLLOWER = 2
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    loop = asyncio.new_event_loop()
+    yield Harness(loop)
+    loop.close()
+
+
+@pytest.fixture
+def partition(harness: Harness) -> Partition:
+    """Led by this broker, with a follower in sync that has nothing yet."""
+    partition = harness.partition(lead=False)
+    partition.become_leader(4, (1, FOLLOWER), (1, FOLLOWER), 1)
+    return partition
+
+
+def test_followers_read_to_the_log_end_and_consumers_what_is_committed(harness: Harness, partition: Partition) -> None:
+    leader = partition.check_leader(4)
+    harness.append(partition, 3)
+    assert (leader.end_offset_for(-1), leader.end_offset_for(FOLLOWER)) == (0, 3)
+    assert leader.read(0, 1000, at_least_one=True) is None
+    found = leader.read(0, 1000, at_least_one=True, replica_id=FOLLOWER)
+    assert found is not None
+    assert len(values_of(found.read())) == 3
+    assert leader.read(3, 1000, at_least_one=True, replica_id=FOLLOWER) is None
+    with pytest.raises(OffsetOutOfRange):
+        leader.read(4, 1000, at_least_one=True, replica_id=FOLLOWER)
+    # Nobody follows so far.
+    with pytest.raises(NotLeaderOrFollower):
+        leader.check_follower(FOLLOWER)
+
+
+def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partition) -> None:
+    leader = partition.check_leader()
+    consumer, follower, producer = Waiter(), Waiter(), Waiter()
+    leader.waiters_with(-1).add(consumer)
+    leader.waiters_with(FOLLOWER).add(follower)
+    leader.ack_waiters.add(producer)
+    harness.append(partition, 3)
+    harness.run_loop()
+    assert (consumer.checks, follower.checks, producer.checks) == (0, 1, 0)
+    leader.follower_has(FOLLOWER, 2)
+    harness.run_loop()
+    assert (consumer.checks, follower.checks, producer.checks) == (1, 1, 1)
+    assert (partition.high_watermark, partition.acknowledged_end_offset(-1)) == (2, 2)
+    # No news: the same again, and less, as a follower says that has cut its log.
+    leader.follower_has(FOLLOWER, 2)
+    leader.follower_has(FOLLOWER, 1)
+    harness.run_loop()
+    assert (consumer.checks, producer.checks, partition.high_watermark) == (1, 1, 2)
+
+
+def test_a_follower_that_leaves_the_isr_holds_nobody_up(harness: Harness, partition: Partition) -> None:
+    harness.append(partition, 3)
+    waiter = Waiter()
+    partition.check_leader().ack_waiters.add(waiter)
+    partition.become_leader(4, (1,), (1, FOLLOWER), 2)
+    harness.run_loop()
+    assert (partition.high_watermark, waiter.checks) == (3, 1)
+
+
+def test_what_a_follower_had_under_another_epoch_says_nothing(harness: Harness, partition: Partition) -> None:
+    harness.append(partition, 3)
+    partition.check_leader().follower_has(FOLLOWER, 2)
+    partition.become_leader(5, (1, FOLLOWER), (1, FOLLOWER), 2)
+    harness.append(partition, 3)
+    assert (partition.high_watermark, partition.log.log_end_offset) == (2, 6)
+    partition.check_leader().follower_has(FOLLOWER, 6)
+    assert partition.high_watermark == 6
+
+
+END = [
+    lambda partition: partition.resign(2, 5, 2),
+    lambda partition: partition.resign(-1, 5, 2),
+    # It leads again before anybody has looked.
+    lambda partition: (partition.resign(2, 5, 2), partition.become_leader(6, (1,), (1,), 3)),
+    lambda partition: partition.become_leader(5, (1,), (1,), 2),
+    lambda partition: partition.fence("for a test"),
+    lambda partition: (partition.fence("for a test"), partition.become_leader(4, (1,), (1,), 2)),
+    lambda partition: partition.close(),
+    lambda partition: partition.go_offline(OSError("bad disk")),
+]
+
+
+@pytest.mark.parametrize("end", END)
+def test_whoever_waits_is_answered_when_the_epoch_ends(harness: Harness, partition: Partition, end: Any) -> None:
+    leader = partition.check_leader()
+    waiters = [Waiter() for _ in range(3)]
+    for waiting, waiter in zip((leader.consumers, leader.followers, leader.ack_waiters), waiters, strict=True):
+        waiting.add(waiter)
+    queued: list[Any] = []
+    batch = harness.batch(values=LARGE, codec="gzip")
+    header = leader.try_append(batch, 9)
+    assert not isinstance(header, AppendResult)
+    leader.append_later(QueuedBatch(batch, 9, header, queued.append, lambda: None))
+    end(partition)
+    harness.run_loop()
+    assert [waiter.checks for waiter in waiters] == [1, 1, 1]
+    code = 56 if partition.storage_error is not None else 6
+    assert (leader.end_reason and leader.end_reason.code, queued and queued[0].code) == (code, code)
+    harness.io.run_one()
+    assert (len(queued), partition.log.log_end_offset) == (1, 0)
+    # Whoever comes later is answered at once.
+    leader.append_later(QueuedBatch(batch, 9, header, queued.append, lambda: None))
+    assert [error.code for error in queued] == [code, code]
+
+
+class Answers:
+    """An exchange whose answer is kept."""
+
+    def __init__(self) -> None:
+        self.api_version, self.correlation_id = 8, 1
+        self.answers: list[object] = []
+
+    def defer(self) -> None:
+        pass
+
+    def call_if_abandoned(self, callback: object) -> None:
+        pass
+
+    def throttle_time_ms(self, response_bytes: int = 0) -> int:
+        return 0
+
+    def answer(self, response: object) -> None:
+        self.answers.append(response)
+
+
+def context_of(harness: Harness, partition: Partition) -> Any:
+    replicas = SimpleNamespace(get=lambda key: partition)
+    return SimpleNamespace(
+        loop=harness.loop, slices=Slices(harness.loop), replicas=replicas, config={"fetch.max.bytes": 1 << 20}
+    )
+
+
+@pytest.mark.parametrize("end", END)
+def test_a_produce_that_waits_is_refused_when_its_epoch_ends(harness: Harness, partition: Partition, end: Any) -> None:
+    """Also when what it has appended is below the high watermark by then: it is the next leader's (rule R15)."""
+    produced: list[Any] = []
+    exchange: Any = Answers()
+    waiting = DelayedProduce(context_of(harness, partition), exchange, -1, [("t", produced)])
+    waiting.await_acknowledgement(partition.check_leader(), harness.append(partition), produced)
+    waiting.start(30_000)
+    harness.run_loop()
+    assert not waiting.finished
+    end(partition)
+    partition.bounds.commit(1)
+    harness.run_loop()
+    assert waiting.finished and len(exchange.answers) == 1
+    assert [one.error_code for one in produced] == [56 if partition.storage_error is not None else 6]
+
+
+@pytest.mark.parametrize("end", END)
+def test_a_fetch_that_waits_is_answered_when_its_epoch_ends(harness: Harness, partition: Partition, end: Any) -> None:
+    context = context_of(harness, partition)
+    fetch = FetchRequest([(TP.topic, [FetchPartition(0, 0, 1000)])], 30_000, 1 << 20)
+    exchange: Any = Answers()
+    first = _Reading(context, fetch)
+    first.read()
+    waiting = DelayedFetch(context, exchange, fetch)
+    waiting.start(first)
+    harness.run_loop()
+    assert not waiting.finished
+    end(partition)
+    harness.run_loop()
+    assert waiting.finished and len(exchange.answers) == 1

@@ -1,0 +1,568 @@
+"""From requests to handlers of every kind and back, over a connection whose channel and sockets are fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import struct
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.broker.network.connection import Connection
+from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, Dispatcher, ServedApi
+from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
+from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
+from spark_kafkalite.slices import SLICE_S, Slices, Work
+from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import FrameReader
+from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.unit.broker.network.fake_channels import FakeChannel, FakeLoop
+from tests.unit.broker.network.test_connection import FakeOwner
+
+DELETE_GROUPS, HEARTBEAT = ApiKey.DELETE_GROUPS, ApiKey.HEARTBEAT
+
+
+class World:
+    """A dispatcher with handlers of the test's own, on the running loop."""
+
+    def __init__(self, oversight: Oversight | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.context: Any = SimpleNamespace(loop=self.loop, slices=Slices(self.loop), gate=Gate())
+        self.apis: dict[int, ServedApi] = {}
+        self.dispatcher = Dispatcher(self.context, self.apis, oversight)
+
+    def serve(
+        self, key: int, handler: Callable[..., Any], *, raw: bool = False, waits_for_clients: bool = False
+    ) -> None:
+        is_coroutine = asyncio.iscoroutinefunction(handler)
+        is_work = not raw and inspect.isgeneratorfunction(handler)
+        self.apis[key] = ServedApi(ApiKey(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients)
+
+    def connect(self) -> Client:
+        return Client(self)
+
+
+class Client:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.owner = FakeOwner(max_frame_bytes=1 << 30, max_requests=1000, max_response_bytes=1 << 30)
+        self.owner.memory = RequestMemory(1 << 30)
+        self.owner.scratch = memoryview(bytearray(4 + (1 << 16)))
+        self.owner.serve = world.dispatcher.serve
+        self.fake: FakeLoop = self.owner.loop
+        self.channel = FakeChannel()
+        self.connection = Connection(self.owner, self.channel, Session("127.0.0.1:1", Listener("P", "h", 1, "h", 1)))
+        self.sent = 0
+
+    def send(self, *messages: Any, version: int = 2) -> None:
+        """Send requests in one piece, and have the broker read them."""
+        self.send_only(*messages, version=version)
+        self.read()
+
+    def send_only(self, *messages: Any, version: int = 2) -> None:
+        """Send requests; the broker does not read them yet."""
+        data = b""
+        for message in messages:
+            self.sent += 1
+            body = codec.encode_request(message, version, self.sent, None)
+            data += struct.pack(">i", len(body)) + body
+        for first in range(0, len(data), 60_000):
+            self.channel.incoming.append(data[first : first + 60_000])
+
+    def read(self) -> None:
+        while self.channel.incoming and self.fake.reader is not None:
+            if self.owner.slices.is_spent:
+                self.fake.run_soon()
+            self.fake.reader()
+
+    def answers(self) -> list[int]:
+        """The correlation ids of what was answered so far, in order."""
+        data, found = bytes(self.channel.sent), []
+        while data:
+            (size,) = struct.unpack_from(">i", data)
+            found.append(struct.unpack_from(">i", data, 4)[0])
+            data = data[4 + size :]
+        return found
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(100_000):
+            self.fake.run_soon()
+            self.read()
+            if condition():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("it did not happen")
+
+
+def names(count: int) -> DeleteGroupsRequest:
+    return DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(count)])
+
+
+def small() -> HeartbeatRequest:
+    return HeartbeatRequest(group_id="g", member_id="m")
+
+
+def answer_heartbeat(*_: Any) -> HeartbeatResponse:
+    return HeartbeatResponse()
+
+
+def echo(_: Any, request: Any, message: DeleteGroupsRequest) -> Work[DeleteGroupsResponse]:
+    answer = DeleteGroupsResponse()
+    for name in message.groups_names:
+        yield None
+        answer.results.append(DeletableGroupResult(group_id=name))
+    return answer
+
+
+def busy(seconds: float) -> Iterator[None]:
+    """Work of which each step takes a slice."""
+    loop = asyncio.get_running_loop()
+    for _ in range(round(seconds / SLICE_S)):
+        until = loop.time() + SLICE_S
+        while loop.time() < until:
+            pass
+        yield None
+
+
+def run(scenario: Callable[[World], Any], oversight: Oversight | None = None) -> None:
+    async def main() -> None:
+        await scenario(World(oversight))
+
+    asyncio.run(main())
+
+
+def test_work_that_one_slice_finishes_is_answered_at_once() -> None:
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, echo)
+        client = world.connect()
+        client.send(names(3))
+        assert client.answers() == [1]
+
+    run(scenario)
+
+
+def test_a_large_request_is_decoded_answered_and_encoded_over_many_passes_of_the_loop() -> None:
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, echo)
+        client = world.connect()
+        client.send(names(60_000))
+        assert client.answers() == []
+        await client.until(lambda: client.answers() == [1])
+        _, answer = codec.decode_response(DELETE_GROUPS, 2, bytes(client.channel.sent[4:]))
+        assert [result.group_id for result in answer.results] == names(60_000).groups_names
+        assert client.owner.memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_the_requests_behind_long_work_wait_for_it_and_are_answered_in_order() -> None:
+    served = []
+
+    def slow(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield from busy(5 * SLICE_S)
+        served.append(request.correlation_id)
+        return DeleteGroupsResponse()
+
+    def quick(_: Any, request: Any, message: Any) -> HeartbeatResponse:
+        served.append(request.correlation_id)
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, slow)
+        world.serve(HEARTBEAT, quick)
+        client, other = world.connect(), world.connect()
+        client.send(names(1), small(), names(1), small())
+        assert served == []
+        other.send(small())
+        assert other.answers() == [1], "another connection does not wait"
+        served.clear()
+        await client.until(lambda: len(client.answers()) == 4)
+        assert client.answers() == served == [1, 2, 3, 4]
+
+    run(scenario)
+
+
+def test_a_request_that_comes_in_pieces_behind_long_work_waits_too() -> None:
+    order = []
+
+    def slow(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield from busy(3 * SLICE_S)
+        order.append("slow done")
+        return DeleteGroupsResponse()
+
+    def large(_: Any, request: Any, message: Any) -> HeartbeatResponse:
+        order.append("large served")
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, slow)
+        world.serve(HEARTBEAT, large)
+        client = world.connect()
+        client.send(names(1), HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000))
+        await client.until(lambda: len(client.answers()) == 2)
+        assert order == ["slow done", "large served"]
+
+    run(scenario)
+
+
+def test_only_a_few_large_requests_are_worked_on_at_a_time() -> None:
+    inside, most = 0, 0
+
+    def counted(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        try:
+            # However long the others take to be decoded; who may not come in would while this goes on.
+            while most < AT_ONCE:
+                yield None
+            yield from busy(2 * SLICE_S)
+        finally:
+            inside -= 1
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, counted)
+        clients = [world.connect() for _ in range(12)]
+        for client in clients:
+            client.send(names(10_000))
+        # One goes away while it waits for its turn, one while it is worked on.
+        clients[11].connection.close("gone")
+        clients[0].connection.close("gone")
+        for client in clients[1:11]:
+            await client.until(lambda client=client: client.answers() == [1])
+        assert most == AT_ONCE
+        late = world.connect()
+        late.send(names(10_000))
+        await late.until(lambda: late.answers() == [1])
+        assert [client.owner.memory.used_bytes for client in clients] == [0] * 12
+
+    run(scenario)
+
+
+def test_a_coroutine_that_gets_a_large_request_answers_in_its_place() -> None:
+    async def waits(_: Any, request: Any, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        await asyncio.sleep(0)
+        return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=name) for name in message.groups_names])
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, waits)
+        world.serve(HEARTBEAT, answer_heartbeat)
+        client = world.connect()
+        client.send(names(20_000), small())
+        await client.until(lambda: len(client.answers()) == 2)
+        assert client.answers() == [1, 2]
+
+    run(scenario)
+
+
+def test_raw_work_keeps_its_frame_and_gives_it_back() -> None:
+    def raw(_: Any, request: Any, frame: memoryview, position: int) -> Work[bytes]:
+        return later(request, request.keep(frame))
+
+    def later(request: Any, frame: memoryview) -> Work[bytes]:
+        before = bytes(frame)
+        yield from busy(3 * SLICE_S)
+        assert bytes(frame) == before
+        return codec.encode_response(HeartbeatResponse(), 2, request.correlation_id)
+
+    async def scenario(world: World) -> None:
+        world.serve(HEARTBEAT, raw, raw=True)
+        world.serve(DELETE_GROUPS, echo)
+        client, other = world.connect(), world.connect()
+        client.send(small(), names(3))
+        other.send(names(3))
+        assert client.owner.memory.used_bytes > 0
+        await client.until(lambda: client.answers() == [1, 2])
+        assert client.owner.memory.used_bytes == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_a_part_of_a_request_is_kept_until_it_is_let_go_of_and_counted_once(large: bool) -> None:
+    kept: list[tuple[memoryview, Callable[[], None]]] = []
+
+    def raw(_: Any, request: Any, frame: memoryview, position: int) -> Any:
+        return later(request, request.keep(frame)) if large else answer(request, frame)
+
+    def later(request: Any, frame: memoryview) -> Work[bytes]:
+        yield None
+        return answer(request, frame)
+
+    def answer(request: Any, frame: memoryview) -> bytes:
+        kept[:] = [request.keep_part(frame[start : start + 100]) for start in (100, 300)]
+        return codec.encode_response(HeartbeatResponse(), 2, request.correlation_id)
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, raw, raw=True)
+        world.serve(HEARTBEAT, answer_heartbeat)
+        client = world.connect()
+        memory = client.owner.memory
+        request = names(30_000 if large else 100)
+        frame = codec.encode_request(request, 2, 1, None)
+        client.send(request)
+        await client.until(lambda: client.answers() == [1])
+        assert memory.used_bytes == (len(frame) if large else 200)
+        client.send(small())
+        assert [bytes(part) for part, _ in kept] == [frame[100:200], frame[300:400]]
+        kept[0][1]()
+        assert memory.used_bytes == (len(frame) if large else 100)
+        kept[1][1]()
+        assert memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_a_large_request_that_cannot_be_read_closes_its_connection_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, echo)
+        client = world.connect()
+        body = bytearray(codec.encode_request(names(60_000), 2, 1, None))
+        body[-100:] = b"\xff" * 100
+        client.channel.incoming = [struct.pack(">i", len(body)) + body]
+        client.connection._frames = FrameReader(1 << 30, memoryview(bytearray(1 << 20)))
+        client.read()
+        await client.until(lambda: client.connection.closed)
+        ((reason, hostile),) = client.owner.closed
+        assert "DeleteGroups" in reason and hostile
+        assert client.owner.memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_a_bug_in_late_work_closes_its_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    def buggy(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield from busy(3 * SLICE_S)
+        raise RuntimeError("a bug")
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, buggy)
+        world.serve(HEARTBEAT, answer_heartbeat)
+        client, other = world.connect(), world.connect()
+        client.send(names(1), small())
+        await client.until(lambda: client.connection.closed)
+        assert "a bug" in caplog.text
+        other.send(small())
+        assert other.answers() == [1]
+
+    run(scenario)
+
+
+def test_unfinished_work_ends_with_the_dispatcher() -> None:
+    steps = []
+
+    def endless(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        while True:
+            steps.append(1)
+            yield from busy(SLICE_S)
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, endless)
+        client = world.connect()
+        client.send(names(1))
+        await world.dispatcher.stop()
+        count = len(steps)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(steps) == count
+
+    run(scenario)
+
+
+def test_only_a_produce_may_be_larger_than_what_is_decoded() -> None:
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, echo)
+        client = world.connect()
+        client.send(DeleteGroupsRequest(groups_names=["x" * 30_000] * 1200))
+        assert client.connection.closed
+        ((reason, _),) = client.owner.closed
+        assert "at most 33554432 are possible" in reason
+
+    run(scenario)
+
+
+def test_small_requests_are_those_that_take_milliseconds() -> None:
+    assert len(codec.encode_request(names(2_000), 2, 1, None)) < SMALL_REQUEST_BYTES
+
+
+# What many small ones add up to -------------------------------------------------------------------------------------
+
+
+def takes(seconds: float) -> None:
+    until_s = time.perf_counter() + seconds
+    while time.perf_counter() < until_s:
+        pass
+
+
+def test_requests_that_one_client_has_sent_ahead_share_a_slice_of_each_pass() -> None:
+    served = []
+
+    def handler(_: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
+        served.append(exchange.correlation_id)
+        takes(SLICE_S / 4)
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(HEARTBEAT, handler)
+        client = world.connect()
+        client.send(*[small()] * 40)
+        in_a_pass = [len(served)]
+        while len(client.answers()) < 40:
+            before = len(served)
+            client.fake.run_pass()
+            in_a_pass.append(len(served) - before)
+        assert served == client.answers() == list(range(1, 41))
+        assert max(in_a_pass) <= 5
+        assert client.owner.memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_all_clients_share_a_slice_of_each_pass_and_all_are_served() -> None:
+    served = 0
+
+    def handler(_: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
+        nonlocal served
+        served += 1
+        takes(SLICE_S / 4)
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(HEARTBEAT, handler)
+        clients = [world.connect() for _ in range(40)]
+        for client in clients:
+            client.owner.slices = world.context.slices
+        for client in clients:
+            client.send_only(small())
+        passes = 0
+        while served < 40:
+            before = served
+            for client in clients:
+                if client.channel.incoming and client.fake.reader is not None:
+                    client.fake.reader()
+            assert served - before <= 5
+            passes += 1
+            assert passes < 1000
+            await asyncio.sleep(0)
+        for client in clients:
+            await client.until(lambda client=client: client.answers() == [1])
+
+    run(scenario)
+
+
+def test_small_requests_whose_work_is_long_go_through_the_gate() -> None:
+    inside, most = 0, 0
+
+    def counted(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        nonlocal inside, most
+        yield from busy(2 * SLICE_S)
+        inside += 1
+        most = max(most, inside)
+        while most < AT_ONCE:
+            yield None
+        yield from busy(2 * SLICE_S)
+        inside -= 1
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, counted)
+        clients = [world.connect() for _ in range(10)]
+        for client in clients:
+            client.send(names(1))
+        for client in clients:
+            await client.until(lambda client=client: client.answers() == [1])
+        assert most == AT_ONCE
+
+    run(scenario)
+
+
+def test_large_requests_of_handlers_that_wait_are_inside_until_they_are_answered() -> None:
+    inside, most = 0, 0
+    done = asyncio.Event()
+
+    async def waits(_: Any, request: Any, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await done.wait()
+        inside -= 1
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, waits)
+        clients = [world.connect() for _ in range(10)]
+        for client in clients:
+            client.send(names(10_000))
+        await clients[0].until(lambda: inside == AT_ONCE)
+        # Its work goes on, so its place is not free.
+        clients[0].connection.close("gone")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert most == AT_ONCE
+        done.set()
+        for client in clients[1:]:
+            await client.until(lambda client=client: client.answers() == [1])
+        assert [client.owner.memory.used_bytes for client in clients] == [0] * 10
+        # The answer does not wait until the request has been taken apart, which a slice may not be enough for.
+        await clients[-1].until(lambda: not world.context.gate)
+
+    run(scenario)
+
+
+def test_who_waits_for_other_clients_is_not_inside() -> None:
+    members = 0
+    all_here = asyncio.Event()
+
+    async def waits(_: Any, request: Any, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        nonlocal members
+        members += 1
+        if members == 3 * AT_ONCE:
+            all_here.set()
+        await all_here.wait()
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, waits, waits_for_clients=True)
+        clients = [world.connect() for _ in range(3 * AT_ONCE)]
+        for client in clients:
+            client.send(names(10_000))
+        for client in clients:
+            await client.until(lambda client=client: client.answers() == [1])
+        assert not world.context.gate
+
+    run(scenario)
+
+
+def test_requests_behind_one_that_waits_are_served_when_it_is_answered() -> None:
+    served = []
+    done = asyncio.Event()
+
+    async def waits(_: Any, exchange: Exchange, message: Any) -> DeleteGroupsResponse:
+        served.append(exchange.correlation_id)
+        await done.wait()
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, waits)
+        client = world.connect()
+        client.send(names(1), names(1), names(1))
+        for _ in range(20):
+            client.fake.run_soon()
+            await asyncio.sleep(0)
+        assert served == [1]
+        done.set()
+        await client.until(lambda: client.answers() == [1, 2, 3])
+
+    run(scenario)

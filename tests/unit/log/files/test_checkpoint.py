@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.log.files import checkpoint
+from spark_kafkalite.log.files.checkpoint import CheckpointError
+from spark_kafkalite.log.files.fs import read_whole, replace_file
+from spark_kafkalite.log.files.os_fs import OsFs
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.testing.memory_fs import MemoryFs
+
+
+def test_offset_checkpoint_is_kafkas_text(fs: MemoryFs) -> None:
+    offsets = {TopicPartition("b", 1): 7, TopicPartition("a", 0): 5}
+    checkpoint.write_offsets(fs, "/data/c", offsets)
+    assert read_whole(fs, "/data/c") == b"0\n2\na 0 5\nb 1 7\n"
+    assert checkpoint.read_offsets(fs, "/data/c") == offsets
+
+
+def test_missing_checkpoints_are_empty(fs: MemoryFs) -> None:
+    assert checkpoint.read_offsets(fs, "/data/c") == {}
+    assert checkpoint.read_epochs(fs, "/data/c") == []
+    assert checkpoint.read_topic_id(fs, "/data/c") is None
+    assert checkpoint.read_meta(fs, "/data/c") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0\n",
+        "x\n0\n",
+        "1\n0\n",
+        "0\n2\na 0 5\n",
+        "0\n1\na 0\n",
+        "0\n1\na 0 x\n",
+        "0\n1\na x 1\n",
+        "\0\0\0\0",
+        "0\nx\n",
+    ],
+)
+def test_damaged_offset_checkpoint_is_an_error_that_names_the_file(fs: MemoryFs, text: str) -> None:
+    replace_file(fs, "/data/c", text.encode())
+    with pytest.raises(CheckpointError, match="/data/c"):
+        checkpoint.read_offsets(fs, "/data/c")
+
+
+def test_epochs_are_kafkas_text(fs: MemoryFs) -> None:
+    checkpoint.write_epochs(fs, "/data/e", [(0, 0), (3, 100)])
+    assert read_whole(fs, "/data/e") == b"0\n2\n0 0\n3 100\n"
+    assert checkpoint.read_epochs(fs, "/data/e") == [(0, 0), (3, 100)]
+    replace_file(fs, "/data/e", b"0\n1\n0 y\n")
+    with pytest.raises(CheckpointError):
+        checkpoint.read_epochs(fs, "/data/e")
+
+
+def test_topic_id_is_kafkas_text(fs: MemoryFs) -> None:
+    topic_id = bytes(range(240, 256))
+    checkpoint.write_topic_id(fs, "/data/p", topic_id)
+    assert read_whole(fs, "/data/p") == b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w"
+    assert checkpoint.read_topic_id(fs, "/data/p") == topic_id
+
+
+@pytest.mark.parametrize(
+    "text", ["", "version: 0", "version: 1\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w", "version: 0\ntopic_id: ab"]
+)
+def test_damaged_topic_id_is_an_error(fs: MemoryFs, text: str) -> None:
+    replace_file(fs, "/data/p", text.encode())
+    with pytest.raises(CheckpointError, match="/data/p"):
+        checkpoint.read_topic_id(fs, "/data/p")
+
+
+def test_meta_properties(fs: MemoryFs) -> None:
+    checkpoint.write_meta(fs, "/data/m", {"broker.id": "3", "cluster.id": "abc"})
+    assert checkpoint.read_meta(fs, "/data/m") == {"version": "0", "broker.id": "3", "cluster.id": "abc"}
+    replace_file(fs, "/data/m", b"#comment\nversion=7\n")
+    with pytest.raises(CheckpointError, match="version 7"):
+        checkpoint.read_meta(fs, "/data/m")
+    replace_file(fs, "/data/m", bytes(40))
+    with pytest.raises(CheckpointError, match="/data/m: damaged, no version in it; restore it, or remove it"):
+        checkpoint.read_meta(fs, "/data/m")
+
+
+def test_every_cut_of_a_checkpoint_is_noticed(fs: MemoryFs) -> None:
+    checkpoint.write_epochs(fs, "/epochs", [(0, 0), (3, 1234)])
+    whole = read_whole(fs, "/epochs")
+    for length in range(len(whole)):
+        replace_file(fs, "/epochs", whole[:length])
+        with pytest.raises(CheckpointError):
+            checkpoint.read_epochs(fs, "/epochs")
+
+
+def test_a_file_that_is_too_large_for_a_small_one_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(CheckpointError, match=f"{path}: 1099511627776 bytes are too many, at most"):
+        checkpoint.read_offsets(OsFs(), str(path))

@@ -1,0 +1,566 @@
+"""One registry session after the other: what ends with a session, what the next one begins with, what outlives both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.clock import SYSTEM_CLOCK
+from spark_kafkalite.errors import InconsistentClusterId, KafkaError, NotController, RegistryError, RequestTimedOut
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster import registration
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.membership import ClusterMembership
+from spark_kafkalite.registry.cluster.session import RegistrySession
+from spark_kafkalite.registry.controller.controller import TopicSpec
+from spark_kafkalite.registry.store import Delete, SessionExpired, SessionState, answer
+from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
+from spark_kafkalite.slices import Slices
+from spark_kafkalite.testing.fake_registry import (
+    FakeRegistry,
+    FakeStore,
+    Fault,
+    expire_after,
+    expire_before,
+    lose_answer,
+)
+
+TIMEOUT_S = 10
+ME = BrokerRegistration(BrokerId(1), "h", 9001)
+
+
+class Member:
+    """A broker's membership, and what it has told."""
+
+    def __init__(self, registry: FakeRegistry, *, loss_is_final: bool = False) -> None:
+        self.registry = registry
+        self.view = ClusterView()
+        self.changes: list[ClusterChange] = []
+        self.view.add_listener(lambda _, __, change: self.changes.append(change))
+        self.registrations: list[BrokerInfo | None] = []
+        self.ends: list[BaseException] = []
+        self.membership = ClusterMembership(
+            registry.open_session,
+            partial(
+                RegistrySession,
+                view=self.view,
+                broker_id=BrokerId(1),
+                clock=SYSTEM_CLOCK,
+                slices=Slices(asyncio.get_running_loop()),
+                unclean_election=lambda _: False,
+            ),
+            self.view,
+            on_registration=self.registrations.append,
+            on_end=self.ends.append,
+            loss_is_final=loss_is_final,
+            retry_s=0.01,
+        )
+
+    async def join(self) -> None:
+        await self.membership.open(None)
+        await self.membership.join(ME)
+
+    @property
+    def session(self) -> RegistrySession:
+        return self.membership.session
+
+    @property
+    def me(self) -> BrokerInfo:
+        info = self.registrations[-1]
+        assert info is not None
+        return info
+
+    @property
+    def is_controller(self) -> bool:
+        return self.membership._session is not None and self.session.controller.is_active
+
+    async def until(self, condition: Callable[[ClusterState], bool]) -> ClusterState:
+        return await self.view.wait_for(condition, TIMEOUT_S)
+
+    async def led_again_after(self, epoch: int) -> ClusterState:
+        """Wait until this broker is registered anew and leads everything in its new incarnation."""
+
+        def led(state: ClusterState) -> bool:
+            me = state.brokers.get(1)
+            return (
+                me is not None
+                and me.epoch > epoch
+                and all(part.is_led_by(me) for topic in state.topics.values() for part in topic.partitions.values())
+            )
+
+        return await self.until(led)
+
+    async def leads_in_session(self, number: int) -> ClusterState:
+        """Wait until this broker leads everything in a session, the first one being 1, and is the controller there."""
+        await eventually(lambda: len(self.registry.sessions) >= number and self.is_controller)
+        return await self.led_again_after(self.me.epoch - 1)
+
+    async def reads_nothing(self) -> None:
+        """Wait until this session has nothing under way that a fault meant for the next one could meet."""
+        await self.session.watcher.caught_up()
+
+    async def create(self, name: str) -> TopicAssignment | KafkaError:
+        return (await self.session.controller.create_topics([TopicSpec(name, 2)]))[name]
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def a_member(
+    directory: Path, *, loss_is_final: bool = False, session_timeout_ms: int = 6000
+) -> AsyncIterator[Member]:
+    with FakeRegistry(directory, session_timeout_ms) as registry:
+        member = Member(registry, loss_is_final=loss_is_final)
+        try:
+            yield member
+        finally:
+            await member.membership.close()
+        assert not member.ends
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work, 30)
+
+    asyncio.run(bounded())
+
+
+def test_the_next_session_registers_and_leads_under_higher_epochs(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            await member.create("t")
+            before = await member.session.watcher.caught_up()
+            first, controller_epoch = member.session, member.session.controller.epoch
+            for _ in range(3):
+                epoch = member.me.epoch
+                member.registry.expire()
+                state = await member.led_again_after(epoch)
+            assert [info is None for info in member.registrations] == [False, True, False, True, False, True, False]
+            assert member.me.epoch == state.brokers[1].epoch
+            assert [part.leader_epoch for part in state.topics["t"].partitions.values()] == [3, 3]
+            assert state.topics["t"].topic_id == before.topics["t"].topic_id
+            assert not any(change.deleted_topics or change.unreadable_topics for change in member.changes)
+            assert member.session is not first
+            assert (first.controller.is_active, member.session.controller.epoch) == (False, controller_epoch + 3)
+
+    run(work())
+
+
+def test_nothing_of_a_lost_session_is_left(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            await member.create("t")
+            await member.session.watcher.caught_up()
+            old, tree, epoch = member.session, member.registry.registry.tree, member.me.epoch
+            watches = len(tree.watches)
+            member.registry.expire()
+            await member.led_again_after(epoch)
+            await member.session.watcher.caught_up()
+            assert len(tree.watches) == watches
+            assert member.registry.sessions[0].is_closed
+            assert list(tree.sessions) == [member.session.store.session_id]
+            # What is told to the old one reaches nobody.
+            published = len(member.changes)
+            old.watcher._reads.put(old.watcher._read_all)
+            old.controller.resume()
+            old.controller.check_everything()
+            with pytest.raises(SessionExpired):
+                await old.watcher.caught_up()
+            with pytest.raises(NotController):
+                await old.controller.create_topics([TopicSpec("no")])
+            with pytest.raises(SessionExpired):
+                await old.producer_ids._take_block()
+            await member.session.watcher.caught_up()
+            assert len(member.changes) == published
+
+    run(work())
+
+
+def test_a_block_of_producer_ids_is_not_used_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            assert [await member.session.producer_ids.next_id() for _ in range(2)] == [0, 1]
+            epoch = member.me.epoch
+            member.registry.expire()
+            await member.led_again_after(epoch)
+            assert await member.session.producer_ids.next_id() == znodes.PRODUCER_ID_BLOCK_SIZE
+
+    run(work())
+
+
+def test_without_a_session_the_view_stands_and_the_registry_is_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            await member.create("t")
+            state, epoch = await member.session.watcher.caught_up(), member.me.epoch
+            waiting = asyncio.ensure_future(member.view.wait_for(lambda new: "later" in new.topics, TIMEOUT_S))
+            member.registry.become_unreachable()
+            member.registry.expire()
+            await eventually(lambda: member.registrations[-1] is None)
+            with pytest.raises(SessionExpired):
+                _ = member.membership.session
+            member.membership.check_everything()
+            assert member.view.state is state
+            member.registry.become_reachable()
+            await member.led_again_after(epoch)
+            await member.create("later")
+            await waiting
+
+    run(work())
+
+
+@pytest.mark.parametrize("fault", [expire_before, expire_after])
+@pytest.mark.parametrize("path", ["/brokers/topics/new", "/config/topics/new"])
+def test_a_session_lost_in_the_middle_of_a_creation(tmp_path: Path, fault: Fault, path: str) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            await member.create("t")
+            await member.reads_nothing()
+            epoch = member.me.epoch
+            member.registry.arm(path, fault)
+            # It may or may not have been done, and says so.
+            assert isinstance(await member.create("new"), RequestTimedOut)
+            state = await member.led_again_after(epoch)
+            assert ("new" in state.topics) == (fault is expire_after)
+            # Whoever tries again finds one of the two.
+            await member.create("new")
+            state = await member.session.watcher.caught_up()
+            assert [part.leader for part in state.topics["new"].partitions.values()] == [1, 1]
+
+    run(work())
+
+
+@pytest.mark.parametrize("fault", [expire_before, expire_after])
+def test_a_session_lost_in_the_middle_of_elections_and_of_deletions(tmp_path: Path, fault: Fault) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            for name in ("a", "b"):
+                await member.create(name)
+            await member.reads_nothing()
+            member.registry.arm("/state", fault)  # the next session's first election
+            member.registry.expire()
+            state = await member.leads_in_session(3)
+            assert member.registry.armed == 0
+            assert set(state.topics) == {"a", "b"}
+            await member.reads_nothing()
+            member.registry.arm("/brokers/topics/a", fault)
+            results = await member.session.controller.delete_topics(["a"])
+            assert isinstance(results["a"], RequestTimedOut)
+            state = await member.leads_in_session(4)
+            assert ("a" in state.topics) == (fault is expire_before)
+            assert "b" in state.topics
+
+    run(work())
+
+
+# Every kind of node that a session reads or writes until it has joined.
+STEPS = [
+    "/cluster/id",
+    "/brokers/ids",
+    "/config/brokers",
+    "/brokers/topics",
+    "/brokers/topics/t",
+    "/config/topics/t",
+    "/brokers/topics/t/partitions/1/state",
+    "/controller",
+    "/controller_epoch",
+    "/admin/delete_topics",
+]
+
+
+@pytest.mark.parametrize("fault", [expire_before, expire_after, lose_answer])
+@pytest.mark.parametrize("path", STEPS)
+def test_a_session_lost_at_any_step_of_joining_deletes_nothing(tmp_path: Path, path: str, fault: Fault) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            await member.create("t")
+            await member.reads_nothing()
+            epoch = member.me.epoch
+            member.registry.arm(path, fault)
+            member.registry.expire()
+            await eventually(lambda: not member.registry.armed)
+            # However many sessions it took.
+            await member.led_again_after(epoch)
+            state = await member.leads_in_session(2 if fault is lose_answer else 3)
+            assert set(state.topics) == {"t"}
+            assert not any(change.deleted_topics or change.unreadable_topics for change in member.changes)
+
+    run(work())
+
+
+@pytest.mark.parametrize("fault", [expire_before, expire_after])
+@pytest.mark.parametrize("path", ["/cluster", *(step for step in STEPS if "/t" not in step.removeprefix("/brokers"))])
+def test_a_session_lost_at_any_step_of_the_start_is_followed_by_another(
+    tmp_path: Path, path: str, fault: Fault
+) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            member.registry.arm(path, fault)
+            await member.join()
+            assert member.registry.armed == 0
+            assert isinstance(await member.create("t"), TopicAssignment)
+
+    run(work())
+
+
+def test_a_session_may_be_lost_between_the_snapshot_and_the_registration(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.membership.open(None)
+            first = member.session
+            for _ in range(2):
+                old = member.session
+                member.registry.expire()
+                await eventually(lambda old=old: old.watcher._closed and member.membership._session is not None)  # type: ignore[misc]
+            assert member.session is not first
+            # Nobody has asked for it yet.
+            assert (await member.session.watcher.caught_up()).brokers == {}
+            await member.membership.join(ME)
+            assert (await member.session.watcher.caught_up()).brokers[1].epoch == member.me.epoch
+
+    run(work())
+
+
+def test_what_has_gone_meanwhile_is_deleted_and_what_is_unreadable_is_kept(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            for name in ("goes", "stays", "damaged"):
+                await member.create(name)
+            state, epoch = await member.session.watcher.caught_up(), member.me.epoch
+            other = member.registry.connect()
+            member.registry.become_unreachable()
+            member.registry.expire()
+            member.changes.clear()
+            paths = [f"{znodes.topic_path('goes')}/partitions/{number}/state" for number in range(2)]
+            paths += [f"{znodes.topic_path('goes')}/partitions/{number}" for number in range(2)]
+            paths += [f"{znodes.topic_path('goes')}/partitions", znodes.topic_path("goes")]
+            await answer(other.multi([Delete(path) for path in paths]))
+            await answer(other.set(znodes.topic_path("damaged"), b"{"))
+            member.registry.become_reachable()
+            await member.led_again_after(epoch)
+            assert [change.deleted_topics for change in member.changes if change.deleted_topics] == [
+                (("goes", state.topics["goes"].topic_id),)
+            ]
+            assert [change.unreadable_topics for change in member.changes if change.unreadable_topics] == [("damaged",)]
+
+    run(work())
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_another_or_an_emptied_registry_is_not_believed(
+    tmp_path: Path, emptied: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            await member.create("t")
+            state, epoch = await member.session.watcher.caught_up(), member.me.epoch
+            other = member.registry.connect()
+            data, _ = await answer(other.get(znodes.CLUSTER_ID))
+            if emptied:
+                await answer(other.delete(znodes.CLUSTER_ID))
+            else:
+                another = znodes.encode_cluster_id(znodes.uuid_text(znodes.new_uuid()))
+                await answer(other.set(znodes.CLUSTER_ID, another))
+            member.registry.expire()
+            await eventually(lambda: len(member.registry.sessions) >= 4)
+            # It has tried again, and has not taken up anything.
+            assert member.view.state is state
+            assert ("emptied or replaced" if emptied else "belongs to cluster") in caplog.text
+            assert all(session.is_closed for session in member.registry.sessions[:3])
+            if emptied:
+                await answer(other.create(znodes.CLUSTER_ID, data))
+            else:
+                await answer(other.set(znodes.CLUSTER_ID, data))
+            await member.led_again_after(epoch)
+
+    run(work())
+
+
+def test_another_brokers_data_ends_the_start(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await registration.create_base_nodes(member.registry.connect())
+            await registration.cluster_id(member.registry.connect())
+            with pytest.raises(InconsistentClusterId):
+                await member.membership.open(znodes.uuid_text(znodes.new_uuid()))
+            assert member.registry.sessions[-1].is_closed
+
+    run(work())
+
+
+def test_an_id_that_another_broker_has_taken_meanwhile_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
+
+    async def work() -> None:
+        async with a_member(tmp_path, session_timeout_ms=50) as member:
+            await member.join()
+            registry = member.registry
+            epoch, other = member.me.epoch, registry.connect()
+            registry.become_unreachable()
+            registry.expire()
+            await registration.register_broker(other, BrokerRegistration(BrokerId(1), "other", 9009))
+            registry.become_reachable()
+            await eventually(lambda: "broker.id=1 is taken by the broker at other:9009" in caplog.text)
+            await registration.deregister_broker(other, 1)
+            await member.led_again_after(epoch)
+
+    run(work())
+
+
+def test_a_start_fails_with_what_the_registry_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
+
+    async def work() -> None:
+        async with a_member(tmp_path, session_timeout_ms=50) as member:
+            other = member.registry.connect()
+            await registration.register_broker(other, BrokerRegistration(BrokerId(1), "other", 9009))
+            await member.membership.open(None)
+            with pytest.raises(registration.DuplicateBrokerId, match="other:9009"):
+                await member.membership.join(ME)
+            await member.membership.close()
+            assert member.registry.sessions[-1].is_closed
+
+    run(work())
+
+
+def test_a_membership_is_closed_in_time_whatever_it_waits_for(tmp_path: Path) -> None:
+    async def work() -> None:
+        for lose in (False, True):
+            with FakeRegistry(tmp_path / str(lose)) as registry:
+                member = Member(registry)
+                if lose:
+                    await member.join()
+                registry.become_unreachable()
+                if lose:
+                    registry.expire()
+                    await eventually(lambda told=member.registrations: told[-1] is None)  # type: ignore[misc]
+                    opening = None
+                else:
+                    opening = asyncio.ensure_future(member.membership.open(None))
+                    await eventually(lambda: registry.is_waited_for)
+                async with asyncio.timeout(1):
+                    await member.membership.close()
+                    await member.membership.close()
+                # What is opened for nobody is closed.
+                registry.become_reachable()
+                assert registry.sessions[-1].is_closed
+                assert not member.ends
+                if opening is not None:
+                    with pytest.raises(asyncio.CancelledError):
+                        await opening
+
+    run(work())
+
+
+def test_a_membership_is_closed_at_any_step_of_a_sessions_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        for passes in range(12):
+            with FakeRegistry(tmp_path / str(passes)) as registry:
+                member = Member(registry)
+                await member.join()
+                registry.become_unreachable()
+                registry.expire()
+                while member.registrations[-1] is not None:
+                    await asyncio.sleep(0)
+                for _ in range(passes):
+                    await asyncio.sleep(0)
+                async with asyncio.timeout(TIMEOUT_S):
+                    await member.membership.close()
+                assert not member.ends
+
+    run(work())
+
+
+def test_leaving_gives_up_the_role_and_the_registration(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            other = member.registry.connect()
+            await member.membership.close()
+            for path in (znodes.CONTROLLER, znodes.broker_path(1)):
+                assert await answer(other.exists(path)) is None
+            assert member.registry.sessions[-1].is_closed
+            # That nothing is led any more is no news to a broker that stops.
+            assert len(member.registrations) == 1
+
+    run(work())
+
+
+def test_a_loss_that_is_final_is_told_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        with FakeRegistry(tmp_path) as registry:
+            member = Member(registry, loss_is_final=True)
+            await member.join()
+            registry.expire()
+            await eventually(lambda: member.ends)
+            (end,) = member.ends
+            assert isinstance(end, RegistryError)
+            assert "the registry is lost" in str(end)
+            assert len(registry.sessions) == 1
+            await member.membership.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("path", ["/controller", "/state", "/admin/delete_topics"])
+def test_a_controller_goes_on_after_a_reconnection(tmp_path: Path, path: str) -> None:
+    """Rule R13: what a broken connection has interrupted is repeated without another change."""
+
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            await member.create("t")
+            await member.reads_nothing()
+            epoch = member.me.epoch
+            member.registry.arm(path, lose_answer)
+            member.registry.expire()
+            state = await member.led_again_after(epoch)
+            assert member.registry.armed == 0
+            assert [part.leader_epoch for part in state.topics["t"].partitions.values()] == [1, 1]
+            assert member.session.controller.is_active
+
+    run(work())
+
+
+def test_a_session_that_was_lost_before_anybody_listened_is_noticed(tmp_path: Path) -> None:
+    async def work() -> None:
+        with FakeRegistry(tmp_path) as registry:
+            store = registry.connect()
+            registry.registry.expire(store.session_id).result()
+            assert store.state is SessionState.LOST
+            session = RegistrySession(
+                store,
+                ClusterView(),
+                BrokerId(1),
+                SYSTEM_CLOCK,
+                Slices(asyncio.get_running_loop()),
+                lambda _: False,
+            )
+            assert session.lost.is_set()
+            await session.close()
+            assert isinstance(store, FakeStore)
+            assert store.is_closed
+
+    run(work())
