@@ -15,7 +15,6 @@ from spark_kafkalite.client.consume.fetched import BufferPool, columns_from
 from spark_kafkalite.client.consume.fetcher import RangeFetcher, RangeNotInLog
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import FETCH, METADATA
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import (
@@ -29,6 +28,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.model_broker import NODE_ID, ModelBroker
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -79,7 +79,7 @@ def failing(times: int, code: int, whole: bool = False) -> Callable[[int, Any], 
     left = [times]
 
     def answer(api_key: int, request: Any) -> FetchResponse | None:
-        if api_key != FETCH or not left[0]:
+        if api_key != ApiKey.FETCH or not left[0]:
             return None
         left[0] -= 1
         if whole:
@@ -195,7 +195,7 @@ def test_a_partition_that_an_answer_leaves_out_is_asked_for_again(make: Make, br
     left = [5]
 
     def answer(api_key: int, request: Any) -> FetchResponse | None:
-        if api_key == FETCH and left[0]:
+        if api_key == ApiKey.FETCH and left[0]:
             left[0] -= 1
             return FetchResponse(responses=[])
         return None
@@ -235,7 +235,7 @@ def test_random_faults_and_seeks_lose_and_double_nothing(make: Make, broker: Mod
     source, faults = random.Random(seed), random.Random(seed + 1)
 
     def fail(api_key: int, request: Any) -> Any:
-        if api_key in (FETCH, METADATA) and faults.random() < 0.15:
+        if api_key in (ApiKey.FETCH, ApiKey.METADATA) and faults.random() < 0.15:
             raise ConnectionResetError
         return failing(1, NOT_LEADER)(api_key, request) if faults.random() < 0.15 else None
 
@@ -269,7 +269,7 @@ def test_a_range_survives_all_that_passes(cluster: ClusterClient, broker: ModelB
     faults = random.Random(seed)
 
     def fail(api_key: int, request: Any) -> Any:
-        if api_key == FETCH and faults.random() < 0.2:
+        if api_key == ApiKey.FETCH and faults.random() < 0.2:
             raise ConnectionResetError
         return failing(1, NOT_LEADER, faults.random() < 0.5)(api_key, request) if faults.random() < 0.2 else None
 

@@ -12,7 +12,6 @@ import pytest
 from spark_kafkalite.client.config import ProducerConfig, producer_config
 from spark_kafkalite.client.lifecycle import Lifecycle
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import INIT_PRODUCER_ID, PRODUCE
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.produce.accumulator import Accumulator
 from spark_kafkalite.client.produce.delivery import Delivery, OnDelivery, ProducerBatch
@@ -24,6 +23,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import OpenBatch
 from spark_kafkalite.testing.batches import values_of
 from spark_kafkalite.testing.model_broker import ModelBroker
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdResponse
 
 FAST = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1, "reconnect_backoff_max_ms": 5}
@@ -102,7 +102,7 @@ def test_what_is_aborted_fails_and_waits_for_nobody(broker: ModelBroker) -> None
     silent = threading.Event()
 
     def answer_first(api_key: int, request: Any) -> None:
-        if api_key == PRODUCE:
+        if api_key == ApiKey.PRODUCE:
             silent.wait(30)
 
     broker.answer_first = answer_first
@@ -120,7 +120,7 @@ def test_a_request_that_is_not_answered_is_sent_again_on_a_new_connection(broker
     asked: list[int] = []
 
     def answer_last(api_key: int, request: Any) -> None:
-        if api_key == PRODUCE:
+        if api_key == ApiKey.PRODUCE:
             asked.append(api_key)
             if len(asked) == 1:
                 silent.wait(30)
@@ -138,7 +138,11 @@ def test_a_request_that_is_not_answered_is_sent_again_on_a_new_connection(broker
 
 def test_a_producer_id_that_is_refused_fails_what_waits_for_it(broker: ModelBroker) -> None:
     def answer_first(api_key: int, request: Any) -> Any:
-        return InitProducerIdResponse(error_code=CLUSTER_AUTHORIZATION_FAILED) if api_key == INIT_PRODUCER_ID else None
+        return (
+            InitProducerIdResponse(error_code=CLUSTER_AUTHORIZATION_FAILED)
+            if api_key == ApiKey.INIT_PRODUCER_ID
+            else None
+        )
 
     broker.answer_first = answer_first
     rig = Rig(broker)
@@ -169,7 +173,7 @@ def test_broken_connections_lose_double_and_reorder_nothing() -> None:
         chance = source.choice([0.05, 0.3])
 
         def fail(api_key: int, request: Any, chance: float = chance) -> None:
-            if api_key == PRODUCE and source.random() < chance:
+            if api_key == ApiKey.PRODUCE and source.random() < chance:
                 raise ConnectionResetError
 
         # Before the records are in the log, and after.
