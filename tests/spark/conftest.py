@@ -55,8 +55,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Our broker, for tests that do not break it."""
-    # Tests write records of long ago, which retention would take.
-    overrides = {"log.initial.task.delay.ms": 86_400_000}
+    # Tests write records of long ago, which retention would take: also soon after records were deleted.
+    overrides = {"log.initial.task.delay.ms": 86_400_000, "log.retention.ms": -1}
     with BrokerProcess(tmp_path_factory.mktemp("broker"), overrides=overrides) as running:
         yield running
 

@@ -164,7 +164,7 @@ def test_old_timestamps_are_counted_per_topic(topics, caplog):
     from spark_kafkalite.spark.options import writer_options
     from spark_kafkalite.spark.writer import KafkaliteBatchWriter
 
-    topic, kept = topics.new(), topics.new(retention_ms="-1")
+    topic, kept = topics.new(retention_ms="604800000"), topics.new(retention_ms="-1")
     schema = StructType().add("value", StringType()).add("timestamp", LongType())
     rows = pa.record_batch(
         {"value": ["a", "b", "c"], "timestamp": pa.array([1000, None, time.time_ns() // 1_000_000], pa.int64())}
