@@ -21,7 +21,7 @@ from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
-from spark_kafkalite.client.registry_consumer.streams_config import CONNECTOR_SETTINGS
+from spark_kafkalite.client.registry_consumer.config import CONNECTOR_SETTINGS
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS

@@ -36,11 +36,10 @@ class Suite:
     select: str = ""
 
 
-# They hold times or memory against bounds, or need both cores themselves: no other test may run beside them.
+# They hold times of the clock against bounds, or need both cores themselves: no other test may run beside them. What
+# holds times of the processor may have company.
 ALONE = (
     "tests/interop/broker/test_cold_reader.py",
-    "tests/interop/broker/test_collector.py",
-    "tests/interop/broker/test_durability.py",
     "tests/interop/broker/test_pytest_plugin.py",
     "tests/interop/broker/test_visibility.py",
     "tests/interop/groups/test_protocol.py",
@@ -48,14 +47,7 @@ ALONE = (
     "tests/interop/hostile/test_limits.py",
     "tests/interop/hostile/test_mutated_requests.py",
     "tests/interop/hostile/test_records.py",
-    "tests/interop/hostile/test_worst_crowds.py",
-    "tests/interop/hostile/test_worst_registry_requests.py",
-    "tests/interop/hostile/test_worst_requests.py",
-    "tests/interop/log/test_overtaken_readers.py",
-    "tests/interop/requests/test_many_topics.py",
-    "tests/interop/storms",
     "tests/interop/streams/test_stream_storm.py",
-    "tests/network",
 )
 # In the order in which a failure is cheapest to see. More workers than cores where tests wait as long as they compute.
 SUITES = (
@@ -63,7 +55,7 @@ SUITES = (
     Suite("golden", ("tests/golden",), workers=3, select="kafka"),
     Suite("contract", ("tests/contract",), workers=3),
     Suite("crash", ("tests/crash",), workers=2),
-    Suite("interop", ("tests/cli", "tests/interop"), without=ALONE, workers=4),
+    Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=ALONE, workers=4),
     Suite("alone", ALONE),
     Suite("spark", ("tests/spark", "tests/jobs"), workers=2),
     # What depends on the version of Spark.

@@ -23,7 +23,7 @@ from spark_kafkalite.settings import read_properties
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
-    from spark_kafkalite.client.admin.admin_configs import ConfigChange, ConfigEntry
+    from spark_kafkalite.client.admin.configs import ConfigChange, ConfigEntry
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -247,7 +247,7 @@ def _changes(
     appended: Iterable[str],
     subtracted: Iterable[str],
 ) -> list[ConfigChange]:
-    from spark_kafkalite.client.admin.admin_configs import ConfigChange
+    from spark_kafkalite.client.admin.configs import ConfigChange
 
     changes = [ConfigChange(name, "set", value) for name, value in from_file.items()]
     changes += [ConfigChange(name, "set", value) for name, value in parse_configs(added, "--add-config")]

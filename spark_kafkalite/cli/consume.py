@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spark_kafkalite.cli.offsets.offset_texts import parse_partitions, parse_time
+from spark_kafkalite.cli.offsets.texts import parse_partitions, parse_time
 from spark_kafkalite.cli.options import (
     bootstrap_option,
     client_settings,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_kafkalite.cli.offsets.offset_texts import parse_partitions
+from spark_kafkalite.cli.offsets.texts import parse_partitions
 from spark_kafkalite.cli.options import (
     bootstrap_option,
     client_settings,

@@ -36,7 +36,7 @@ from spark_kafkalite.log.files.checkpoint import (
     topic_id_text,
 )
 from spark_kafkalite.log.files.fs import OsFs
-from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.model import Record, TimestampType, TopicPartition
@@ -319,7 +319,7 @@ def _check_index(path: Path, report: Report, printer: Printer, spans: list[Batch
 
 def _check_snapshot(path: Path, report: Report, printer: Printer) -> None:
     # All of them, however many a broker would keep.
-    state = ProducerState(ProducerIdLimits(max_ids=MAX_INT64))
+    state = ProducerStateManager(ProducerIdLimits(max_ids=MAX_INT64))
     producer_snapshot.load(state, path.read_bytes(), _base_offset(path, report), str(path))
     if state.forgotten_seen_ms >= 0 and printer.details:
         printer.line("forgotten", {"forgottenProducersLastTimestamp": state.forgotten_seen_ms})

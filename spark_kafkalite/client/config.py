@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_kafkalite.client.group.group_settings import GROUP_SETTINGS, GroupConfig, group_config
+from spark_kafkalite.client.group.settings import GROUP_SETTINGS, GroupConfig, group_config
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import IsolationLevel
 from spark_kafkalite.settings import Setting, SettingGroup, property_name

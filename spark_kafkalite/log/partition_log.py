@@ -51,7 +51,7 @@ from spark_kafkalite.log.producer_snapshot import (
     snapshot_path,
     write_snapshot,
 )
-from spark_kafkalite.log.producer_state import ENTRY, BatchMetadata, ProducerIdLimits, ProducerState
+from spark_kafkalite.log.producer_state import ENTRY, BatchMetadata, ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import DELETED_SUFFIX, LogSlice, Segment
@@ -111,7 +111,7 @@ class PartitionLog(LocalLog):
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
         self.epochs = loaded.epochs
-        self.producers: ProducerState = loaded.producers
+        self.producers: ProducerStateManager = loaded.producers
         self._next_warning_s = 0.0
         # Offsets of those that this run has written.
         self._large_snapshots: deque[int] = deque()

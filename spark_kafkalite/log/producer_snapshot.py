@@ -22,8 +22,8 @@ bytes  field
 Producer id -1 stands for all that were forgotten for want of room, and its time is that of the latest of them: ids are
 never negative, and Kafka lets such an entry expire like any other.
 
-Only the last batch of a producer is in it. The others are looked up in the log (``ProducerState.recall``) before a
-batch is refused, so that a producer whose answers were lost in a clean restart may repeat all that it had in flight.
+Only the last batch of a producer is in it. The others are looked up in the log (``ProducerStateManager.recall``) before
+a batch is refused, so that a producer whose answers were lost in a clean restart may repeat all that it had in flight.
 
 A log keeps the snapshot of each of its segments, as Kafka does, but of large ones the newest few.
 Source: org.apache.kafka.storage.internals.log.ProducerStateManager.
@@ -38,7 +38,7 @@ from crc32c import crc32c
 
 from spark_kafkalite.log.files.checkpoint import CheckpointError
 from spark_kafkalite.log.files.fs import Fs, read_whole, replace_file
-from spark_kafkalite.log.producer_state import ENTRY, ProducerEntry, ProducerIdLimits, ProducerState
+from spark_kafkalite.log.producer_state import ENTRY, ProducerEntry, ProducerIdLimits, ProducerStateManager
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 # Of snapshots above this size a log keeps the newest few, of others one for each segment.
@@ -51,7 +51,7 @@ _FORGOTTEN_ID: Final = -1
 _ID: Final = struct.Struct(">q")
 
 
-def encode(state: ProducerState) -> bytes:
+def encode(state: ProducerStateManager) -> bytes:
     """Return a snapshot of the state."""
     entries = state.entries()
     if state.forgotten_seen_ms >= 0:
@@ -62,7 +62,7 @@ def encode(state: ProducerState) -> bytes:
     return _HEAD.pack(_VERSION, crc32c(payload)) + payload
 
 
-def load(state: ProducerState, data: bytes, offset: int, where: str) -> None:
+def load(state: ProducerStateManager, data: bytes, offset: int, where: str) -> None:
     """Replace the state by a snapshot taken at ``offset``. Raises CheckpointError when it is damaged."""
     if len(data) < _HEAD.size + _COUNT.size:
         raise CheckpointError(f"{where}: a producer snapshot of {len(data)} bytes")
@@ -87,7 +87,7 @@ def load(state: ProducerState, data: bytes, offset: int, where: str) -> None:
     state.map_end_offset = state.snapshot_offset = offset
 
 
-def write_snapshot(state: ProducerState, fs: Fs, directory: str) -> str | None:
+def write_snapshot(state: ProducerStateManager, fs: Fs, directory: str) -> str | None:
     """Write a snapshot at the end of the state and return its path; None when there is one already.
 
     Not synced: the flush that moves the recovery point past it does that.
@@ -107,12 +107,12 @@ def snapshot_path(directory: str, offset: int) -> str:
 
 def load_newest_snapshot(
     fs: Fs, directory: str, offsets: list[int], at_most: int, limits: ProducerIdLimits | None = None
-) -> ProducerState:
+) -> ProducerStateManager:
     """Return the state of the newest readable snapshot at or below ``at_most``; an empty state when there is none.
 
     Snapshots above it, and damaged ones, are removed: what they say is not in the log, or cannot be trusted.
     """
-    state = ProducerState(limits)
+    state = ProducerStateManager(limits)
     for offset in sorted(offsets, reverse=True):
         path = snapshot_path(directory, offset)
         if offset <= at_most:

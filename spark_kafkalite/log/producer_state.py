@@ -158,7 +158,7 @@ class ProducerEntry:
         return entry
 
 
-class ProducerState:
+class ProducerStateManager:
     """All producers of one partition."""
 
     __slots__ = (

@@ -18,7 +18,7 @@ import binascii
 import json
 from typing import NamedTuple
 
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
 from spark_kafkalite.client.offset_stores.coordinator import CoordinatorOffsets
 from spark_kafkalite.client.offset_stores.store import OffsetStore
 from spark_kafkalite.model import CommittedOffset

@@ -153,15 +153,14 @@ class ModelBroker:
     # Serving --------------------------------------------------------------------------------------------------------
 
     def _serve(self, sock: socket.socket) -> None:
-        with sock, contextlib.suppress(OSError):
-            stream = sock.makefile("rb")
+        with sock, sock.makefile("rb") as stream, contextlib.suppress(OSError):
             while len(length := stream.read(4)) == 4:
                 frame = memoryview(stream.read(_LENGTH.unpack(length)[0]))
-                (api_key, version, correlation_id, _), position = read_request_header(frame)
-                request = codec.decode_request(api_key, version, frame, position)
+                (api_key, api_version, correlation_id, _), position = read_request_header(frame)
+                request = codec.decode_request(api_key, api_version, frame, position)
                 answer = self._answer(api_key, request)
                 if answer is not None:
-                    data = codec.encode_response(answer, version, correlation_id)
+                    data = codec.encode_response(answer, api_version, correlation_id)
                     sock.sendall(_LENGTH.pack(len(data)) + data)
 
     def _answer(self, api_key: int, request: Any) -> Any:

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Consumer as OtherConsumer
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.cli.groups import group_options
+from spark_kafkalite.cli.groups import options as group_options
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry import consumer_nodes, zookeeper

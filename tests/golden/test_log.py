@@ -11,7 +11,7 @@ from spark_kafkalite.log import producer_snapshot
 from spark_kafkalite.log.files.fs import OsFs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.producer_state import ProducerState
+from spark_kafkalite.log.producer_state import ProducerStateManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
@@ -95,7 +95,7 @@ def test_rebuilt_files_are_the_captured_bytes(directory: Path) -> None:
 
 def test_captured_snapshot_is_what_we_would_write(directory: Path) -> None:
     data = (directory / str(KEY) / "00000000000000000060.snapshot").read_bytes()
-    state = ProducerState()
+    state = ProducerStateManager()
     producer_snapshot.load(state, data, 60, "captured")
     assert producer_snapshot.encode(state) == data
     assert [entry.batches[-1].last_sequence for entry in state.producers.values()] == [11] * 5

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.offset_stores.coordinator import CoordinatorOffsets
 from spark_kafkalite.client.offset_stores.registry import CheckedRegistryOffsets, RegistryOffsets

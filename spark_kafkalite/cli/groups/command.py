@@ -1,13 +1,13 @@
 """``kafkalite groups``: consumer groups, their members, offsets and lag, in the words of ``kafka-consumer-groups``.
 
-Also for the groups of registry consumers, with ``--zookeeper``. What moves offsets lies in ``group_resets.py``.
+Also for the groups of registry consumers, with ``--zookeeper``. What moves offsets lies in ``resets.py``.
 """
 
 from __future__ import annotations
 
 import click
 
-from spark_kafkalite.cli.groups.group_options import (
+from spark_kafkalite.cli.groups.options import (
     Places,
     all_groups_option,
     all_topics_option,
@@ -18,8 +18,8 @@ from spark_kafkalite.cli.groups.group_options import (
     place_options,
     topic_option,
 )
-from spark_kafkalite.cli.groups.group_resets import copy_offsets, reset_offsets
-from spark_kafkalite.cli.groups.group_views import (
+from spark_kafkalite.cli.groups.resets import copy_offsets, reset_offsets
+from spark_kafkalite.cli.groups.views import (
     GroupView,
     group_as_json,
     print_members,
@@ -28,7 +28,7 @@ from spark_kafkalite.cli.groups.group_views import (
     view_group,
     warn_of_groups,
 )
-from spark_kafkalite.cli.offsets.offset_views import offsets_of
+from spark_kafkalite.cli.offsets.views import offsets_of
 from spark_kafkalite.cli.options import ActionGroup, existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.client.offset_stores.store import KAFKA

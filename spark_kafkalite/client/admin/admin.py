@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spark_kafkalite.client.admin.admin_configs import ConfigAdmin, ConfigChange, ConfigEntry
-from spark_kafkalite.client.admin.admin_groups import GroupAdmin, GroupListing
-from spark_kafkalite.client.admin.admin_logs import LogAdmin, LogDirInfo, ReplicaInfo
+from spark_kafkalite.client.admin.configs import ConfigAdmin, ConfigChange, ConfigEntry
+from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
+from spark_kafkalite.client.admin.logs import LogAdmin, LogDirInfo, ReplicaInfo
 from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
-from spark_kafkalite.client.group.group_lag import PartitionLag
+from spark_kafkalite.client.group.lag import PartitionLag
 from spark_kafkalite.client.network.metadata import Node, TopicInfo
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.errors import (

@@ -34,7 +34,7 @@ from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.consume.subscription import Partitions, as_partitions, select_topics
 from spark_kafkalite.client.group.commits import CommitCallback
 from spark_kafkalite.client.group.group_consumer import GroupConsumer, RebalanceCallback
-from spark_kafkalite.client.group.group_offsets import as_committed, fetch_offsets
+from spark_kafkalite.client.group.offsets import as_committed, fetch_offsets
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline

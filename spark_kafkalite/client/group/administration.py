@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_kafkalite.client.group.consumer_protocol import PROTOCOL_TYPE, Assignment
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
 from spark_kafkalite.client.network.metadata import Node
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import (

@@ -11,8 +11,8 @@ import logging
 from typing import Final
 
 from spark_kafkalite.client.group.commits import CommitLane
-from spark_kafkalite.client.group.group_offsets import GroupMember
-from spark_kafkalite.client.group.group_settings import GroupConfig
+from spark_kafkalite.client.group.offsets import GroupMember
+from spark_kafkalite.client.group.settings import GroupConfig
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import KafkaliteError

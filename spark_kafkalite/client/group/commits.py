@@ -15,8 +15,8 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
-from spark_kafkalite.client.group.group_offsets import GroupMember, commit_offsets
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+from spark_kafkalite.client.group.offsets import GroupMember, commit_offsets
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.model import CommittedOffsets
@@ -79,7 +79,7 @@ class CommitLane:
             self._changed.notify_all()
 
     def commit(self, offsets: CommittedOffsets, member: GroupMember, deadline: Deadline) -> None:
-        """Store offsets after all that were submitted before; see :func:`.group_offsets.commit_offsets`."""
+        """Store offsets after all that were submitted before; see :func:`.offsets.commit_offsets`."""
         if not self.wait_idle(deadline):
             raise TimeoutError(
                 f"group {self._coordinator.group_id!r}: earlier asynchronous commits were not done in time "

@@ -30,11 +30,11 @@ from spark_kafkalite.client.group.assignors import Assignor, GroupMemberSubscrip
 from spark_kafkalite.client.group.auto_commit import AutoCommit
 from spark_kafkalite.client.group.commits import CommitCallback, CommitLane
 from spark_kafkalite.client.group.consumer_protocol import NO_GENERATION, Assignment, Subscription
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
-from spark_kafkalite.client.group.group_offsets import NO_MEMBER, GroupMember, fetch_offsets
-from spark_kafkalite.client.group.group_settings import GroupConfig
-from spark_kafkalite.client.group.group_topics import GroupTopics
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
 from spark_kafkalite.client.group.membership import Joined, Membership, Phase
+from spark_kafkalite.client.group.offsets import NO_MEMBER, GroupMember, fetch_offsets
+from spark_kafkalite.client.group.settings import GroupConfig
+from spark_kafkalite.client.group.topics import GroupTopics
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock

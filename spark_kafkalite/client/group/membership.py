@@ -11,7 +11,7 @@ do for the thread that polls (:mod:`.group_consumer`) is put down here, and ``no
     JOINED     heartbeats                        -> JOINING   join(), because the group rebalances or somebody asked
                                                  -> UNJOINED  unknown to the coordinator, stalled, or left
 
-What each error code asks for is :data:`.group_protocol.AFTER`; whatever is not in it is a failure, which the next poll
+What each error code asks for is :data:`.protocol.AFTER`; whatever is not in it is a failure, which the next poll
 raises. Requests that fail otherwise are repeated, after finding the coordinator again; the coordinator drops a member
 that was silent for ``session.timeout.ms``, and says so at the next heartbeat.
 
@@ -31,9 +31,9 @@ from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.client.group.assignors import GroupMemberSubscription
 from spark_kafkalite.client.group.consumer_protocol import NO_GENERATION, Assignment
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
-from spark_kafkalite.client.group.group_offsets import GroupMember
-from spark_kafkalite.client.group.group_protocol import (
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+from spark_kafkalite.client.group.offsets import GroupMember
+from spark_kafkalite.client.group.protocol import (
     ADVICE,
     AFTER,
     Then,
@@ -43,7 +43,7 @@ from spark_kafkalite.client.group.group_protocol import (
     members_of,
     sync_request,
 )
-from spark_kafkalite.client.group.group_settings import GroupConfig
+from spark_kafkalite.client.group.settings import GroupConfig
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import Node
 from spark_kafkalite.client.network.retry import Backoff, Deadline

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_kafkalite.client.group.administration import delete_group, delete_offsets, describe_group
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
-from spark_kafkalite.client.group.group_offsets import commit_offsets, fetch_offsets
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+from spark_kafkalite.client.group.offsets import commit_offsets, fetch_offsets
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.offset_stores.store import KAFKA
 from spark_kafkalite.model import CommittedOffset, CommittedOffsets, TopicPartition

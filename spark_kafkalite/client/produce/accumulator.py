@@ -15,7 +15,8 @@ Invariants
   too. Source: KIP-360.
 - A broker that holds nothing of a producer takes any sequence as its first, and cannot know that an earlier batch was
   refused. So an idempotent producer's partition has one batch in flight until one was acknowledged (``proven``), and
-  again after each failure.
+  again after each failure, until all up to the one that failed have their outcome. This also keeps a batch that is sent
+  again among the last five of the producer, which are all that a broker recognises.
 - ``reserved_bytes`` of all batches together stay within ``buffer_memory``, but for one batch that alone is larger.
 """
 
@@ -279,8 +280,9 @@ class Accumulator:
 
     def finish(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Forget a batch that got its outcome (``batch.done``), and release its memory."""
-        if batch.error is None:
-            queue.proven = True
+        if batch.error is None and not queue.proven:
+            # Not while an earlier one is to be sent again: by then more could follow it than the broker remembers.
+            queue.proven = not queue.has_earlier(batch)
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
         elif batch is queue.open:

@@ -5,7 +5,7 @@
     for record in stream:
         ...
 
-This is Kafka 0.8's high-level consumer. Who reads what is settled in the registry (:mod:`.registry_member`); this
+This is Kafka 0.8's high-level consumer. Who reads what is settled in the registry (:mod:`.member`); this
 module owns what follows from it: the streams, one shared read-ahead with a thread for each broker, and the offsets.
 
 Offsets are committed every ``auto.commit.interval.ms``, before a partition is given up, at :meth:`shutdown` and by
@@ -32,15 +32,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.offset_stores.coordinator import CoordinatorOffsets
 from spark_kafkalite.client.offset_stores.registry import RegistryOffsets
 from spark_kafkalite.client.offset_stores.store import KAFKA, DualOffsets, OffsetStore
+from spark_kafkalite.client.registry_consumer.cluster import RegistryCluster
+from spark_kafkalite.client.registry_consumer.config import ConnectorConfig, connector_config
+from spark_kafkalite.client.registry_consumer.member import RegistryMember
 from spark_kafkalite.client.registry_consumer.message_stream import Lease, MessageStream, OwnedPartition, start
-from spark_kafkalite.client.registry_consumer.registry_cluster import RegistryCluster
-from spark_kafkalite.client.registry_consumer.registry_member import RegistryMember
-from spark_kafkalite.client.registry_consumer.streams_config import ConnectorConfig, connector_config
 from spark_kafkalite.client.registry_consumer.topic_filters import Blacklist, TopicFilter, Whitelist
 from spark_kafkalite.client.registry_link import RegistryLink, zookeeper_opener
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
@@ -179,12 +179,12 @@ class ConsumerConnector:
     # What the member tells ------------------------------------------------------------------------------------------
 
     def joined(self) -> None:
-        """See ``registry_member.RebalanceListener``."""
+        """See ``member.RebalanceListener``."""
         with self._assigning:
             self._has_session = True
 
     def acquire(self, threads: Mapping[TopicPartition, str]) -> None:
-        """See ``registry_member.RebalanceListener``."""
+        """See ``member.RebalanceListener``."""
         self._cluster.request_refresh()
         committed = self._offsets.read(threads, self._offsets_deadline())
         with self._assigning:
@@ -210,7 +210,7 @@ class ConsumerConnector:
         return stream or self._streams[None, owned.thread]
 
     def release(self, partitions: set[TopicPartition]) -> None:
-        """See ``registry_member.RebalanceListener``."""
+        """See ``member.RebalanceListener``."""
         with self._assigning:
             removed = self._remove(partitions)
             self._former.update({owned.topic_partition: owned for owned in removed})
@@ -223,7 +223,7 @@ class ConsumerConnector:
                     _LOG.warning("offsets were not committed before partitions were given up: %s", error)
 
     def lost(self) -> None:
-        """See ``registry_member.RebalanceListener``."""
+        """See ``member.RebalanceListener``."""
         with self._assigning:
             self._has_session = False
             self._remove(set(self.owned_partitions))
@@ -236,7 +236,7 @@ class ConsumerConnector:
         return removed
 
     def leased(self, until_s: float) -> None:
-        """See ``registry_member.RebalanceListener``."""
+        """See ``member.RebalanceListener``."""
         if self._stopping:
             return
         lapsed = self._clock.monotonic_s() >= self._lease.until_s

@@ -17,7 +17,7 @@ from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, CheckpointEr
 from spark_kafkalite.log.files.file_kind import Kind, misplaced
 from spark_kafkalite.log.files.fs import Fs, read_whole
 from spark_kafkalite.log.producer_snapshot import SNAPSHOT_SUFFIX, load
-from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT64
@@ -70,7 +70,7 @@ def highest_ids(fs: Fs, directory: str) -> HighestIds:
             _walk(fs, path, found)
         else:
             # However many a broker would keep.
-            state = ProducerState(ProducerIdLimits(max_ids=MAX_INT64))
+            state = ProducerStateManager(ProducerIdLimits(max_ids=MAX_INT64))
             try:
                 load(state, read_whole(fs, path), int(stem), path)
             except CheckpointError as error:

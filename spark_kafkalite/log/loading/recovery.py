@@ -41,7 +41,7 @@ from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start
 from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, OnBytes, Scan
 from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside
 from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
-from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX, Segment
@@ -57,7 +57,7 @@ class LoadedLog(NamedTuple):
 
     segments: Segments
     epochs: LeaderEpochs
-    producers: ProducerState
+    producers: ProducerStateManager
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
@@ -289,7 +289,7 @@ class _Loader:
                 return number
         return len(bases)
 
-    def _scan(self, producers: ProducerState, trusted_until_offset: int) -> Scan:
+    def _scan(self, producers: ProducerStateManager, trusted_until_offset: int) -> Scan:
         return Scan(
             self._epochs,
             producers,
@@ -486,11 +486,13 @@ class _Loader:
         )
 
 
-def forget_producers(fs: Fs, directory: str, end_offset: int, limits: ProducerIdLimits | None = None) -> ProducerState:
+def forget_producers(
+    fs: Fs, directory: str, end_offset: int, limits: ProducerIdLimits | None = None
+) -> ProducerStateManager:
     """Return the state of no producers, of a log that begins at ``end_offset``; removes all snapshots."""
     for offset in snapshot_offsets(fs, directory):
         fs.unlink(snapshot_path(directory, offset))
-    producers = ProducerState(limits)
+    producers = ProducerStateManager(limits)
     producers.map_end_offset = end_offset
     return producers
 
@@ -502,7 +504,7 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
     limits: ProducerIdLimits | None = None,
-) -> ProducerState:
+) -> ProducerStateManager:
     """Return the producers as of ``end_offset``, where the log has been truncated; removes snapshots beyond it."""
     producers = load_newest_snapshot(files.fs, directory, snapshot_offsets(files.fs, directory), end_offset, limits)
     from_offset = producers.map_end_offset

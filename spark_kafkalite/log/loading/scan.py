@@ -25,7 +25,7 @@ from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
 from spark_kafkalite.log.files.fs import File
 from spark_kafkalite.log.loading.damage import without_place
 from spark_kafkalite.log.loading.torn import Behind
-from spark_kafkalite.log.producer_state import ProducerState
+from spark_kafkalite.log.producer_state import ProducerStateManager
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.records import kernel
@@ -53,7 +53,7 @@ class Scan:
     def __init__(
         self,
         epochs: LeaderEpochs,
-        producers: ProducerState,
+        producers: ProducerStateManager,
         index_interval_bytes: int,
         now_ms: int,
         *,

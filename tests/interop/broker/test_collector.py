@@ -11,12 +11,16 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
 from tests.interop.broker import collected_broker
 from tests.interop.support.raw_client import RawClient
+
+pytestmark = pytest.mark.slow
 
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 CONNECTIONS, TOPICS, PARTITIONS = (5_000, 10, 1_000) if SOAK else (2_000, 6, 500)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
-from spark_kafkalite.client.admin.admin_configs import ConfigChange
+from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.model import LATEST_TIMESTAMP, MAX_TIMESTAMP
 from spark_kafkalite.testing.batches import make_batch, values_of

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafkalite.client.group.assignors import Assignments, GroupMemberSubscription
 from spark_kafkalite.client.group.consumer_protocol import Assignment, Subscription
-from spark_kafkalite.client.group.group_settings import assignor
+from spark_kafkalite.client.group.settings import assignor
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing.apache_kafka import logging_options

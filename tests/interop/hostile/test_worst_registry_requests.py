@@ -25,7 +25,7 @@ from spark_kafkalite.registry.served.jute import (
 from spark_kafkalite.wire.frame import FrameBuffer, framed
 from tests.interop.support.metered_broker import MeteredBroker
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 LONGEST_MS = 100
 # docs/registry.md names it.

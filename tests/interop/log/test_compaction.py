@@ -21,7 +21,7 @@ import confluent_kafka
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.client.admin.admin_configs import ConfigChange
+from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.client.produce.delivery import RecordMetadata
 from spark_kafkalite.errors import InvalidRecord
 from spark_kafkalite.log.files.checkpoint import read_offsets

@@ -14,7 +14,7 @@ from spark_kafkalite.wire.messages import create_partitions, create_topics, dele
 from tests.interop.support.metered_broker import MeteredBroker
 from tests.interop.support.raw_client import RawClient
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 # What one turn of the loop may take of the processor, whatever is asked for.
 LONGEST_MS = 100

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.config import admin_config
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
-from spark_kafkalite.client.group.group_offsets import commit_offsets, fetch_offsets
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+from spark_kafkalite.client.group.offsets import commit_offsets, fetch_offsets
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.read_schema import READ_SCHEMA

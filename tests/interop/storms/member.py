@@ -370,8 +370,8 @@ class OurClient:
 
     def commit_as(self, generation: int, offsets: dict[int, int]) -> None:
         """Commit as this member was in another generation."""
-        from spark_kafkalite.client.group.coordinator import CoordinatorLink
-        from spark_kafkalite.client.group.group_offsets import GroupMember, commit_offsets
+        from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+        from spark_kafkalite.client.group.offsets import GroupMember, commit_offsets
         from spark_kafkalite.client.network.cluster import ClusterClient
         from spark_kafkalite.client.network.retry import Deadline
         from spark_kafkalite.model import CommittedOffset, TopicPartition

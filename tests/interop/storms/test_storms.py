@@ -26,7 +26,9 @@ from tests.interop.storms.faulty_coordinator import BUGS, command_prefix
 from tests.interop.storms.storm import BROKER_SETTINGS, JAVA, Plan, Storm
 
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
-SEED = int(os.environ.get("KAFKALITE_STORM_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
+# Workers of one run must agree on the names of the tests, into which the seed goes.
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+SEED = int(os.environ.get("KAFKALITE_STORM_SEED", "0")) or random.Random(RUN).randrange(1, 2**31)
 # At least as many partitions as members: one that gets nothing may not be told of it.
 MEMBERS, SECONDS, PARTITIONS = (30, 60, 36) if SOAK else (8, 7, 12)
 PYTHON_KINDS = ("ours", "confluent", "kafka-python")

@@ -7,7 +7,7 @@ import pytest
 
 from spark_kafkalite.cli.broker import parse_overrides
 from spark_kafkalite.cli.consume import Start, make_formatter
-from spark_kafkalite.cli.offsets.offset_texts import parse_partitions, parse_time
+from spark_kafkalite.cli.offsets.texts import parse_partitions, parse_time
 from spark_kafkalite.cli.options import ActionGroup, client_settings, named_properties
 from spark_kafkalite.cli.produce import _READER, LineParser
 from spark_kafkalite.cli.record_text import BadRecordText, ParsedRecord

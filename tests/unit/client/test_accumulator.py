@@ -335,3 +335,18 @@ def test_an_encoded_batch_gets_its_sequence_in_its_bytes() -> None:
     drain(accumulator)
     header = read_header(encoded.encode(0, None))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 0, 0)
+
+
+def test_nothing_follows_a_batch_that_is_sent_again_until_it_has_its_outcome() -> None:
+    accumulator = made()
+    queue = proven_queue(accumulator)
+    first, second, third = batch(queue), batch(queue), batch(queue)
+    close_all(accumulator, queue, first, second, third)
+    assert drain(accumulator) == [first] and drain(accumulator) == [second]
+    accumulator.requeue(queue, first, 0.0)
+    # The broker remembers five batches: more acknowledged ones behind the first would push it out.
+    acknowledge(accumulator, second)
+    assert drain(accumulator) == [first]
+    assert drain(accumulator) == []
+    acknowledge(accumulator, first)
+    assert drain(accumulator) == [third]

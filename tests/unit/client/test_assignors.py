@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_kafkalite.client.group.assignors import Assignments, GroupMemberSubscription
 from spark_kafkalite.client.group.consumer_protocol import Subscription
-from spark_kafkalite.client.group.group_settings import assignor
+from spark_kafkalite.client.group.settings import assignor
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import TopicPartition
 

@@ -10,7 +10,7 @@ import pytest
 from spark_kafkalite.client.config import ClientConfig, consumer_config
 from spark_kafkalite.client.group.auto_commit import AutoCommit
 from spark_kafkalite.client.group.commits import CommitLane, CommittedOffsets
-from spark_kafkalite.client.group.group_offsets import GroupMember
+from spark_kafkalite.client.group.offsets import GroupMember
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import CoordinatorNotAvailable

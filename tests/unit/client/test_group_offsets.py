@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.client.group.group_offsets import as_committed
+from spark_kafkalite.client.group.offsets import as_committed
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 

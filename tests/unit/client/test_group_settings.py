@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.client.config import consumer_config
-from spark_kafkalite.client.group.group_settings import GroupConfig
+from spark_kafkalite.client.group.settings import GroupConfig
 from spark_kafkalite.errors import ConfigError
 
 

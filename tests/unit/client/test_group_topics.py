@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.consume.subscription import TopicSelection, select_topics
-from spark_kafkalite.client.group.group_topics import GroupTopics
+from spark_kafkalite.client.group.topics import GroupTopics
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, PartitionInfo, TopicInfo
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK

@@ -13,8 +13,8 @@ import pytest
 from spark_kafkalite.client.config import ClientConfig, consumer_config
 from spark_kafkalite.client.group.assignors import GroupMemberSubscription
 from spark_kafkalite.client.group.consumer_protocol import Assignment, Subscription
-from spark_kafkalite.client.group.group_offsets import GroupMember
 from spark_kafkalite.client.group.membership import Joined, Membership, Phase
+from spark_kafkalite.client.group.offsets import GroupMember
 from spark_kafkalite.client.network.metadata import Node
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK

@@ -224,6 +224,7 @@ class Schedule:
         self.logs = [ModelPartition(), ModelPartition()]
         self.most_records = self.random.choice([2, 4, 100])
         self.faults = self.random.choice([0.0, 0.1, 0.4])
+        self.last: list[bytes] = []
         # Requests on the way, and those whose answers are.
         self.requests: deque[list[Sent]] = deque()
         self.answers: deque[tuple[list[Sent], list[ProduceOutcome | None]]] = deque()
@@ -276,7 +277,9 @@ class Schedule:
             self.rig.lose(sent)
 
     def finish(self) -> None:
+        """Let the faults end: what is sent from now on is delivered."""
         self.faults = 0.0
+        self.last = [value for partition in range(2) for value in self.rig.add(partition)]
         for _ in range(10_000):
             if not self.rig.accumulator.has_unfinished():
                 break
@@ -297,6 +300,7 @@ class Schedule:
             # Values grow in the order of sending: nothing is doubled, and nothing overtook.
             assert values == sorted(set(values))
             stored.update(values)
+        assert [rig.errors[value] for value in self.last] == [None, None]
         for value, error in rig.errors.items():
             # What failed may be in the log, once: its first answer may have been lost.
             assert error is not None or value in stored, value

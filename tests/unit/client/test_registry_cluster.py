@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.client.registry_consumer.registry_cluster import live_brokers
+from spark_kafkalite.client.registry_consumer.cluster import live_brokers
 from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.client.registry_consumer.registry_member import RegistryMember
+from spark_kafkalite.client.registry_consumer.member import RegistryMember
 from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.errors import KafkaliteError, LeaderNotAvailable, RebalanceFailed, RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
@@ -346,7 +346,7 @@ def test_an_expired_session_stops_reading_at_once_and_joins_again(group: Group) 
 
 def test_a_consumer_id_in_use_is_an_error_that_names_it(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     group.start("c")
-    monkeypatch.setattr("spark_kafkalite.client.registry_consumer.registry_member._GRACE_MS", 100)
+    monkeypatch.setattr("spark_kafkalite.client.registry_consumer.member._GRACE_MS", 100)
     monkeypatch.setattr(EmbeddedStore, "session_timeout_ms", 100)
     with pytest.raises(RebalanceFailed, match="consumer id 'c' is in use in group 'g'"):
         group.member("c", Reading()).start()

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from spark_kafkalite.client.registry_consumer.registry_rebalance import (
+from spark_kafkalite.client.registry_consumer.rebalance import (
     assignment,
     assignment_of,
     range_assignment,

@@ -1,7 +1,7 @@
 import pytest
 
+from spark_kafkalite.client.registry_consumer.config import ConnectorConfig, connector_config
 from spark_kafkalite.client.registry_consumer.streams import ConsumerConnector
-from spark_kafkalite.client.registry_consumer.streams_config import ConnectorConfig, connector_config
 from spark_kafkalite.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from spark_kafkalite.log.files.checkpoint import LEADER_EPOCH_FILE, write_epochs
 from spark_kafkalite.log.files.fs import replace_file
 from spark_kafkalite.log.loading.highest_ids import MAX_LEADER_EPOCH, MAX_PRODUCER_ID, highest_ids
 from spark_kafkalite.log.producer_snapshot import encode, snapshot_path
-from spark_kafkalite.log.producer_state import ProducerEntry, ProducerState
+from spark_kafkalite.log.producer_state import ProducerEntry, ProducerStateManager
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.memory_fs import MemoryFs
@@ -42,7 +42,7 @@ def test_every_segment_the_epochs_and_the_snapshots_count(fs: MemoryFs) -> None:
     found = highest_ids(fs, LOG)
     assert (found.leader_epoch, found.producer_id, found.problems) == (4, 71, [])
     write_epochs(fs, f"{LOG}/{LEADER_EPOCH_FILE}", [(2, 0), (9, 4)])
-    state = ProducerState()
+    state = ProducerStateManager()
     state._held[12_345] = ProducerEntry(0)
     replace_file(fs, snapshot_path(LOG, 4), encode(state))
     found = highest_ids(fs, LOG)

@@ -6,7 +6,7 @@ from spark_kafkalite.errors import OutOfOrderSequenceNumber, UnknownProducerId
 from spark_kafkalite.log.files.checkpoint import CheckpointError
 from spark_kafkalite.log.files.fs import read_whole, replace_file
 from spark_kafkalite.log.producer_snapshot import encode, load, load_newest_snapshot, snapshot_path, write_snapshot
-from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
@@ -22,16 +22,16 @@ def header(
 
 
 @pytest.fixture
-def state() -> ProducerState:
+def state() -> ProducerStateManager:
     """Producer 7 has written sequences 0-9 (offset 100), 10, 11 and 12 (offset 200 to 202)."""
-    state = ProducerState()
+    state = ProducerStateManager()
     state.update(header(0, count=10), 100, 1000)
     for number in range(3):
         state.update(header(10 + number), 200 + number, 1000)
     return state
 
 
-def test_snapshot_keeps_the_last_batch(fs: MemoryFs, state: ProducerState) -> None:
+def test_snapshot_keeps_the_last_batch(fs: MemoryFs, state: ProducerStateManager) -> None:
     state.map_end_offset = 203
     path = write_snapshot(state, fs, "/data")
     assert path == "/data/00000000000000000203.snapshot"
@@ -47,7 +47,7 @@ def test_snapshot_keeps_the_last_batch(fs: MemoryFs, state: ProducerState) -> No
 
 
 def test_snapshot_of_a_batch_across_the_last_sequence(fs: MemoryFs) -> None:
-    state = ProducerState()
+    state = ProducerStateManager()
     state.update(header(LAST - 1, count=5), 10, 1000)
     state.map_end_offset = 15
     write_snapshot(state, fs, "/data")
@@ -55,7 +55,7 @@ def test_snapshot_of_a_batch_across_the_last_sequence(fs: MemoryFs) -> None:
 
 
 def test_snapshot_is_kafkas_format(fs: MemoryFs) -> None:
-    state = ProducerState()
+    state = ProducerStateManager()
     state.update(header(4, count=3, epoch=1, producer_id=258), 20, 77)
     encoded = encode(state)
     assert encoded[:2] == b"\0\1"
@@ -64,10 +64,10 @@ def test_snapshot_is_kafkas_format(fs: MemoryFs) -> None:
         "0000000000000102" "0001" "00000006" "0000000000000016" "00000002" "000000000000004d"
         "ffffffff" "ffffffffffffffff"
     )  # fmt: skip
-    assert encode(ProducerState()).hex() == "0001" + "48674bc7" + "00000000"
+    assert encode(ProducerStateManager()).hex() == "0001" + "48674bc7" + "00000000"
 
 
-def test_newest_sound_snapshot_is_taken_and_useless_ones_removed(fs: MemoryFs, state: ProducerState) -> None:
+def test_newest_sound_snapshot_is_taken_and_useless_ones_removed(fs: MemoryFs, state: ProducerStateManager) -> None:
     for offset in (100, 200, 300):
         state.map_end_offset = offset
         write_snapshot(state, fs, "/data")
@@ -80,19 +80,19 @@ def test_newest_sound_snapshot_is_taken_and_useless_ones_removed(fs: MemoryFs, s
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 9, 30])
-def test_cut_snapshot_is_damaged(state: ProducerState, cut: int) -> None:
+def test_cut_snapshot_is_damaged(state: ProducerStateManager, cut: int) -> None:
     with pytest.raises(CheckpointError):
-        load(ProducerState(), encode(state)[:cut], 1, "here")
+        load(ProducerStateManager(), encode(state)[:cut], 1, "here")
 
 
-def test_snapshot_of_an_unknown_version_is_refused(state: ProducerState) -> None:
+def test_snapshot_of_an_unknown_version_is_refused(state: ProducerStateManager) -> None:
     with pytest.raises(CheckpointError, match="version 2"):
-        load(ProducerState(), b"\0\2" + encode(state)[2:], 1, "here")
+        load(ProducerStateManager(), b"\0\2" + encode(state)[2:], 1, "here")
 
 
 def test_snapshot_says_that_producers_were_forgotten(fs: MemoryFs) -> None:
     """Kafka's format has no room for it, so it is an entry of an id that nobody has."""
-    state = ProducerState(ProducerIdLimits(10))
+    state = ProducerStateManager(ProducerIdLimits(10))
     for number in range(15):
         state.update(header(0, producer_id=number), number, 1000 + number)
     state.map_end_offset = 15
@@ -108,7 +108,7 @@ def test_snapshot_says_that_producers_were_forgotten(fs: MemoryFs) -> None:
 
 def test_snapshot_of_more_producers_than_are_kept(fs: MemoryFs) -> None:
     """As an older broker left it: the longest idle are forgotten at once, and known to be."""
-    state = ProducerState()
+    state = ProducerStateManager()
     for number in range(3000):
         state.update(header(0, producer_id=number, attributes=0x10 * (number == 7)), number, 9000 - number)
     state.map_end_offset = 3000

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownProducerId
 from spark_kafkalite.log import producer_snapshot
-from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerState
+from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.records.layout import BatchHeader
 
 LAST = 2**31 - 1
@@ -22,7 +22,7 @@ def header(
     )
 
 
-def expire(state: ProducerState, before_ms: int) -> int:
+def expire(state: ProducerStateManager, before_ms: int) -> int:
     return run(state.expire(before_ms + state.limits.expiration_ms))
 
 
@@ -35,20 +35,20 @@ def run(work: Generator[None, None, int]) -> int:
 
 
 @pytest.fixture
-def state() -> ProducerState:
+def state() -> ProducerStateManager:
     """Producer 7 has written sequences 0-9 (offset 100), 10, 11 and 12 (offset 200 to 202)."""
-    state = ProducerState()
+    state = ProducerStateManager()
     state.update(header(0, count=10), 100, 1000)
     for number in range(3):
         state.update(header(10 + number), 200 + number, 1000)
     return state
 
 
-def test_unknown_producer_may_start_anywhere(state: ProducerState) -> None:
+def test_unknown_producer_may_start_anywhere(state: ProducerStateManager) -> None:
     assert state.check(header(12345, producer_id=8)) is None
 
 
-def test_next_sequence_is_new(state: ProducerState) -> None:
+def test_next_sequence_is_new(state: ProducerStateManager) -> None:
     assert state.check(header(13, count=5)) is None
 
 
@@ -56,7 +56,7 @@ def test_next_sequence_is_new(state: ProducerState) -> None:
     ("sequence", "count", "base_offset", "last_offset"), [(0, 10, 100, 109), (10, 1, 200, 200), (12, 1, 202, 202)]
 )
 def test_batch_in_the_log_is_a_duplicate(
-    state: ProducerState, sequence: int, count: int, base_offset: int, last_offset: int
+    state: ProducerStateManager, sequence: int, count: int, base_offset: int, last_offset: int
 ) -> None:
     found = state.check(header(sequence, count=count))
     assert found is not None
@@ -64,12 +64,12 @@ def test_batch_in_the_log_is_a_duplicate(
 
 
 @pytest.mark.parametrize(("sequence", "count"), [(14, 1), (0, 9), (1, 9), (11, 2), (12, 2)])
-def test_gap_and_partial_repetition_are_out_of_order(state: ProducerState, sequence: int, count: int) -> None:
+def test_gap_and_partial_repetition_are_out_of_order(state: ProducerStateManager, sequence: int, count: int) -> None:
     with pytest.raises(OutOfOrderSequenceNumber, match="13 was expected"):
         state.check(header(sequence, count=count))
 
 
-def test_only_five_batches_are_remembered(state: ProducerState) -> None:
+def test_only_five_batches_are_remembered(state: ProducerStateManager) -> None:
     for number in range(13, 15):
         state.update(header(number), 190 + number, 1000)
     with pytest.raises(OutOfOrderSequenceNumber):
@@ -77,13 +77,13 @@ def test_only_five_batches_are_remembered(state: ProducerState) -> None:
     assert state.check(header(10)) is not None
 
 
-def test_older_epoch_is_fenced(state: ProducerState) -> None:
+def test_older_epoch_is_fenced(state: ProducerStateManager) -> None:
     state.update(header(0, epoch=3), 300, 1000)
     with pytest.raises(InvalidProducerEpoch, match="epoch 2 is older than 3"):
         state.check(header(1, epoch=2))
 
 
-def test_new_epoch_starts_at_zero_and_forgets_older_batches(state: ProducerState) -> None:
+def test_new_epoch_starts_at_zero_and_forgets_older_batches(state: ProducerStateManager) -> None:
     with pytest.raises(OutOfOrderSequenceNumber, match="must start at sequence 0"):
         state.check(header(13, epoch=1))
     assert state.check(header(0, epoch=1)) is None
@@ -95,7 +95,7 @@ def test_new_epoch_starts_at_zero_and_forgets_older_batches(state: ProducerState
 
 
 def test_sequences_go_on_at_zero_after_the_last() -> None:
-    state = ProducerState()
+    state = ProducerStateManager()
     state.update(header(LAST - 1, count=2), 0, 1000)
     assert state.check(header(0)) is None
     with pytest.raises(OutOfOrderSequenceNumber, match="0 was expected"):
@@ -103,20 +103,20 @@ def test_sequences_go_on_at_zero_after_the_last() -> None:
 
 
 def test_batch_across_the_last_sequence_is_followed_and_recognised() -> None:
-    state = ProducerState()
+    state = ProducerStateManager()
     state.update(header(LAST - 1, count=5), 0, 1000)
     assert state.check(header(3)) is None
     assert state.check(header(LAST - 1, count=5)) is not None
 
 
-def test_silent_producers_expire(state: ProducerState) -> None:
+def test_silent_producers_expire(state: ProducerStateManager) -> None:
     state.update(header(0, producer_id=8), 300, 5000)
     assert expire(state, 5000) == 1
     assert list(state.producers) == [8]
 
 
 def test_producer_with_an_open_transaction_does_not_expire() -> None:
-    state = ProducerState()
+    state = ProducerStateManager()
     state.update(header(0, attributes=0x10), 40, 1000)
     state.update(header(1, attributes=0x10), 41, 1000)
     assert state.first_open_transaction_offset() == 40
@@ -130,9 +130,9 @@ def test_producer_with_an_open_transaction_does_not_expire() -> None:
 # Bounds
 
 
-def full_state(count: int, max_ids: int, *, first_ms: int = 1000) -> ProducerState:
+def full_state(count: int, max_ids: int, *, first_ms: int = 1000) -> ProducerStateManager:
     """Producers 0 and up have written one record each, one a millisecond."""
-    state = ProducerState(ProducerIdLimits(max_ids))
+    state = ProducerStateManager(ProducerIdLimits(max_ids))
     for number in range(count):
         state.update(header(0, producer_id=number), number, first_ms + number)
     return state
@@ -154,7 +154,7 @@ def test_the_longest_idle_go_first(max_ids: int) -> None:
     assert (0 in gone) == (max_ids == 1)
 
 
-def test_forgotten_producer_may_only_begin(state: ProducerState) -> None:
+def test_forgotten_producer_may_only_begin(state: ProducerStateManager) -> None:
     state.limits.max_ids = 2
     assert state.check(header(5, producer_id=99)) is None, "nothing was forgotten yet"
     for number in (8, 9, 10):
@@ -170,7 +170,7 @@ def test_forgotten_producer_may_only_begin(state: ProducerState) -> None:
 
 
 def test_open_transactions_are_never_forgotten() -> None:
-    state = ProducerState(ProducerIdLimits(50))
+    state = ProducerStateManager(ProducerIdLimits(50))
     for number in range(40):
         state.update(header(0, producer_id=number, attributes=0x10), number, 1000)
     for number in range(40, 3000):
@@ -196,14 +196,14 @@ def test_packed_producers_lose_nothing() -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)
-    state = ProducerState()
-    alone: dict[int, ProducerState] = {}
+    state = ProducerStateManager()
+    alone: dict[int, ProducerStateManager] = {}
     next_sequence: dict[int, int] = {}
     for offset in range(20_000):
         producer_id = chance.randrange(3000) if chance.random() < 0.7 else chance.randrange(30)
         sequence = next_sequence.get(producer_id, 0)
         batch = header(sequence, producer_id=producer_id, attributes=chance.choice((0, 0, 0, 0x10)), timestamp=offset)
-        for each in (state, alone.setdefault(producer_id, ProducerState())):
+        for each in (state, alone.setdefault(producer_id, ProducerStateManager())):
             each.update(batch, offset, offset)
         next_sequence[producer_id] = sequence + 1
     found, last_offsets = state.producers, state.last_offsets()

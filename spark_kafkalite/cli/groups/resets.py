@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from spark_kafkalite.cli.groups.group_options import (
+from spark_kafkalite.cli.groups.options import (
     Places,
     all_groups_option,
     all_topics_option,

@@ -1,7 +1,7 @@
 """How administrators talk to the cluster: one request to the right broker, repeated for errors that pass.
 
 The base of :class:`spark_kafkalite.client.admin.admin.Admin`, whose calls lie in ``admin.py`` (topics, offsets, the
-cluster) and ``admin_configs.py`` (settings). It owns the view of the cluster and closes it. Thread-safe.
+cluster) and ``configs.py`` (settings). It owns the view of the cluster and closes it. Thread-safe.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from spark_kafkalite.client.admin.admin_requests import AdminRequests
+from spark_kafkalite.client.admin.requests import AdminRequests
 from spark_kafkalite.client.network.cluster import not_live
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerNotAvailable, ConfigError

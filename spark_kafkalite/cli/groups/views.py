@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_kafkalite.cli.groups.group_options import Places, no_such_group
+from spark_kafkalite.cli.groups.options import Places, no_such_group
 from spark_kafkalite.cli.output import print_table, warn
 from spark_kafkalite.client.offset_stores.store import KAFKA, ZOOKEEPER
 from spark_kafkalite.model import CommittedOffset, TopicPartition

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from spark_kafkalite.client.admin.admin_requests import AdminRequests
+from spark_kafkalite.client.admin.requests import AdminRequests
 from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.network.retry import Backoff, Deadline, needs_refresh
 from spark_kafkalite.errors import BrokerUnreachable, ConfigError, KafkaError, KafkaliteError, UnknownTopicOrPartition

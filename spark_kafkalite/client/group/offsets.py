@@ -14,7 +14,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.errors import (
     ConfigError,

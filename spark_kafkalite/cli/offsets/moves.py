@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from spark_kafkalite.cli.groups.group_options import (
+from spark_kafkalite.cli.groups.options import (
     Places,
     all_topics_option,
     chosen_topics,
@@ -23,7 +23,6 @@ from spark_kafkalite.cli.groups.group_options import (
     place_options,
     topic_option,
 )
-from spark_kafkalite.cli.groups.group_resets import count_of_offsets, plan_with_brokers, still_there
 from spark_kafkalite.cli.groups.reset_scenarios import (
     check_execute,
     chosen_reset,
@@ -31,7 +30,8 @@ from spark_kafkalite.cli.groups.reset_scenarios import (
     said_dry_run,
     scenario_options,
 )
-from spark_kafkalite.cli.offsets.offset_views import offsets_of
+from spark_kafkalite.cli.groups.resets import count_of_offsets, plan_with_brokers, still_there
+from spark_kafkalite.cli.offsets.views import offsets_of
 from spark_kafkalite.cli.options import existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.client.group.offset_resets import listed, only_backwards

@@ -13,8 +13,8 @@ from typing import Final
 
 from spark_kafkalite.client.group.assignors import GroupMemberSubscription
 from spark_kafkalite.client.group.consumer_protocol import PROTOCOL_TYPE, Assignment, Subscription
-from spark_kafkalite.client.group.group_offsets import GroupMember
-from spark_kafkalite.client.group.group_settings import GroupConfig
+from spark_kafkalite.client.group.offsets import GroupMember
+from spark_kafkalite.client.group.settings import GroupConfig
 from spark_kafkalite.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,

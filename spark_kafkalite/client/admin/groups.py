@@ -1,8 +1,8 @@
 """What administrators do to consumer groups: list and describe them, read, move and delete their offsets, delete them.
 
 The base of :class:`spark_kafkalite.client.admin.admin.Admin` for these calls. Each group is asked for at its own
-coordinator (``client/group/coordinator.py`` finds it and tries again while it moves or loads); a list is put together
-from all brokers.
+coordinator (``client/group/coordinator_link.py`` finds it and tries again while it moves or loads); a list is put
+together from all brokers.
 
 Offsets are the next ones to read. They can be moved only while the group has no members: members go on from where they
 are, and would commit over what is written here. A coordinator keeps to that, so there is no race to lose.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spark_kafkalite.client.admin.admin_requests import AdminRequests
+from spark_kafkalite.client.admin.requests import AdminRequests
 from spark_kafkalite.client.group.administration import (
     GroupDescription,
     delete_group,
@@ -23,9 +23,9 @@ from spark_kafkalite.client.group.administration import (
     describe_group,
     raise_first,
 )
-from spark_kafkalite.client.group.coordinator import CoordinatorLink
-from spark_kafkalite.client.group.group_lag import PartitionLag, partition_lags
-from spark_kafkalite.client.group.group_offsets import as_committed, commit_offsets, fetch_offsets
+from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
+from spark_kafkalite.client.group.lag import PartitionLag, partition_lags
+from spark_kafkalite.client.group.offsets import as_committed, commit_offsets, fetch_offsets
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import (
     ConfigError,

@@ -3,7 +3,7 @@
 At the start, in this order (and again with every new session): 1. register under /consumers/G/ids; 2. watch that
 directory; 3. watch /brokers/ids; 4. with a topic filter, watch /brokers/topics; 5. rebalance. Rebalancing also watches
 the node of every topic that is read, for partitions that are added. Whatever fires, the member rebalances: it reads
-consumers and topics anew, computes its share (:mod:`.registry_rebalance`), gives up what is no longer its own and
+consumers and topics anew, computes its share (:mod:`.rebalance`), gives up what is no longer its own and
 claims the rest by making ephemeral owner nodes, both in one transaction of the registry. Partitions that stay with
 their thread are not touched.
 
@@ -32,7 +32,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from spark_kafkalite.client.network.retry import Deadline
-from spark_kafkalite.client.registry_consumer.registry_rebalance import assignment_of, topics_of
+from spark_kafkalite.client.registry_consumer.rebalance import assignment_of, topics_of
 from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError, RebalanceFailed, RegistryError

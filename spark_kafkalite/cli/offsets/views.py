@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from spark_kafkalite.cli.groups.group_options import Places, no_such_group, parse_topics, place_options, topic_option
+from spark_kafkalite.cli.groups.options import Places, no_such_group, parse_topics, place_options, topic_option
 from spark_kafkalite.cli.output import print_json, print_table
 from spark_kafkalite.client.offset_stores.store import KAFKA, ZOOKEEPER, GroupStore
 from spark_kafkalite.model import CommittedOffsets, TopicPartition

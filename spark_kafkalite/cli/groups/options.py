@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from spark_kafkalite.cli.offsets.offset_texts import parse_partitions
+from spark_kafkalite.cli.offsets.texts import parse_partitions
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.client.offset_stores.store import ZOOKEEPER
 from spark_kafkalite.errors import BrokerUnreachable, GroupIdNotFound, RegistryError
@@ -127,7 +127,7 @@ class Places:
 
     def at_coordinator(self, group: str) -> CoordinatorOffsets:
         """Return a group at its coordinator."""
-        from spark_kafkalite.client.group.coordinator import CoordinatorLink
+        from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
         from spark_kafkalite.client.offset_stores.coordinator import CoordinatorOffsets
 
         return CoordinatorOffsets(CoordinatorLink(self.admin.cluster, group))
@@ -139,7 +139,7 @@ class Places:
         return RegistryOffsets(self.registry, group)
 
     def _broker_addresses(self) -> list[str]:
-        from spark_kafkalite.client.registry_consumer.registry_cluster import live_brokers
+        from spark_kafkalite.client.registry_consumer.cluster import live_brokers
 
         return [f"{each.host}:{each.port}" for each in live_brokers(self.registry).values()]
 
