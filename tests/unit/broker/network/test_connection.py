@@ -377,6 +377,31 @@ def test_a_handshake_that_fails_closes_the_connection() -> None:
     assert (setting.loop.reader, setting.loop.writer) == (None, None)
 
 
+def test_a_connection_is_idle_from_its_last_answer_on() -> None:
+    setting = Setting(idle_s=100.0)
+    waiting: list[Exchange] = []
+
+    def answer_first_later(connection: Connection, body: bytes) -> None:
+        if body == b"one":
+            connection.hold()
+            waiting.append(defer(connection))
+        else:
+            answer(connection, b"re:" + body)
+
+    setting.owner.answer = answer_first_later
+    setting.receive(framed(b"one", b"two"))
+    setting.loop.now += 200
+    waiting[0].answer(b"re:one")
+    setting.settle()
+    assert setting.connection.overdue(setting.loop.now + 99) is None
+    setting.loop.now += 200
+    setting.connection.release()
+    setting.settle()
+    assert setting.channel.sent == framed(b"re:one", b"re:two")
+    assert setting.connection.overdue(setting.loop.now + 99) is None
+    assert "idle" in (setting.connection.overdue(setting.loop.now + 101) or "")
+
+
 def test_a_handshake_that_does_not_end_is_overdue() -> None:
     setting = Setting(read_timeout_s=10.0, idle_s=100.0)
     reason = setting.connection.overdue(1011.0)
