@@ -301,7 +301,7 @@ class Run:
     def delete(self, key: TopicPartition) -> None:
         self.log(key)
         self.models.pop(key)
-        self.manager.delete(key)
+        self.manager.retiring.delete(key)
 
     def stop_and_start(self, key: TopicPartition) -> None:
         self.manager.shutdown()
