@@ -1,4 +1,4 @@
-"""What a broker does for the coordinator of one internal topic: makes it, appends to it, reads it, follows its leaders.
+"""The broker's side of one internal topic: creates it, appends to it, reads it, and tells its coordinator who leads.
 
 ``coordinator/`` knows neither logs nor brokers, and gets an :class:`InternalTopicHost`:
 

@@ -1,4 +1,4 @@
-"""The settings of our clients: Kafka's names, read from a mapping and from keyword arguments in snake case.
+"""The settings of our clients, under Kafka's names, read from a mapping or from keyword arguments in snake case.
 
 Owns three groups, :data:`PRODUCER_SETTINGS`, :data:`CONSUMER_SETTINGS` and :data:`ADMIN_SETTINGS`, and the frozen
 objects that clients hand around instead of keywords. Defaults are the mission's (``batch.size`` 64 KiB, ``linger.ms``

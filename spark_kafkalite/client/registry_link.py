@@ -1,4 +1,4 @@
-"""A client's way to the registry: its present session, and waiting for answers.
+"""A client's connection to the registry: its present session, and waiting for answers.
 
 A session that has expired is over for good (``registry.store``), so the link gets a new one from its owner; whoever
 asks through the link uses the present one. A :class:`ZooKeeperLink` opens its sessions itself. Waiting ends with the

@@ -1,4 +1,4 @@
-"""All logs of one broker: where they lie, how they are loaded, flushed, checkpointed, removed, and stopped.
+"""All logs of one broker: where they are, how they are loaded, flushed, checkpointed, removed and closed.
 
 A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
 

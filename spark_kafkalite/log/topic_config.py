@@ -1,4 +1,4 @@
-"""The settings of a topic: Kafka 4.3's, with two of ours.
+"""Declares the settings of a topic and their defaults: Kafka 4.3's, and two of this broker.
 
 Owns the declarations (``TOPIC_SETTINGS``), the broker-wide settings that give them their defaults
 (``BROKER_LOG_SETTINGS``: ``log.retention.hours`` for ``retention.ms``, and so on) and the frozen :class:`TopicConfig`

@@ -1,4 +1,4 @@
-"""Batch reads: plans, on the driver, which ranges which task reads.
+"""Batch reads on the driver: which ranges each task reads.
 
 ``reader()`` runs when Spark plans the first action over a ``.load()``, and Spark keeps its answer for that DataFrame:
 later actions read the same ranges, and records that came since are seen by a new ``.load()``. Ends are resolved here,

@@ -1,4 +1,4 @@
-"""What the driver asks the cluster: which partitions there are, and which offsets their ends and times have.
+"""What the driver asks the cluster: partitions, and the offsets of their ends and of times.
 
 Every call retries inside, because an exception that leaves the source kills the whole query: while brokers are away it
 goes on for ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (three minutes by default), and warns

@@ -1,4 +1,4 @@
-"""What the source's options say about places in a log: which partitions to read, from where, until where, and how long.
+"""The source's options about offsets: which partitions to read, from where, until where, and how long.
 
 Owns the forms in which users write that (lists, patterns, JSON, times) and their checks; :mod:`.options` owns which
 options there are. An offset in JSON may be -2 (earliest) or -1 (latest). Pure.

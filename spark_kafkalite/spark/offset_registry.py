@@ -1,4 +1,4 @@
-"""The offset registry follows the checkpoint: it is told which offsets are durably done, and start from it when asked.
+"""Commits a stream's finished offsets where other programs see them, and starts from such offsets when asked.
 
 The checkpoint is the truth of a query. What is committed here is for others: lag tools, and consumers or queries that
 take over. So :meth:`OffsetRegistry.follow` never raises; a failed commit warns and is repeated with the next batch.

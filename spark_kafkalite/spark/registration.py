@@ -1,4 +1,4 @@
-"""Explicit registration, for installations that Spark's discovery does not see, and a repair that they need.
+"""Explicit registration where Spark does not discover the source, and a repair that such installations need.
 
 After ``pip install`` Spark finds ``pyspark_kafkalite`` by itself. A package that came with ``--py-files`` or
 ``spark.submit.pyFiles`` is not found, so an application calls :func:`register`. PySpark 4.2 and 4.3 then have a fault:

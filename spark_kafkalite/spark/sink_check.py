@@ -1,4 +1,4 @@
-"""The sink's look at the cluster before anything is written: are there brokers, and is there the topic?
+"""What the sink checks before it writes anything: that brokers answer and the topic exists.
 
 A batch write fails soon, because a user waits; a streaming write asks again before every batch, so it waits for brokers
 that are away as long as a producer does (``kafka.max.block.ms``, a minute).

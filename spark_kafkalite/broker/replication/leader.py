@@ -1,4 +1,4 @@
-"""What a leader does under one leader epoch: appends, the high watermark, and everybody who waits for either.
+"""What a leader does in one leader epoch: appends, reads, the high watermark, and the requests that wait for them.
 
 A :class:`Leader` lives for one leader epoch of one partition. Its queue of appends and its waiting lists end with it
 (:meth:`Leader.end`): whoever waits is told so, and is answered with the reason, whatever the partition does next (rule

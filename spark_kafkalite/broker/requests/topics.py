@@ -1,4 +1,4 @@
-"""Creating, extending and deleting topics: what the handlers share on top of the controller.
+"""Creating, extending and deleting topics through the controller, as several handlers do.
 
 The controller writes the registry; clients want more than that: an answer only when the leaders are in place, settings
 checked, the broker's defaults for what a request leaves open. Everything here is asynchronous and rare, and in slices:

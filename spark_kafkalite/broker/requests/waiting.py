@@ -1,4 +1,4 @@
-"""Requests that wait for something to happen in partitions: fetches for bytes, produces for commitment.
+"""The purgatory: fetches that wait for bytes, produces that wait for commitment, and when each wakes.
 
 A :class:`DelayedOperation` sits on the waiting lists of its partitions and has a deadline. It is finished exactly
 once, by the first of: a wake-up after which :meth:`~DelayedOperation.try_complete` succeeds, its deadline, or its

@@ -1,4 +1,4 @@
-"""The settings that a broker has: :data:`BROKER_SETTINGS`, each declared once; ``config.py`` reads them.
+"""Declares the broker's settings (:data:`BROKER_SETTINGS`); ``config.py`` reads them.
 
 Names and defaults are Kafka's wherever Kafka has the setting. The defaults of topic settings are broker settings too,
 under Kafka's broker-side names (``log.segment.bytes`` for ``segment.bytes``); ``log.topic_config`` declares them beside

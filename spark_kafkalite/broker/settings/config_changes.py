@@ -1,4 +1,4 @@
-"""Altering the settings of topics and brokers: what both AlterConfigs and IncrementalAlterConfigs come down to.
+"""Altering the settings of topics and brokers, for AlterConfigs and IncrementalAlterConfigs.
 
 Any broker alters a topic's settings and those of all brokers by default; a broker's own are altered at that broker, as
 in Kafka. The registry's node is written at the version that was read (``registry/config_nodes.py``), so nothing is lost

@@ -1,4 +1,4 @@
-"""The broker's settings of groups, of committed offsets and of the topic that keeps them; ``config.py`` takes them."""
+"""Declares the broker's settings of groups, committed offsets and ``__consumer_offsets``; ``config.py`` reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which compacted log is cleaned next, and that a cleaning comes to a good end or to none.
+"""Chooses the compacted log that is cleaned next, and completes or calls off each cleaning.
 
 ``log.cleaner.threads`` tasks of the event loop, each with a child process of its own (``cleaner_child``), look every
 ``log.cleaner.backoff.ms`` for the log that needs it most. A task rolls the active segment of logs that nothing is

@@ -1,4 +1,4 @@
-"""What a broker does by the clock: checkpoints, notes on the registry, removal of deleted logs, a look at flushes.
+"""The broker's timers: checkpoints, notes on the registry, removal of deleted logs, flushes that are due.
 
 Flushes by count and by time are started by the partitions themselves (``partition.py``); the look here is for whatever
 slipped past them. A checkpoint is written only when it would say something new, because writing it needs an fsync.

@@ -1,4 +1,4 @@
-"""The options that say where offsets are to go, and whether to do it or only to show it."""
+"""Options for where offsets are reset to, and for doing it or only showing it."""
 
 from __future__ import annotations
 

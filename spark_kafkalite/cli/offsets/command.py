@@ -1,4 +1,4 @@
-"""``kafkalite offsets``: of partitions, at their ends or at a time (Kafka's ``kafka-get-offsets``), and of groups."""
+"""``kafkalite offsets get``: offsets of partitions, at their ends or at a time (Kafka's ``kafka-get-offsets``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kafkalite offsets migrate`` and ``rewind``: moves that concern both places that a group's offsets may lie in.
+"""``kafkalite offsets migrate`` and ``rewind``: move a group's offsets at its coordinator, in the registry, or both.
 
 ``migrate`` does for a stopped group in one step what two rolling bounces with ``dual.commit.enabled`` do for a running
 one. It never takes an offset back: where the store that it writes to is ahead, as it is when the group has run on it

@@ -1,4 +1,4 @@
-"""Reads one bounded range of one partition as fast as it can, ahead of its user: what Spark's readers stand on.
+"""Reads one bounded range of one partition and fetches ahead of its user: Spark's readers use it.
 
 A thread fetches the next pieces while the user decodes the last one; at most ``read_ahead`` pieces wait, so memory is
 bounded by about ``(read_ahead + 2) * max_bytes``. Pieces come undecoded (:class:`.fetched.FetchedBatches`);

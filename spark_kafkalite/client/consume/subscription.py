@@ -1,4 +1,4 @@
-"""What a consumer is to read, as users say it: topics by name, those that match a pattern, or partitions. Pure.
+"""What a consumer is to read: topics by name, topics that match a pattern, or partitions. Pure.
 
 A pattern must match the whole name, as in Kafka's Java consumer. Kafka's own topics match none while
 ``exclude.internal.topics`` holds.

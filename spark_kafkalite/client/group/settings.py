@@ -1,4 +1,4 @@
-"""The settings of a consumer that belongs to a group: declarations, checks, and the frozen object handed around.
+"""The settings of a consumer in a group: declarations, checks, and the frozen object that holds their values.
 
 Part of :data:`.config.CONSUMER_SETTINGS`. Names, defaults and checks are those of Kafka's Java consumer with the
 classic group protocol.

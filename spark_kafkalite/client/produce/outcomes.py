@@ -1,4 +1,4 @@
-"""What becomes of a producer's batches: in the log, sent again, split in two, failed, or too late.
+"""What becomes of a sent batch: acknowledged, sent again, split in two, failed, or expired.
 
 What an answer means
 - success, or DUPLICATE_SEQUENCE_NUMBER (46): the batch is in the log;

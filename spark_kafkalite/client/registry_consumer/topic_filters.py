@@ -1,4 +1,4 @@
-"""Topic filters: which topics a pattern lets through.
+"""Topic filters: which topics a pattern includes.
 
 The pattern is a regular expression over the whole name; a comma means "or", blanks and surrounding quotes are dropped.
 It is registered as text, and every consumer of the group evaluates it. Kafka 0.8's consumers do so with Java's regular

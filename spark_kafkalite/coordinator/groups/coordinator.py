@@ -1,4 +1,4 @@
-"""The groups of this broker at work: requests that wait, timers, and writes, around the pure ``group.py``.
+"""The groups that this broker coordinates: waiting requests, timers and writes around the pure ``group.py``.
 
 A request to join or sync is a future; it is the *ticket* that a group gives back with its answer. Every call of a group
 ends in one place (:meth:`GroupCoordinator._carry_out`): answers are given, metadata goes to the group's shard, the

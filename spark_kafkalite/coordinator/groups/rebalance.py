@@ -1,4 +1,4 @@
-"""The course of a group: its state, its generations and rebalances, who is waited for and how long. Pure.
+"""A group's state, generations and rebalances: which members it waits for, and how long. Pure.
 
 ``group.py`` takes the requests and hands them on to here; ``roster.py`` keeps the books. Whatever joins, leaves or
 falls silent ends in one of three methods: :meth:`Rebalance.prepare` begins a rebalance,

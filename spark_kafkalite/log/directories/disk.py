@@ -1,4 +1,4 @@
-"""What a failed write means, and what one log directory can still do.
+"""The state of one log directory's disk: what a failed write means, and what still works after it.
 
 Here alone is decided what becomes of a failed write (:func:`kind_of`):
 

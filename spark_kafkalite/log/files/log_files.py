@@ -1,4 +1,4 @@
-"""What lies in the directory of one log, by kind, and the removal of what interrupted work has left there.
+"""Which files are in the directory of one log, by kind, and the removal of leftovers.
 
 Names that are ours begin with a base offset in 20 digits::
 

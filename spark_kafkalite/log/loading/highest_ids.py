@@ -1,4 +1,4 @@
-"""The largest leader epoch and producer id that a log's files name: what a registry made anew must stay above.
+"""The largest leader epoch and producer id in a log's files: a rebuilt registry must stay above them.
 
 Reads only. Every batch of every segment is looked at, the file of leader epochs, and each producer snapshot. A batch
 counts when it passes its CRC; one that does not is passed by when its length fits into its segment, and ends the

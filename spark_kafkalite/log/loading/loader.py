@@ -1,4 +1,4 @@
-"""Loading the logs of some log directories at a start: what lies there, progress, interruption, threads.
+"""Loads the logs of some log directories at a start: threads, progress, interruption.
 
 ``survey`` reads what a directory says of itself and names its logs; it deletes the clean-shutdown marker first, so that
 a crash while loading is seen as a crash (KAFKA-10471). ``Loading`` then opens the logs, after a crash in several

@@ -1,4 +1,4 @@
-"""Putting cleaned segments in the place of those they were copied from, so that a crash leaves the old ones or the new.
+"""Replaces segments by their cleaned copies, so that a crash leaves the old ones or the new ones.
 
 The cleaner has written ``BASE.log.cleaned``, ``BASE.index.cleaned`` and ``BASE.timeindex.cleaned`` for each group of
 source segments, and synced them. A :class:`Swap` goes on from there:

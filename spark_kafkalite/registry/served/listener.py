@@ -1,4 +1,4 @@
-"""Where the embedded registry listens for other processes, and whether it may: ``registry.listener`` and its company.
+"""The listener of the embedded registry for other processes, and whether it may listen: ``registry.listener*``.
 
 Whoever reaches the listener can change the cluster, so beyond loopback it asks for authentication, unless whoever runs
 it says in so many words that the network is to be trusted.

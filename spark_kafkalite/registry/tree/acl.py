@@ -1,4 +1,4 @@
-"""Who may do what with a node of the embedded tree: ZooKeeper's access control lists. Pure.
+"""Access control lists of the embedded tree, as ZooKeeper has them. Pure.
 
 A list holds entries (permissions, scheme, id). Schemes: ``world`` (its one id is ``anyone``) and ``digest`` (the id is
 ``user:`` and the base64 of the SHA-1 of ``user:password``). ``auth`` in a request stands for whoever has authenticated

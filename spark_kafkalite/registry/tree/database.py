@@ -1,4 +1,4 @@
-"""Where the embedded registry keeps its persistent nodes: one SQLite file.
+"""The embedded registry's database: its persistent nodes in one SQLite file.
 
 File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced):
 

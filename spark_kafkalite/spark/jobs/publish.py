@@ -1,4 +1,4 @@
-"""Makes staged files the published ones, so that a crash at any instant leaves a run wholly done or not done at all.
+"""The commit of a load: staged files become the published ones, and a crash leaves a run wholly done or not at all.
 
 Order of a run: the plan goes into ``_kafkalite/staging/RUN``; Spark writes there; the manifest's rename commits; the
 files move to their final names; the staging directory goes. Before the commit nothing lies outside ``_kafkalite/``.

@@ -1,4 +1,4 @@
-"""DeleteRecords (key 21), versions 0 to 2: hide the records before an offset for good.
+"""DeleteRecords (key 21), versions 0 to 2: hides the records before an offset for good.
 
 The offset becomes the log start, on the disk before the answer goes out: no crash brings the records back. Offset -1
 stands for the end of what consumers may see, and no offset beyond that end is accepted. The log start never goes back:
