@@ -104,7 +104,7 @@ class RegistryLink:
                     raise ClosedError("this client has been closed") from None
                 if deadline is not None and deadline.passed():
                     raise ConnectionLoss(
-                        f"{self} has not answered {within}; is it running, and has it a majority?"
+                        f"{self} has not answered {within}; is it running, and does it have a majority?"
                     ) from None
 
     def wait_found(self, futures: Iterable[Future[T]], deadline: Deadline | None = None) -> list[T | None]:

@@ -380,7 +380,7 @@ class LogManager:
             # There was something of that name, which is not ours to remove.
             raise
         except OSError as error:
-            reason = f"cannot make the log {directory}: {text_of(error)}"
+            reason = f"cannot create the log {directory}: {text_of(error)}"
             if kind_of(error) is FailureKind.BROKEN:
                 self.fail_directory(disk.path, reason)
             # Another directory may get it next time; two of the same partition would keep the broker from starting.

@@ -363,7 +363,7 @@ def _raise(error: Exception, _: Any) -> None:
 
 
 def _check(step: Step, index: int) -> None:
-    """Refuse what the server would answer by closing the connection, or kazoo would silently mend."""
+    """Refuse what the server would answer by closing the connection, or kazoo would silently repair."""
     path = step.path
     try:
         store.check_path(path + "0" if isinstance(step, Create) and step.sequential else path)

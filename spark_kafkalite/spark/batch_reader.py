@@ -72,7 +72,7 @@ class KafkaliteBatchReader(DataSourceReader):
 def report_gone(options: ReaderOptions, listed_before: Iterable[TopicPartition], found: Offsets) -> None:
     """Raise, or warn, where partitions went away between the look at the topics and that at their offsets."""
     if gone := [tp for tp in listed_before if tp not in found]:
-        loss = DataLoss(LOSS_PARTITIONS_DELETED, f"{listed(gone)} went away just now; was a topic deleted?")
+        loss = DataLoss(LOSS_PARTITIONS_DELETED, f"{listed(gone)} disappeared just now; was a topic deleted?")
         if options.fail_on_data_loss:
             raise loss.error()
         _LOG.warning("%s", loss.warning())

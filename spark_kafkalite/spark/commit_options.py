@@ -23,8 +23,8 @@ COMMIT_SETTINGS: Final = (
         "groupId",
         "string",
         None,
-        "The consumer group that a stream's finished offsets are committed to and startingOffsets=committed starts "
-        "from. Reading never joins it; kafka.group.id alone never commits.",
+        "The consumer group that a stream commits its finished offsets to and startingOffsets=committed starts from. "
+        "Reading never joins it; kafka.group.id alone never commits.",
     ),
     Setting(
         "commitOffsets",

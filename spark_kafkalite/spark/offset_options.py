@@ -83,7 +83,7 @@ def subscription_of(given: Mapping[str, Any]) -> ConsumerStrategy:
         try:
             re.compile(value)
         except re.error as error:
-            raise option_error(INVALID_OPTION, name, value, f"not a regular expression ({error}); mend it") from None
+            raise option_error(INVALID_OPTION, name, value, f"not a regular expression ({error}); correct it") from None
         return ConsumerStrategy("subscribePattern", pattern=value)
     return ConsumerStrategy("assign", partitions=_assigned(value))
 
@@ -94,7 +94,7 @@ def _as_text(value: object) -> str:
 
 def _check_topic(option: str, value: str, topic: str) -> None:
     if problem := topic_name_problem(topic):
-        raise option_error(INVALID_OPTION, option, value, f"{problem}; mend the name")
+        raise option_error(INVALID_OPTION, option, value, f"{problem}; correct the name")
 
 
 def _assigned(text: str) -> tuple[TopicPartition, ...]:

@@ -42,7 +42,7 @@ def _link_files_of_streams() -> None:
         os.symlink(".", link)
     except OSError as error:
         _LOG.warning(
-            "cannot make the link %s (%s): streaming reads may fail to import packages that came with --py-files; "
+            "cannot create the link %s (%s): streaming reads may fail to import packages that came with --py-files; "
             "install spark-kafkalite on the driver's host instead",
             link,
             error,

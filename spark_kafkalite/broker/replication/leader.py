@@ -285,7 +285,7 @@ class Leader(Appender):
 
     def check_follower(self, replica_id: int) -> None:
         """Raise NotLeaderOrFollower (6) for a follower that the partition does not have: so far, any."""
-        raise NotLeaderOrFollower(f"broker {replica_id} is no replica of {self.topic_partition}")
+        raise NotLeaderOrFollower(f"broker {replica_id} is not a replica of {self.topic_partition}")
 
     def end_offset_for(self, replica_id: int) -> int:
         """Return the first offset that a fetch does not get: consumers see the visible end, followers the log end."""

@@ -316,7 +316,7 @@ class TopicAdmin:
             return not left
 
         if not await self._replicas.wait_until(gone, timeout_s):
-            late = RequestTimedOut(f"the deletion is not complete after {timeout_s} s; it goes on")
+            late = RequestTimedOut(f"the deletion is not complete after {timeout_s} s; it continues")
             return {name: late if error is None else error for name, error in results.items()}
         return results
 

@@ -296,7 +296,7 @@ def _apply(
     if name not in group or group[name].kind != "list":
         doing = Operation(operation.operation).name
         if group is BROKER_SETTINGS:
-            raise InvalidConfig(f"Config value {doing.lower()} is not allowed for config key: {name}; it is no list")
+            raise InvalidConfig(f"Config value {doing.lower()} is not allowed for config key: {name}; it is not a list")
         raise InvalidConfig(f"Can't {doing} to key {name} because its type is not LIST.")
     setting = group[name]
     present = _items(setting, settings[name] if name in settings else defaults[name])

@@ -201,7 +201,7 @@ class Cleaner:
     def _defer(self, log: PartitionLog, seconds: float, reason: str) -> None:
         self._deferred[log] = self._clock.monotonic_s() + seconds
         logger.error(
-            "%s cannot be cleaned: %s; it is left as it is and tried again in %g s, other logs go on",
+            "%s cannot be cleaned: %s; it is left as it is and tried again in %g s; other logs are still cleaned",
             log.topic_partition,
             reason,
             seconds,

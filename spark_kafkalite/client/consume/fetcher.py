@@ -241,6 +241,6 @@ class RangeFetcher:
     def _no_progress(self) -> KafkaliteError:
         return RequestTimedOut(
             f"{self._topic_partition}: nothing came from offset {self._position} on for {self._timeout_ms} ms, though "
-            f"the range ends at {self._end_offset}: the log may have been made anew, or an open transaction may hold "
+            f"the range ends at {self._end_offset}: the log may have been recreated, or an open transaction may hold "
             "back its end"
         )

@@ -180,7 +180,7 @@ class Sender(threading.Thread):
             while self._life.state is not ProducerPhase.ABORTING and not self._is_done():
                 self._turn()
         except Exception:
-            _LOG.exception("the producer's thread ended by an error; what was not acknowledged fails")
+            _LOG.exception("the producer's thread ended with an error; records without acknowledgement fail")
         finally:
             self._end()
 

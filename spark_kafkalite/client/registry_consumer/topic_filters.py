@@ -27,7 +27,7 @@ class TopicFilter:
         try:
             _compiled(self.pattern)
         except re.error as error:
-            raise ConfigError(f"topic filter {pattern!r} is no regular expression: {error}") from None
+            raise ConfigError(f"topic filter {pattern!r} is not a regular expression: {error}") from None
 
     def allows(self, topic: str) -> bool:
         """Whether topics of this name are read."""

@@ -303,7 +303,7 @@ class GroupCoordinator:
         now_s = self._clock.monotonic_s()
         if now_s - self._warned_s > _LONGEST_GRACE_S:
             self._warned_s = now_s
-            logger.warning("this broker stood still for %.1f s; silent members of groups get more time", late_s)
+            logger.warning("this broker was stopped for %.1f s; silent members of groups get more time", late_s)
 
 
 def _answer_all(answers: list[JoinAnswer | SyncAnswer]) -> None:

@@ -224,7 +224,7 @@ class Rebalance:
         members = self.roster.members.values()
         silent = [one for one in members if one.deadline_ms is not None and one.deadline_ms <= now_ms]
         for member in silent:
-            self.drop(member, f"since nothing was heard of it for {member.session_timeout_ms} ms")
+            self.drop(member, f"since nothing was heard from it for {member.session_timeout_ms} ms")
         if silent:
             self.members_gone(now_ms)
         elif late:

@@ -39,7 +39,7 @@ class HighestIds:
 
     def _take_epoch(self, epoch: int, where: str) -> None:
         if epoch > MAX_LEADER_EPOCH:
-            self.problems.append(f"{where}: leader epoch {epoch} is left out, no election has come that far")
+            self.problems.append(f"{where}: leader epoch {epoch} is left out, no election has reached it")
         else:
             self.leader_epoch = max(self.leader_epoch, epoch)
 

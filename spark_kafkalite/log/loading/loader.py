@@ -90,7 +90,7 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
         try:
             stopped_with = read_marker(read_small(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"))
         except CheckpointError as error:
-            logger.warning("%s; going on as after a crash", error)
+            logger.warning("%s; recovering as after a crash", error)
             marked = False
     if marked:
         fs.unlink(f"{log_dir}/{CLEAN_SHUTDOWN_FILE}")
@@ -254,7 +254,7 @@ def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, in
     try:
         return read_offsets(fs, f"{log_dir}/{name}")
     except CheckpointError as error:
-        logger.warning("%s; going on without it", error)
+        logger.warning("%s; continuing without it", error)
         return {}
 
 

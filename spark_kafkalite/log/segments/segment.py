@@ -257,7 +257,7 @@ class Segment:
                 yield Found(position + at, header)
                 at = next_at
             if not at:
-                raise CorruptMessage(f"{self.log_path}: {len(chunk)} bytes at position {position} are no batch")
+                raise CorruptMessage(f"{self.log_path}: {len(chunk)} bytes at position {position} are not a batch")
             position += at
 
     def find(self, offset: int) -> Found | None:

@@ -221,7 +221,7 @@ def complete_swaps(fs: Fs, directory: str) -> int:
         groups = read_swap(fs, f"{directory}/{SWAP_FILE}")
     except CheckpointError as error:
         # Written before it was named, so this is no crash's work.
-        logger.error("%s; going on without it", error)
+        logger.error("%s; continuing without it", error)
     for group in groups:
         _complete(fs, directory, names, group)
     foreign = [name for name in names if name.endswith(LOG_SUFFIX + KAFKA_SWAP_SUFFIX)]

@@ -97,7 +97,7 @@ def checked(acl: Iterable[AclEntry], identities: Iterable[Identity], path: str) 
                 path,
             )
     if not entries:
-        raise InvalidAcl(f"registry node {path}: its ACL would be empty, so nobody could use it", path)
+        raise InvalidAcl(f"registry node {path}: its ACL would be empty, so no client could use it", path)
     result = tuple(entries)
     return OPEN_ACL if result == OPEN_ACL else result
 

@@ -49,7 +49,7 @@ class ZxidNote:
             os.close(fd)
         zxid = int(found[1]) if found else 0
         if zxid > MAX_REGISTRY_ZXID:
-            logger.warning("%s: no registry has come to transaction %d; going on without the note", self.path, zxid)
+            logger.warning("%s: no registry has reached transaction %d; continuing without the note", self.path, zxid)
             return 0
         return zxid
 

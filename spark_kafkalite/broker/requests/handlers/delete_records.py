@@ -56,7 +56,7 @@ def _checked(
                 if key in outcomes:
                     raise InvalidRequest(f"{key} is named twice")
                 if topic.name in INTERNAL_TOPICS:
-                    raise InvalidTopic(f"{topic.name} is the brokers' own; its records cannot be deleted")
+                    raise InvalidTopic(f"{topic.name} is an internal topic; its records cannot be deleted")
                 partition = context.replicas.get(key)
                 moves[partition] = _new_start(partition, asked.offset)
                 outcomes[key] = partition

@@ -144,7 +144,7 @@ class _Producing:
                 if self._refusal is not None:
                     raise self._refusal
                 if name in INTERNAL_TOPICS:
-                    raise InvalidTopic(f"{name} is the brokers' own; nobody else writes to it")
+                    raise InvalidTopic(f"{name} is an internal topic; only brokers write to it")
                 leader = context.replicas.get(TopicPartition(name, number)).check_leader()
                 leader.check_acks(acks)
                 if not leader.must_queue:
