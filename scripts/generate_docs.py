@@ -65,15 +65,15 @@ not in the table does; only ApiVersions itself answers a version that it does no
   (`request.read.timeout.ms`).
 - A request other than a Produce has at most 32 MiB, and at most 262,144 array elements (topics, partitions, groups,
   settings and tagged fields together; 4,096 tagged fields in one struct); what is larger closes its connection. It may
-  name as much as that, and nobody else waits for it: it is read, served and answered in slices of 10 ms, the next
+  name as much as that, and no other client waits for it: it is read, served and answered in slices of 10 ms, the next
   requests of its connection wait meanwhile, and of requests above 32 KiB four are worked on at a time. What is named
   twice is answered once. While it is worked on such a request takes at most 256 MiB of memory beside its own bytes
   and its answer.
 - Requests may be pipelined; answers come in the order of the requests. A connection with more than
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
 - A partition knows `max.producer.ids.per.partition` idempotent producers. One that was forgotten, because that many
-  others have written since, gets UNKNOWN_PRODUCER_ID for any batch but one that begins at sequence 0; clients begin
-  anew with another epoch or id, and their records come once and in order. Three things stay open: a batch whose answer
+  others have written since, gets UNKNOWN_PRODUCER_ID for any batch but one that begins at sequence 0; clients start
+  over with another epoch or id, and their records arrive once and in order. Three things stay open: a batch whose answer
   was lost is written twice if its producer was forgotten before it sends it again, because clients send it under the
   new epoch; so is a producer's very first batch; and an old instance of a forgotten producer is not fenced.
 - Settings of a broker that are unknown are refused (INVALID_REQUEST); Apache Kafka keeps them for plug-ins.

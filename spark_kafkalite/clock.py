@@ -1,4 +1,4 @@
-"""Time as a parameter: everything that asks for the time takes a Clock.
+"""The clock that is passed to all code that asks for the time, so that tests can set it.
 
 Wall time (``wall_ms``) goes into record timestamps, retention and time-based rolling, and nowhere else; it may jump.
 Every timeout, deadline and lease uses ``monotonic_s``, which never goes back. Tests pass ``testing.ManualClock``.

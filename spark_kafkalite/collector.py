@@ -1,4 +1,4 @@
-"""When a broker or registry looks for cyclic garbage, so that its event loop is not held up by it.
+"""When Python's garbage collector runs in a broker or a registry, so that it does not stop their event loops.
 
 Left alone, Python's collector now and then looks at every object that lives long: tens of milliseconds with thousands
 of connections, hundreds with ten thousand partitions, in the middle of whatever request comes along. Nearly all of

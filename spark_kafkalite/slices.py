@@ -1,4 +1,4 @@
-"""Long work in slices, so that everybody else on an event loop is served between them.
+"""Long work on an event loop, cut into slices so that everything else is served in between.
 
 Work is a generator: it yields wherever it may be interrupted, after every few hundred microseconds at the latest, and
 returns its result. It may also yield a future of the loop, and goes on when that is done. :class:`Slices` runs all such

@@ -1,1 +1,1 @@
-"""The broker: sockets, requests, hosted partitions. Everything below it (log, wire, registry) knows nothing of it."""
+"""The broker: sockets, requests, hosted partitions. The packages below it (log, wire, registry) do not know it."""

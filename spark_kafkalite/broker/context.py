@@ -1,4 +1,4 @@
-"""What handlers get to work with: the broker's parts, and nothing of its sockets.
+"""The parts of the broker that request handlers work with; no sockets among them.
 
 One object, made by ``server.py`` at start. Handlers read the cluster through :attr:`BrokerContext.cluster`, an
 immutable snapshot that is replaced whenever the registry changes; two reads around an ``await`` may see two

@@ -1,4 +1,4 @@
-"""How many files and sockets the broker may have open, and what each kind may take of them.
+"""The limit of open files: how many descriptors partitions and connections may take of it.
 
 The soft limit is raised to the hard one at the start, and the limit is then divided, so that a start is always
 possible and neither partitions nor connections take what the other needs:

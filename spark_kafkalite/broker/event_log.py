@@ -1,4 +1,4 @@
-"""What the broker writes to standard error: one line per event, and never a flood.
+"""The broker's log on standard error: one line per event, and a bound on how many of a kind.
 
 A hostile client can cause an event with every packet. Events that a peer can cause go through a :class:`QuietLog`,
 which writes a few of each kind per period and then counts, and tells the count with the next line that it writes.

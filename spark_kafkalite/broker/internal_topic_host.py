@@ -1,4 +1,4 @@
-"""What a broker does for the coordinator of one internal topic: makes it, appends to it, reads it, follows its leaders.
+"""The broker's side of one internal topic: creates it, appends to it, reads it, and tells its coordinator who leads.
 
 ``coordinator/`` knows neither logs nor brokers, and gets an :class:`InternalTopicHost`:
 
@@ -87,7 +87,7 @@ class InternalTopicHost:
         # The first one to ask may go away; the others still want the topic.
         error = await asyncio.shield(self._creating)
         if error is not None:
-            raise CoordinatorNotAvailable(f"{self.topic.name} cannot be made: {error}")
+            raise CoordinatorNotAvailable(f"{self.topic.name} cannot be created: {error}")
 
     async def _create(self) -> KafkaError | None:
         topic = self.topic
@@ -98,7 +98,7 @@ class InternalTopicHost:
             self._creating = None
         if not isinstance(outcome, KafkaError) or isinstance(outcome, TopicAlreadyExists):
             return None
-        text = "%s, which %ss need, cannot be made: %s"
+        text = "%s, which %ss need, cannot be created: %s"
         _quiet.log(logging.WARNING, f"create {topic.name}", text, topic.name, topic.kind, outcome)
         return outcome
 

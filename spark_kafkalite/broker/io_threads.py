@@ -1,4 +1,4 @@
-"""The broker's few threads for what may block or take long: fsync, reads from the disk, large compressed batches.
+"""The threads for work that blocks or takes long: fsync, reads from the disk, large compressed batches.
 
 The event loop owns all state; a thread gets a self-contained piece of work and its outcome comes back to the loop. The
 threads are started when they are first needed, so an idle broker has none. Where not even the first can be started,

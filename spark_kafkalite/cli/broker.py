@@ -21,7 +21,7 @@ Examples:
 )
 @click.option("--config", "config_path", metavar="FILE", help="Properties file with broker settings.")
 @click.option(
-    "--override", "overrides", metavar="NAME=VALUE", multiple=True, help="One setting; wins over the file. Repeatable."
+    "--override", "overrides", metavar="NAME=VALUE", multiple=True, help="One setting; overrides the file. Repeatable."
 )
 def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
     """Run a broker in the foreground.

@@ -1,4 +1,4 @@
-"""``kafkalite cluster``: what the brokers of a cluster hold (Kafka's ``kafka-log-dirs``)."""
+"""``kafkalite cluster``: what the log directories of a cluster's brokers hold (Kafka's ``kafka-log-dirs``)."""
 
 from __future__ import annotations
 

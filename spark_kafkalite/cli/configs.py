@@ -180,13 +180,17 @@ def _every(admin: Admin, kind: str) -> list[Entity]:
     "added",
     metavar="NAME=VALUE,...",
     multiple=True,
-    help="Set settings; a value with commas stands in brackets: NAME=[A,B]. Repeatable.",
+    help="Set settings; write a value with commas in brackets: NAME=[A,B]. Repeatable.",
 )
 @click.option(
     "--add-config-file", "file", metavar="FILE", help="Properties file with settings to set, as with --add-config."
 )
 @click.option(
-    "--delete-config", "deleted", metavar="NAME,...", multiple=True, help="Take back what was set. Repeatable."
+    "--delete-config",
+    "deleted",
+    metavar="NAME,...",
+    multiple=True,
+    help="Remove settings: their defaults apply again. Repeatable.",
 )
 @click.option(
     "--append-config", "appended", metavar="NAME=VALUE,...", multiple=True, help="Add items to lists. Repeatable."
@@ -196,9 +200,9 @@ def _every(admin: Admin, kind: str) -> list[Entity]:
     "subtracted",
     metavar="NAME=VALUE,...",
     multiple=True,
-    help="Take items out of lists. Repeatable.",
+    help="Remove items from lists. Repeatable.",
 )
-@click.option("--validate-only", is_flag=True, help="Only check whether the broker would do it.")
+@click.option("--validate-only", is_flag=True, help="Check only; change nothing.")
 @bootstrap_option
 @json_option
 def alter(

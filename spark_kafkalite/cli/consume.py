@@ -62,8 +62,8 @@ Examples:
 @click.option(
     "--group",
     metavar="NAME",
-    help="Read as a member of this group: from where it has got to, sharing partitions with its other members, and "
-    "commit what was printed.",
+    help="Read as a member of this group: start at its committed offsets, share partitions with its other "
+    "members, and commit what was printed.",
 )
 @click.option("--partition", "partitions", metavar="N[,N]", help="Only these partitions; all without it.")
 @click.option(
@@ -74,8 +74,10 @@ Examples:
     "@TIME (milliseconds since 1970, or a date and time).",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as --offset earliest.")
-@click.option("--max-messages", type=click.IntRange(min=0), metavar="N", help="Stop after so many records.")
-@click.option("--timeout-ms", type=click.IntRange(min=0), metavar="MS", help="Stop when nothing came for so long.")
+@click.option("--max-messages", type=click.IntRange(min=0), metavar="N", help="Stop after this many records.")
+@click.option(
+    "--timeout-ms", type=click.IntRange(min=0), metavar="MS", help="Stop when no record arrives for this long."
+)
 @click.option("--until-end", is_flag=True, help="Stop at the end that the topic has now.")
 @click.option(
     "--isolation-level",

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 @click.option(
     "--offset-json-file",
     metavar="FILE",
-    help='Instead of these three, Kafka\'s file: {"partitions": [{"topic": "t", "partition": 0, "offset": 9}]}.',
+    help='Instead of these three, a JSON file as Kafka takes it: {"partitions": [{"topic": "t", "partition": '
+    '0, "offset": 9}]}.',
 )
 @bootstrap_option
 @json_option
@@ -53,7 +54,7 @@ def delete_records(
     wanted: dict[TopicPartition, int] = {}
     if offset_json_file is not None:
         if topic or partitions or before_offset:
-            raise click.UsageError("--offset-json-file stands instead of --topic, --partition and --before-offset")
+            raise click.UsageError("--offset-json-file replaces --topic, --partition and --before-offset")
         wanted = _read_offsets(offset_json_file)
     elif topic is None or before_offset is None:
         raise click.UsageError("give --topic and --before-offset, or --offset-json-file")

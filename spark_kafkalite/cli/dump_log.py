@@ -49,14 +49,14 @@ Examples:
 @click.argument("paths", nargs=-1, metavar="[FILE_OR_DIRECTORY]...")
 @click.option("--files", "files", multiple=True, metavar="FILE[,FILE]", help="Kafka's way to name the files.")
 @click.option("--print-data-log", is_flag=True, help="Show the records too, keys and values as text.")
-@click.option("--deep-iteration", is_flag=True, hidden=True, help="Kafka's; the check is always deep.")
-@click.option("--check", is_flag=True, help="Show damage and one line a file only.")
-@click.option("--repair", is_flag=True, help="Cut damaged ends off the logs named, after a question.")
+@click.option("--deep-iteration", is_flag=True, hidden=True, help="Kafka's option; the check is always deep.")
+@click.option("--check", is_flag=True, help="Show only damage and one line per file.")
+@click.option("--repair", is_flag=True, help="Cut damaged ends off the named logs, after asking.")
 @click.option("--yes", is_flag=True, help="With --repair: do not ask before a torn tail is cut.")
 @click.option(
     "--force",
     is_flag=True,
-    help="With --yes: cut also a batch that is damaged and not torn, and where sound batches follow the damage.",
+    help="With --yes: also cut damaged batches that are not torn, and sound batches behind damage.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, for programs.")
 def command(
@@ -212,5 +212,5 @@ def _agreed(fs: Fs, cut: Cut, *, yes: bool, force: bool) -> bool:
     try:
         return click.confirm("Cut?", default=False)
     except click.Abort:
-        click.echo("left as it is: nobody answered; say --yes to cut without a question")
+        click.echo("left as it is: no answer; give --yes to cut without asking")
         return False

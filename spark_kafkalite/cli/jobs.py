@@ -1,4 +1,4 @@
-"""``kafkalite jobs``: the Spark jobs that come with the package: what there is, where the scripts are, run one here."""
+"""``kafkalite jobs``: lists the Spark jobs that come with the package, names their scripts, runs one here."""
 
 from __future__ import annotations
 

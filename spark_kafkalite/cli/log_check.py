@@ -1,4 +1,4 @@
-"""The checks of ``kafkalite dump-log``: one file at a time, printed on the way; nothing is ever changed.
+"""The checks of ``kafkalite dump-log``: one file at a time, printed as it goes; nothing is ever changed.
 
 What is checked of a segment (``.log``): every batch's header, CRC and records (decompressed and walked), that offsets
 ascend from the segment's base offset, and that the file ends with a whole batch. Batches may have gaps between them, no

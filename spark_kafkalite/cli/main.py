@@ -1,4 +1,4 @@
-"""The program ``kafkalite``: finds the command, runs it, and turns what went wrong into one line and an exit code.
+"""The program ``kafkalite``: finds the command, runs it, and turns an error into one line and an exit code.
 
 Commands are modules of this package and are imported when they are named, so that a broker process never loads the
 clients, pyarrow or rich. Exit codes: 0 done, 1 failed (the reason is one line on stderr), 2 wrong usage or settings.

@@ -56,13 +56,13 @@ Examples:
 
 
 @click.command("produce", epilog=_EPILOG)
-@click.option("--topic", help="Topic to send to; with --json, where a line names none. It wins over the line's.")
-@click.option("--file", "file_name", default="-", metavar="FILE", help="What to read; standard input without it.")
+@click.option("--topic", help="Topic to send to. With --json it overrides the topic that a line names.")
+@click.option("--file", "file_name", default="-", metavar="FILE", help="File to read; default: standard input.")
 @click.option("--json", "as_json", is_flag=True, help="Lines are JSON records as 'consume --json' prints them.")
 @click.option("--key-separator", metavar="TEXT", help="Each line is KEY, this text, VALUE.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record. Repeatable.")
 @click.option("--partition", type=click.IntRange(min=0), help="Send everything to this partition.")
-@click.option("--ignore-partitions", is_flag=True, help="With --json: choose partitions anew, by key.")
+@click.option("--ignore-partitions", is_flag=True, help="With --json: choose partitions again, by key.")
 @click.option(
     "--compression",
     "--compression-codec",
@@ -70,7 +70,10 @@ Examples:
     help="Codec of the batches.",
 )
 @click.option(
-    "--acks", "--request-required-acks", type=click.Choice(("0", "1", "all", "-1")), help="Who must have a record."
+    "--acks",
+    "--request-required-acks",
+    type=click.Choice(("0", "1", "all", "-1")),
+    help="Which replicas must have a record before it is acknowledged.",
 )
 @click.option("--sync", is_flag=True, help="Wait for each record before the next is sent.")
 @click.option(
@@ -209,7 +212,7 @@ class _Sender:
         try:
             self._admin.describe_topics([topic])
         except UnknownTopicOrPartition:
-            warn(f"topic {topic} is not there: the broker makes it if its auto.create.topics.enable is true")
+            warn(f"topic {topic} does not exist: the broker creates it if its auto.create.topics.enable is true")
         except KafkaliteError:
             pass
 

@@ -27,7 +27,7 @@ Examples:
   kafkalite registry rebuild --config conf/server.properties
 """,
 )
-@click.option("--data", "data", metavar="DIR", help="Directory of its file; made when missing. Required.")
+@click.option("--data", "data", metavar="DIR", help="Directory of its file; created when missing. Required.")
 @click.option("--port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0 picks a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--digest-file", metavar="FILE", help="USER:PASSWORD that every client must prove (scheme digest).")

@@ -23,13 +23,24 @@ Examples:
   kafkalite registry rebuild --log-dirs /data/1,/data/2 --execute
 """,
 )
-@click.option("--config", "config_path", metavar="FILE", help="The broker's properties file: names the directories.")
-@click.option("--log-dirs", "log_dirs", metavar="DIR[,DIR]", help="All of the broker's log directories, instead.")
-@click.option("--registry-dir", metavar="DIR", help="The registry's; when not set, _registry in the first of them.")
 @click.option(
-    "--lost", multiple=True, metavar="ID", help="Do without a log directory that the others know, by its directory.id."
+    "--config", "config_path", metavar="FILE", help="The broker's properties file, which names the directories."
 )
-@click.option("--execute", is_flag=True, help="Write it. Without, only show what would be written.")
+@click.option(
+    "--log-dirs", "log_dirs", metavar="DIR[,DIR]", help="Instead of --config: all of the broker's log directories."
+)
+@click.option(
+    "--registry-dir",
+    metavar="DIR",
+    help="Directory of the registry; when not set, _registry in the first log directory.",
+)
+@click.option(
+    "--lost",
+    multiple=True,
+    metavar="ID",
+    help="Rebuild without a log directory that is lost for good, named by its directory.id. Repeatable.",
+)
+@click.option("--execute", is_flag=True, help="Write it. Without it, only show what would be written.")
 @json_option
 def rebuild(
     config_path: str | None,

@@ -80,7 +80,7 @@ def create(
     from spark_kafkalite.client.admin.admin import NewTopic
 
     if replica_assignment and (partitions != -1 or replication_factor != -1):
-        raise click.UsageError("--replica-assignment stands instead of --partitions and --replication-factor")
+        raise click.UsageError("--replica-assignment replaces --partitions and --replication-factor")
     assignments = dict(enumerate(parse_assignment(replica_assignment))) if replica_assignment else {}
     new = NewTopic(topic, partitions, replication_factor, name_values(configs, "--config"), assignments)
     with _admin(bootstrap_server, command_config, command_properties) as admin:
@@ -89,7 +89,7 @@ def create(
             try:
                 admin.create_topics([new], if_not_exists=if_not_exists)
             except TopicAlreadyExists as error:
-                raise TopicAlreadyExists(f"{error}; with --if-not-exists that is no error") from None
+                raise TopicAlreadyExists(f"{error}; with --if-not-exists this is not an error") from None
         info = admin.describe_topics([topic])[topic]
         if configs and not existed:
             warn_of_contradictions(Entity("topics", topic), admin.describe_configs(topic=topic))
@@ -103,7 +103,7 @@ def create(
 
 @command.command("list")
 @click.option("--topic", metavar="REGEX", help="Only topics whose whole name matches.")
-@click.option("--exclude-internal", is_flag=True, help="Leave out the topics that brokers keep for themselves.")
+@click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @bootstrap_option
 @json_option
 def list_topics(
@@ -128,7 +128,7 @@ def list_topics(
 
 @command.command("describe")
 @click.option("--topic", metavar="NAME_OR_REGEX", help="The topics to describe; all without it.")
-@click.option("--exclude-internal", is_flag=True, help="Leave out the topics that brokers keep for themselves.")
+@click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @click.option("--if-exists", is_flag=True, help="No error when no topic matches.")
 @click.option("--under-replicated-partitions", is_flag=True, help="Only partitions with replicas out of sync.")
 @click.option("--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")

@@ -20,7 +20,9 @@ Examples:
   kafkalite zookeeper --data ./zookeeper --port 0
 """,
 )
-@click.option("--data", metavar="DIR", required=True, help="Directory of its data and its output; made when missing.")
+@click.option(
+    "--data", metavar="DIR", required=True, help="Directory of its data and its output; created when missing."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0 picks a free one.")
 def command(data: str, port: int) -> int:
     """Run one ZooKeeper server on 127.0.0.1 in the foreground (needs Java 17 and PySpark).

@@ -1,4 +1,4 @@
-"""The settings of our clients: Kafka's names, read from a mapping and from keyword arguments in snake case.
+"""The settings of our clients, under Kafka's names, read from a mapping or from keyword arguments in snake case.
 
 Owns three groups, :data:`PRODUCER_SETTINGS`, :data:`CONSUMER_SETTINGS` and :data:`ADMIN_SETTINGS`, and the frozen
 objects that clients hand around instead of keywords. Defaults are the mission's (``batch.size`` 64 KiB, ``linger.ms``
@@ -42,7 +42,7 @@ _COMMON: Final = (
     Setting("reconnect.backoff.max.ms", "long", 1_000, "Longest pause between reconnections.", "ms", 0),
     Setting("socket.connection.setup.timeout.ms", "long", 10_000, "How long one connection may take to open.", "ms", 1),
     Setting("connections.max.idle.ms", "long", 540_000, "Connections unused for this long are closed.", "ms", -1),
-    Setting("metadata.max.age.ms", "long", 300_000, "Metadata is asked for anew after this time.", "ms", 0),
+    Setting("metadata.max.age.ms", "long", 300_000, "Metadata is refreshed after this time.", "ms", 0),
     Setting("send.buffer.bytes", "int", -1, "SO_SNDBUF; -1 leaves it to the system.", "bytes", -1),
     Setting("receive.buffer.bytes", "int", -1, "SO_RCVBUF; -1 leaves it to the system.", "bytes", -1),
     Setting(
@@ -58,7 +58,13 @@ PRODUCER_SETTINGS: Final = SettingGroup(
     "producer",
     (
         *_COMMON,
-        Setting("acks", "string", "all", "Who must have a batch before it counts as sent.", choices=("0", "1", "all")),
+        Setting(
+            "acks",
+            "string",
+            "all",
+            "Which replicas must have a batch before it is acknowledged.",
+            choices=("0", "1", "all"),
+        ),
         Setting("enable.idempotence", "boolean", None, "No duplicates and no reordering under retries (default true)."),
         Setting("transactional.id", "string", None, "Name of a transactional producer; not supported yet."),
         Setting("max.in.flight.requests.per.connection", "int", 5, "Unanswered requests per broker.", minimum=1),
@@ -79,7 +85,8 @@ PRODUCER_SETTINGS: Final = SettingGroup(
             "compression.lz4.level",
             "int",
             None,
-            "Level of lz4. 9 is the fast compressor, as in Kafka; 2 to 8 and 10 to 12 take longer and give less.",
+            "Level of lz4. 9 means the fast compressor, as in Kafka; 2 to 8 and 10 to 12 take longer and give smaller "
+            "batches.",
             minimum=1,
             maximum=17,
         ),
@@ -88,7 +95,8 @@ PRODUCER_SETTINGS: Final = SettingGroup(
             "partitioner",
             "string",
             "default",
-            "Partition of a record without key; with a key its hash decides. Or a callable in Python.",
+            "Chooses the partition of records without a key; a key's hash decides for others. In Python also a "
+            "callable.",
             choices=("default", "round_robin", "random"),
         ),
         Setting("partitioner.ignore.keys", "boolean", False, "Treat records with a key like those without."),
@@ -112,7 +120,7 @@ CONSUMER_SETTINGS: Final = SettingGroup(
             "auto.offset.reset",
             "string",
             "latest",
-            "Where to start without a position, or when the position is gone.",
+            "Where to start without a position, or when the log no longer holds it.",
             choices=("earliest", "latest", "none", "smallest", "largest"),
         ),
         Setting("fetch.min.bytes", "int", 1, "A fetch waits for this much.", unit="bytes", minimum=0),
@@ -128,7 +136,7 @@ CONSUMER_SETTINGS: Final = SettingGroup(
             "Whether records of open and aborted transactions are returned.",
             choices=("read_uncommitted", "read_committed"),
         ),
-        Setting("client.rack", "string", "", "Where this client is, for brokers that care."),
+        Setting("client.rack", "string", "", "Rack or zone of this client, for brokers that use it."),
         Setting("default.api.timeout.ms", "int", 60_000, "Bound on calls without a timeout of their own.", "ms", 0),
         Setting("allow.auto.create.topics", "boolean", True, "Let the broker create topics that are asked for."),
         Setting(

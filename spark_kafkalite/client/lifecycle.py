@@ -1,4 +1,4 @@
-"""The course of a client's life: one state, and a table of which may follow which.
+"""The states of a client's life, and a table of which may follow which.
 
 States only go forward. Several threads may close a client at once, and one that comes late must not take it back; so a
 step that the table does not have is no error, it is not taken.

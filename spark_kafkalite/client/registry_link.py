@@ -1,4 +1,4 @@
-"""A client's way to the registry: its present session, and waiting for answers.
+"""A client's connection to the registry: its present session, and waiting for answers.
 
 A session that has expired is over for good (``registry.store``), so the link gets a new one from its owner; whoever
 asks through the link uses the present one. A :class:`ZooKeeperLink` opens its sessions itself. Waiting ends with the
@@ -104,7 +104,7 @@ class RegistryLink:
                     raise ClosedError("this client has been closed") from None
                 if deadline is not None and deadline.passed():
                     raise ConnectionLoss(
-                        f"{self} has not answered {within}; is it running, and has it a majority?"
+                        f"{self} has not answered {within}; is it running, and does it have a majority?"
                     ) from None
 
     def wait_found(self, futures: Iterable[Future[T]], deadline: Deadline | None = None) -> list[T | None]:

@@ -1,4 +1,4 @@
-"""An internal topic: a compacted topic that keeps what a coordinator knows, and what the broker does for it.
+"""An internal topic: the compacted topic that holds a coordinator's state, and what the broker does for it.
 
 The topic is made by whoever first needs it. Its partitions divide the keys (group ids, transactional ids) among the
 brokers: the leader of a key's partition coordinates the key.

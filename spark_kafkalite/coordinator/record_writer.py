@@ -1,4 +1,4 @@
-"""Writes a coordinator's records: many requests into one batch, each told when its own are committed.
+"""Writes a coordinator's records: many requests in one batch, each answered when its records are committed.
 
 What is handed in during one pass of the event loop becomes one record batch (or as few as hold it), begun after the
 pass: fifty commits that arrive together are one append. One caller's records are in one batch, so all of them are

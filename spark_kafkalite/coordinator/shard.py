@@ -1,4 +1,4 @@
-"""A coordinator's part of its topic: one partition under one leader epoch, loaded, served, given up.
+"""One partition of an internal topic in one leader epoch: loaded, served, given up.
 
 A :class:`Shard` is made when the broker begins to lead the partition, reads the log, serves, and is thrown away when
 leadership goes; a later epoch gets a new one. So a write that was begun under one epoch can never change what another

@@ -1,4 +1,4 @@
-"""What a coordinator brings to the machine: the format of its records, and the state that they make.
+"""The interface of a coordinator's state: the format of its records, and the state that they make.
 
 A state machine has no input but committed records, so it is the same wherever the same log is read. It decides nothing
 and starts nothing: requests and deadlines are the coordinator's, which looks at the state and writes records.

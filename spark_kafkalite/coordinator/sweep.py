@@ -1,4 +1,4 @@
-"""Looking through all that a coordinator knows, a little at a time, and writing what the look finds: expiry above all.
+"""Looks through all that a coordinator knows, a little at a time, and writes what is due: expiry above all.
 
 A sweep is work in slices (``slices.py``): between two steps others have their turn, so a step relies on nothing that
 the one before it saw. What a step finds is handed to the shard at once, before anything else can happen: a tombstone

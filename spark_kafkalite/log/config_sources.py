@@ -1,4 +1,4 @@
-"""Where the value of a setting comes from: the topic, or one of the broker's layers, or the default.
+"""Which source the value of a setting comes from: the topic, one of the broker's layers, or the default.
 
 In order of precedence: the topic's own override; what was set for this broker while brokers ran (dynamic); what was set
 for all brokers (dynamic default); the broker's file and command line (static); the default of the declaration. A layer

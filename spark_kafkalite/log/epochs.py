@@ -56,7 +56,7 @@ class LeaderEpochs:
         epochs = cls(fs, path)
         for epoch, start in read_epochs(fs, path):
             if epoch > MAX_LEADER_EPOCH or start >= MAX_INT64:
-                raise CheckpointError(f"{path}: {epoch} {start} is damage, no election has come that far")
+                raise CheckpointError(f"{path}: {epoch} {start} is damage, no election has reached it")
             if epoch >= 0 and start >= 0:
                 epochs.note(epoch, start)
         return epochs

@@ -1,4 +1,4 @@
-"""A flush of one log: what must be synced for a stretch of offsets to be on the disk.
+"""One flush of one log: which files are synced so that its records up to an offset are on the disk.
 
 The log's owner makes a :class:`FlushJob` (``PartitionLog.start_flush``), any thread runs it, and the owner ends it
 (``PartitionLog.finish_flush``). The end offset is taken before the sync begins: what is appended meanwhile may or may

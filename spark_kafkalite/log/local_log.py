@@ -1,4 +1,4 @@
-"""The files of one log: bytes in, bytes out, and what of them is on the disk.
+"""The files of one log: appends, reads, and which part of them is on the disk.
 
 Knows segments and positions, the log end, the recovery point and the first failure; nothing of producers, leader epochs
 or log start offsets, which ``PartitionLog`` adds on top. The split is Kafka's, of LocalLog and UnifiedLog.

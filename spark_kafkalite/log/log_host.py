@@ -1,4 +1,4 @@
-"""What a log is given by whoever keeps it: the same for all logs of one log directory."""
+"""What a log gets from its log directory: the same for all logs in it."""
 
 from __future__ import annotations
 

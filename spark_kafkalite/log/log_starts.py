@@ -1,4 +1,4 @@
-"""Log start offsets: on the disk before they are in force.
+"""Moving log start offsets: written to the disk before they take effect.
 
 Segments are removed, and records hidden, only after the checkpoint that says so is on the disk: a log start offset that
 anybody has seen never goes back, whatever crashes. So a move has three steps: it is *promised*, the checkpoint is

@@ -1,4 +1,4 @@
-"""All logs of one broker: where they lie, how they are loaded, flushed, checkpointed, and stopped.
+"""All logs of one broker: where they are, how they are loaded, flushed, checkpointed, removed and closed.
 
 A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
 
@@ -388,7 +388,7 @@ class LogManager:
             # There was something of that name, which is not ours to remove.
             raise
         except OSError as error:
-            reason = f"cannot make the log {directory}: {text_of(error)}"
+            reason = f"cannot create the log {directory}: {text_of(error)}"
             if kind_of(error) is FailureKind.BROKEN:
                 self.fail_directory(disk.path, reason)
             # Another directory may get it next time; two of the same partition would keep the broker from starting.

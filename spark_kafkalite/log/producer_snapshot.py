@@ -1,4 +1,4 @@
-"""The snapshot file of a partition's producers.
+"""The file format of a snapshot of a partition's producers.
 
 ``<offset, 20 digits>.snapshot`` holds the state as of that offset. It is written when a segment rolls and at a clean
 stop; big endian:

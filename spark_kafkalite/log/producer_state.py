@@ -1,4 +1,4 @@
-"""What a partition knows of idempotent producers: the sequence numbers of their last batches.
+"""What a partition remembers of idempotent producers: the sequence numbers of their last batches.
 
 Per producer id: its epoch and its last five batches. A leader asks ``check`` before it gives offsets to a batch, and
 tells ``update`` afterwards; followers and recovery only ``update``. The rules (``check``):

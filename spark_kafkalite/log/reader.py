@@ -1,4 +1,4 @@
-"""Finding things in a log: the slice of batches to send for an offset, and records by time.
+"""Finds batches in a log: the slice to send for an offset, and records by time.
 
 Both go from the segments' sorted base offsets to a segment, from its sparse index to a position, and then walk batch
 headers. Reads at the end of the log, and reads that go on where another ended, find their position in a small table

@@ -1,4 +1,4 @@
-"""Which segments of a log may go: Kafka's rules as one pure function, and what it has to know of each segment.
+"""Which segments of a log retention may delete: Kafka's rules as one pure function.
 
 Only whole segments go, from the oldest on, up to the first that stays. A segment goes when one of the three holds:
 

@@ -1,4 +1,4 @@
-"""The settings of a topic: Kafka 4.3's, with two of ours.
+"""Declares the settings of a topic and their defaults: Kafka 4.3's, and two of this broker.
 
 Owns the declarations (``TOPIC_SETTINGS``), the broker-wide settings that give them their defaults
 (``BROKER_LOG_SETTINGS``: ``log.retention.hours`` for ``retention.ms``, and so on) and the frozen :class:`TopicConfig`
@@ -40,8 +40,8 @@ TOPIC_SETTINGS = SettingGroup(
             "cleanup.policy",
             "list",
             ("delete",),
-            "What becomes of old data: 'delete' removes whole segments by age and size, 'compact' keeps the last value "
-            "of each key, both together do both.",
+            "What happens to old data: 'delete' removes whole segments by age and size, 'compact' keeps the last value "
+            "of each key; the two can be combined.",
             choices=("compact", "delete"),
         ),
         Setting(
@@ -50,16 +50,16 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "compression.lz4.level", "int", 9,
-            "Level at which the broker compresses with lz4. 9 stands for the fast compressor, as in Kafka; 2 to 8 and "
-            "10 to 12 take longer and give less, more than 12 is as 12.",
+            "Level at which the broker compresses with lz4. 9 means the fast compressor, as in Kafka; 2 to 8 and 10 to "
+            "12 take longer and give smaller batches; above 12 is the same as 12.",
             minimum=1, maximum=17,
         ),
         Setting(
             "compression.type",
             "string",
             "producer",
-            "Codec in which the log is kept. 'producer' keeps each batch as it came; with any other value the broker "
-            "compresses batches that arrive in another codec anew.",
+            "Codec in which the log is kept. 'producer' keeps each batch as it arrived; with any other value the "
+            "broker recompresses batches that arrive in another codec.",
             choices=COMPRESSION_TYPES,
         ),
         Setting(
@@ -68,8 +68,8 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "delete.retention.ms", "long", _DAY_MS,
-            "How long a compacted topic keeps delete markers; a reader must get from the start to the end within it to "
-            "see every deletion.",
+            "How long a compacted topic keeps tombstones; a reader that gets from the start to the end within this "
+            "time sees every deletion.",
             unit="ms", minimum=0,
         ),
         Setting(
@@ -95,7 +95,7 @@ TOPIC_SETTINGS = SettingGroup(
             form=_THROTTLED_REPLICAS,
         ),
         Setting(
-            "index.interval.bytes", "int", 4096, "How many bytes of log lie between two index entries.",
+            "index.interval.bytes", "int", 4096, "Bytes of log between two index entries.",
             unit="bytes", minimum=0,
         ),
         Setting(
@@ -119,23 +119,23 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "max.message.bytes", "int", 1_048_588,
-            "Largest record batch that is taken, with its header: as it arrives, and as it is kept (compression.type).",
+            "Largest record batch, with its header: as it arrives, and as it is stored (compression.type).",
             unit="bytes", minimum=0,
         ),
         Setting(
             "message.timestamp.after.max.ms", "long", _HOUR_MS,
-            "How far a record's timestamp may lie after the broker's clock (CreateTime only).",
+            "How far a record's timestamp may be ahead of the broker's clock (CreateTime only).",
             unit="ms", minimum=0,
         ),
         Setting(
             "message.timestamp.before.max.ms", "long", _LONG_MAX,
-            "How far a record's timestamp may lie before the broker's clock (CreateTime only).",
+            "How far a record's timestamp may be behind the broker's clock (CreateTime only).",
             unit="ms", minimum=0,
         ),
         Setting(
             "message.timestamp.type", "string", "CreateTime",
             "Whose clock gives records their timestamp: the producer's (CreateTime) or the broker's (LogAppendTime). "
-            "A clock is taken as it is: while it is wrong its records are dated wrongly, and only those.",
+            "Records written while that clock is wrong keep wrong timestamps.",
             choices=("CreateTime", "LogAppendTime"),
         ),
         Setting(
@@ -153,8 +153,8 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "preallocate", "boolean", False,
-            "Whether a new segment sets its blocks aside on the disk at once, so that it lies in one piece. The file's "
-            "length stays that of its records; what was not used is given back when the segment rolls.",
+            "Whether a new segment allocates its blocks on the disk at once, so that they are contiguous. The file's "
+            "length stays that of its records; unused blocks are freed when the segment rolls.",
         ),
         Setting(
             "remote.log.copy.disable", "boolean", False,
@@ -162,7 +162,7 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "remote.log.delete.on.disable", "boolean", False,
-            "Whether tiered data goes when tiered storage is turned off. Tiered storage is not built.",
+            "Whether tiered data is deleted when tiered storage is turned off. Tiered storage is not built.",
         ),
         Setting(
             "remote.storage.enable", "boolean", False,
@@ -180,7 +180,7 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "segment.bytes", "int", 2**30,
-            "Size at which a new segment file is begun; retention and compaction work on whole segments.",
+            "Size at which a new segment begins; retention and compaction work on whole segments.",
             unit="bytes", minimum=14,
         ),
         Setting(
@@ -192,7 +192,7 @@ TOPIC_SETTINGS = SettingGroup(
             unit="ms", minimum=0,
         ),
         Setting(
-            "segment.ms", "long", 7 * _DAY_MS, "Age at which a new segment file is begun even if the last is not full.",
+            "segment.ms", "long", 7 * _DAY_MS, "Age at which a new segment begins even if the last one is not full.",
             unit="ms", minimum=1,
         ),
         Setting(
@@ -201,8 +201,8 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "visibility.policy", "string", "committed",
-            "When consumers see a record: 'committed', when all in-sync replicas have it; 'flushed', when it is on "
-            "the leader's disk besides (after flush.messages or flush.ms; with neither set, after a flush at once).",
+            "When consumers see a record: 'committed', when all in-sync replicas have it; 'flushed', when it is also "
+            "on the leader's disk (after flush.messages or flush.ms; with neither set, it is flushed at once).",
             choices=("committed", "flushed"),
         ),
     ),

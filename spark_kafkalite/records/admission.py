@@ -1,4 +1,4 @@
-"""What a broker checks before a produced batch may enter a log.
+"""What a broker refuses in a produced batch: the checks before it may enter a log.
 
 :func:`admit` looks at one partition's part of a Produce request: exactly one whole batch of magic 2, its size, codec,
 CRC and header, and then, record by record, everything inside. Header checks alone would let in batches whose records

@@ -1,4 +1,4 @@
-"""The kernel in Python: the reference that the native twin is held to, and what runs where no compiler was.
+"""The kernel in Python: the reference for the native twin, and its stand-in where that is not built.
 
 Owns everything that touches the bytes of a record batch: reading and checking headers, walking records, decoding them
 to columns, encoding them one by one or from columns, stamping what a broker owns, Kafka's key hash, and what compaction

@@ -1,4 +1,4 @@
-"""Columns into finished batches: the producer's path for many records at once.
+"""Columns to finished batches: how the producer encodes many records at once.
 
 :func:`build_batches` cuts the rows at a byte limit, compresses each batch, and gives every batch its producer fields;
 it touches no record itself (``kernel.encode_columns`` does). Record by record, a producer uses ``kernel.OpenBatch``.

@@ -1,4 +1,4 @@
-"""Columns of records: how they are made from lists and cut from Arrow arrays, and how fetched bytes become columns.
+"""Columns of records: made from lists, cut from Arrow arrays, or decoded from fetched bytes.
 
 The class itself comes from the kernel, because ``Record`` objects look into it (see ``batch_py.Columns`` for what it
 holds). This module has what needs no speed of its own: :func:`columns_from_rows` for callers with Python lists, and

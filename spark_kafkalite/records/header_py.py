@@ -1,4 +1,4 @@
-"""Headers of batches, in Python: reading, scanning, the CRC, and what a broker stamps. Part of ``batch_py``."""
+"""Headers of batches, in Python: reading, scanning, the CRC, the fields that a broker stamps. Part of ``batch_py``."""
 
 from __future__ import annotations
 

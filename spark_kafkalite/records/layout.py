@@ -1,4 +1,4 @@
-"""The record batch, version 2: where its fields lie, what its attribute bits mean, and what is said when it is wrong.
+"""The record batch, version 2: its fields, its attribute bits, and the error texts about it.
 
 The only copy of the layout in the package; both twins of the kernel build :class:`BatchHeader` and take the texts of
 their errors from here. All integers are big endian, all varints zigzag.

@@ -1,4 +1,4 @@
-"""Records one by one, in Python: the order of checks that names what is wrong with a record. Part of ``batch_py``."""
+"""The checks of single records, in Python: their order decides which error a record gets. Part of ``batch_py``."""
 
 from __future__ import annotations
 

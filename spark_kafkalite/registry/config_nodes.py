@@ -1,4 +1,4 @@
-"""Changing a node of settings: read, decide, write at the version that was read, again when another came first.
+"""Changes a node of settings: reads it, decides, writes at the version read, and again after another's change.
 
 The decision is a function of what the node holds, so two alterations at the same time both count, whoever writes: two
 brokers, a tool, or one broker twice. A topic's node is written only while the topic exists (one multi). Versions begin

@@ -1,6 +1,7 @@
-"""The registry's Store over a ZooKeeper ensemble, or over anything else that speaks its protocol. One
-store is one session. Answers, events and session states come in the order in which they arrived on the connection, and
-ZooKeeper sends an event before any answer that shows its change.
+"""The registry's ``Store`` over a ZooKeeper ensemble, or over anything else that speaks its protocol.
+
+One store is one session. Answers, events and session states come in the order in which they arrived on the connection,
+and ZooKeeper sends an event before any answer that shows its change.
 
 kazoo opens a new session when the old one has expired. A store does not: LOST is final, whatever was asked for before
 fails, and nothing of it can run in a later session (the flag is set under the lock that queues requests, in kazoo's own
@@ -362,7 +363,7 @@ def _raise(error: Exception, _: Any) -> None:
 
 
 def _check(step: Step, index: int) -> None:
-    """Refuse what the server would answer by closing the connection, or kazoo would silently mend."""
+    """Refuse what the server would answer by closing the connection, or kazoo would silently repair."""
     path = step.path
     try:
         store.check_path(path + "0" if isinstance(step, Create) and step.sequential else path)

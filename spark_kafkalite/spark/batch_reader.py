@@ -1,4 +1,4 @@
-"""Batch reads: plans, on the driver, which ranges which task reads.
+"""Batch reads on the driver: which ranges each task reads.
 
 ``reader()`` runs when Spark plans the first action over a ``.load()``, and Spark keeps its answer for that DataFrame:
 later actions read the same ranges, and records that came since are seen by a new ``.load()``. Ends are resolved here,
@@ -72,7 +72,7 @@ class KafkaliteBatchReader(DataSourceReader):
 def report_gone(options: ReaderOptions, listed_before: Iterable[TopicPartition], found: Offsets) -> None:
     """Raise, or warn, where partitions went away between the look at the topics and that at their offsets."""
     if gone := [tp for tp in listed_before if tp not in found]:
-        loss = DataLoss(LOSS_PARTITIONS_DELETED, f"{listed(gone)} went away just now; was a topic deleted?")
+        loss = DataLoss(LOSS_PARTITIONS_DELETED, f"{listed(gone)} disappeared just now; was a topic deleted?")
         if options.fail_on_data_loss:
             raise loss.error()
         _LOG.warning("%s", loss.warning())

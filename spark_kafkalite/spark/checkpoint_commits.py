@@ -1,4 +1,4 @@
-"""The offset registry follows the checkpoint: it is told which offsets are durably done, and start from it when asked.
+"""Commits a stream's finished offsets where other programs see them, and starts from such offsets when asked.
 
 The checkpoint is the truth of a query. What is committed here is for others: lag tools, and consumers or queries that
 take over. So :meth:`OffsetRegistry.follow` never raises; a failed commit warns and is repeated with the next batch.
@@ -214,7 +214,7 @@ class _Follower:
         if others:
             self._warn(
                 "others",
-                "%s: somebody else commits there: %s. Two queries, or a query and a consumer, on one group and "
+                "%s: another process commits there: %s. Two queries, or a query and a consumer, on one group and "
                 "partition overwrite each other's offsets; give each a groupId of its own",
                 self.store,
                 listed(others),
@@ -248,7 +248,7 @@ class _Follower:
     def _warn_of_failure(self, error: Exception) -> None:
         self._warn(
             "failure",
-            "cannot commit offsets to %s: %s; the query goes on, its checkpoint holds them, and they are committed "
+            "cannot commit offsets to %s: %s; the query continues, its checkpoint holds them, and they are committed "
             "again with the next batch",
             self.store,
             error,
@@ -323,5 +323,5 @@ def _cannot_read(options: ReaderOptions, store: OffsetStore, error: KafkaliteErr
     if isinstance(error, SparkConditionError):
         return error
     return option_error(
-        CONNECTION_FAILED, "groupId", options.commit.group_id, f"cannot read the offsets of {store}: {error}; mend that"
+        CONNECTION_FAILED, "groupId", options.commit.group_id, f"cannot read the offsets of {store}: {error}; fix that"
     )

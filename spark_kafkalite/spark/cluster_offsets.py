@@ -1,4 +1,4 @@
-"""What the driver asks the cluster: which partitions there are, and which offsets their ends and times have.
+"""What the driver asks the cluster: partitions, and the offsets of their ends and of times.
 
 Every call retries inside, because an exception that leaves the source kills the whole query: while brokers are away it
 goes on for ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (three minutes by default), and warns
@@ -196,7 +196,7 @@ class ClusterOffsets:
             TOPIC_NOT_FOUND,
             subscription.kind,
             value,
-            f"{named}: it does not exist; mend the name, or create it; if it was there and was deleted, leave it out",
+            f"{named}: it does not exist; correct the name, or create it; if it was deleted, leave it out",
         )
 
     # Offsets --------------------------------------------------------------------------------------------------------
@@ -351,12 +351,12 @@ class ClusterOffsets:
             + [f"{tp} begins at {first[tp]}, above {asked[tp]}" for tp in before]
         )
         if self._options.fail_on_data_loss:
-            mend = "lower the offset" if not before else "give an offset within the log"
+            remedy = "lower the offset" if not before else "give an offset within the log"
             raise option_error(
                 INVALID_OPTION,
                 spec.option,
                 spec.text,
-                f"{named}; {mend}, use -1 (latest), or set failOnDataLoss=false to read what there is",
+                f"{named}; {remedy}, use -1 (latest), or set failOnDataLoss=false to read what there is",
             )
         _LOG.warning("%s is outside of the log, of which the part within is read: %s", spec.option, named)
         return {**end, **{tp: last[tp] for tp in beyond}, **{tp: first[tp] for tp in before}}
@@ -423,7 +423,7 @@ class ClusterOffsets:
             CONNECTION_FAILED,
             "kafka.bootstrap.servers",
             servers,
-            f"{error}; start the broker, or mend the address",
+            f"{error}; start the broker, or correct the address",
         )
 
 
@@ -444,5 +444,5 @@ def _check_names(
         condition,
         spec.option,
         spec.text,
-        f"must name exactly the partitions that are read: {' and '.join(said)}; mend the JSON{hint}",
+        f"must name exactly the partitions that are read: {' and '.join(said)}; correct the JSON{hint}",
     )

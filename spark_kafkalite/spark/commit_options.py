@@ -1,4 +1,4 @@
-"""The source's options about committed offsets: where a stream's finished offsets are stored, and who starts from them.
+"""The source's options about committed offsets: where a stream commits, and what starts from them.
 
 A group's offsets live at Kafka's group coordinator, under ZooKeeper's ``/consumers/G/offsets/T/P``, or in both places.
 Nothing is ever committed without ``groupId``: ``kafka.group.id`` is what the JVM connector takes for its consumers, and
@@ -23,8 +23,8 @@ COMMIT_SETTINGS: Final = (
         "groupId",
         "string",
         None,
-        "The consumer group that a stream's finished offsets are committed to and startingOffsets=committed starts "
-        "from. Reading never joins it; kafka.group.id alone never commits.",
+        "The consumer group that a stream commits its finished offsets to and startingOffsets=committed starts from. "
+        "Reading never joins it; kafka.group.id alone never commits.",
     ),
     Setting(
         "commitOffsets",

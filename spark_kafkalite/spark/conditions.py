@@ -1,4 +1,4 @@
-"""What a Spark user sees when something is wrong: a named condition, the option and its value, and what to do.
+"""The errors that a Spark user sees: a named condition, the option and its value, and what to do.
 
 Owns the exception that the source and the sink raise towards Spark, the condition names, and the hiding of secrets.
 Spark shows a Python traceback, so the text is built for its end: a headline, then one last line of the form

@@ -108,7 +108,7 @@ def _as_condition(error: ConfigError, settings: Mapping[str, str]) -> SparkCondi
     text = str(error)
     name = text.split("=")[0].split(":")[0].split()[0]
     if name not in settings and name not in PRODUCER_SETTINGS:
-        return SparkConditionError(INVALID_OPTION, f"kafka.*: {text}; mend it")
+        return SparkConditionError(INVALID_OPTION, f"kafka.*: {text}; correct it")
     wrong = (
         text.removeprefix(f"{name}=").removeprefix(f"{settings.get(name, '')!r}").removeprefix(settings.get(name, ""))
     )

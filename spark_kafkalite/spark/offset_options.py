@@ -1,4 +1,4 @@
-"""What the source's options say about places in a log: which partitions to read, from where, until where, and how long.
+"""The source's options about offsets: which partitions to read, from where, until where, and how long.
 
 Owns the forms in which users write that (lists, patterns, JSON, times) and their checks; :mod:`.options` owns which
 options there are. An offset in JSON may be -2 (earliest) or -1 (latest). Pure.
@@ -83,7 +83,7 @@ def subscription_of(given: Mapping[str, Any]) -> ConsumerStrategy:
         try:
             re.compile(value)
         except re.error as error:
-            raise option_error(INVALID_OPTION, name, value, f"not a regular expression ({error}); mend it") from None
+            raise option_error(INVALID_OPTION, name, value, f"not a regular expression ({error}); correct it") from None
         return ConsumerStrategy("subscribePattern", pattern=value)
     return ConsumerStrategy("assign", partitions=_assigned(value))
 
@@ -94,7 +94,7 @@ def _as_text(value: object) -> str:
 
 def _check_topic(option: str, value: str, topic: str) -> None:
     if problem := topic_name_problem(topic):
-        raise option_error(INVALID_OPTION, option, value, f"{problem}; mend the name")
+        raise option_error(INVALID_OPTION, option, value, f"{problem}; correct the name")
 
 
 def _assigned(text: str) -> tuple[TopicPartition, ...]:

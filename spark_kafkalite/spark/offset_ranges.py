@@ -109,7 +109,7 @@ def _not_ours(stored: object) -> SparkConditionError:
     return SparkConditionError(
         INVALID_OFFSET,
         f"offset={str(stored)[:300]}: not an offset of the Kafka or kafkalite source; the checkpoint belongs to "
-        "another source or was edited: use another checkpointLocation, or mend the file under offsets/",
+        "another source or was edited: use another checkpointLocation, or repair the file under offsets/",
     )
 
 

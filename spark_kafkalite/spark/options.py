@@ -61,21 +61,21 @@ READER_OPTIONS: Final = SettingGroup(
             "startingOffsetsByTimestampStrategy",
             "string",
             "error",
-            "What a starting time later than every record of a partition means.",
+            "What to do when a starting time is later than every record of a partition.",
             choices=("error", "latest"),
         ),
         Setting(
             "failOnDataLoss",
             "boolean",
             True,
-            "Fail when records that should be read are gone, their topic was deleted, or a start lies outside of the "
-            "log; false warns, skips them, and starts at the nearest end.",
+            "Fail when records that should be read are lost, their topic was deleted, or a start is outside the log; "
+            "with false, warn, skip them, and start at the nearest end.",
         ),
         Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
         Setting("minOffsetsPerTrigger", "long", None, "Streams: wait for this many offsets.", minimum=1),
         Setting("maxTriggerDelay", "string", "15m", "Streams: wait no longer than this for minOffsetsPerTrigger."),
         Setting("minPartitions", "int", None, "At least about this many Spark partitions.", minimum=1),
-        Setting("maxRecordsPerPartition", "long", None, "Offsets of one Spark partition at most.", minimum=1),
+        Setting("maxRecordsPerPartition", "long", None, "Most offsets in one Spark partition.", minimum=1),
         Setting("includeHeaders", "boolean", False, "Add the column headers."),
         Setting("fetchOffset.numRetries", "int", 3, "Attempts to look up offsets and metadata.", minimum=1),
         Setting("fetchOffset.retryIntervalMs", "long", 1_000, "Pause between these attempts.", "ms", 0),
@@ -88,7 +88,7 @@ READER_OPTIONS: Final = SettingGroup(
 
 WRITER_OPTIONS: Final = SettingGroup(
     "Spark sink",
-    (Setting("topic", "string", None, "Topic to write to; wins over a column topic."),),
+    (Setting("topic", "string", None, "Topic to write to; overrides a column topic."),),
 )
 
 # Known, and not built yet; each is refused, because a job that ports with it would silently do something else.
@@ -98,7 +98,7 @@ _UNSUPPORTED: Final = {
         "provider",
         "Spark's catalog does not keep the options of a Python source's table; use CREATE TEMPORARY VIEW ... USING",
     ),
-    "exactlyonce": ("exactlyOnce", "transactional writes come with transactions; leave it out"),
+    "exactlyonce": ("exactlyOnce", "transactions are not supported yet; leave it out"),
 }
 # Spark's connector knows them; here they change nothing.
 _WITHOUT_EFFECT: Final = {
@@ -111,7 +111,7 @@ _WITHOUT_EFFECT: Final = {
 # Options that Spark itself puts among a source's or sink's.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 _FORBIDDEN_READING: Final = {
-    "auto.offset.reset": "where to start is the option startingOffsets; leave this one out",
+    "auto.offset.reset": "the option startingOffsets says where to start; leave this one out",
     "key.deserializer": "keys are always binary; cast the column key instead",
     "value.deserializer": "values are always binary; cast the column value instead",
     "enable.auto.commit": "the source never commits by itself; leave it out",

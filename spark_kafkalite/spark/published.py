@@ -1,4 +1,4 @@
-"""``read_published``: a load destination as Spark sees it when it asks the manifests, not the directory listing.
+"""``read_published``: reads a load's destination by its manifests, not by listing directories.
 
 A plain listing shows a run's files one by one while they move to their places. This reads exactly the files of the runs
 that are complete: all of a run or nothing of it. What the manifests say and what is there are compared: a file that is

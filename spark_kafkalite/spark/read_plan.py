@@ -1,4 +1,4 @@
-"""What a reader on the driver and its tasks agree on: the plan of a read, and the ranges of each task.
+"""What the driver and the tasks of a read share: the plan of the read, and the ranges of each task.
 
 Apart from :mod:`.partition_reader`, which does the reading: the driver's Python processes only plan, Spark starts one
 for each streaming query, and what fetches and decodes was a third of what they imported of ours.

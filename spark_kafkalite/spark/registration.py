@@ -1,4 +1,4 @@
-"""Explicit registration, for installations that Spark's discovery does not see, and a repair that they need.
+"""Explicit registration where Spark does not discover the source, and a repair that such installations need.
 
 After ``pip install`` Spark finds ``pyspark_kafkalite`` by itself. A package that came with ``--py-files`` or
 ``spark.submit.pyFiles`` is not found, so an application calls :func:`register`. PySpark 4.2 and 4.3 then have a fault:
@@ -42,7 +42,7 @@ def _link_files_of_streams() -> None:
         os.symlink(".", link)
     except OSError as error:
         _LOG.warning(
-            "cannot make the link %s (%s): streaming reads may fail to import packages that came with --py-files; "
+            "cannot create the link %s (%s): streaming reads may fail to import packages that came with --py-files; "
             "install spark-kafkalite on the driver's host instead",
             link,
             error,

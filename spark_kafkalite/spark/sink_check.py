@@ -1,4 +1,4 @@
-"""The sink's look at the cluster before anything is written: are there brokers, and is there the topic?
+"""What the sink checks before it writes anything: that brokers answer and the topic exists.
 
 A batch write fails soon, because a user waits; a streaming write asks again before every batch, so it waits for brokers
 that are away as long as a producer does (``kafka.max.block.ms``, a minute).
@@ -37,7 +37,7 @@ def check_sink(options: WriterOptions, *, patient: bool) -> None:
         except KafkaliteError as error:
             if isinstance(error, UnknownTopicOrPartition) and deadline.left_s() < _PAUSE_S:
                 raise option_error(
-                    TOPIC_NOT_FOUND, "topic", options.topic, f"{error}; create it, or mend the name"
+                    TOPIC_NOT_FOUND, "topic", options.topic, f"{error}; create it, or correct the name"
                 ) from None
             if not is_retriable(error) or deadline.left_s() < _PAUSE_S:
                 raise _failed(options, error) from None
@@ -55,5 +55,5 @@ def _ask(cluster: ClusterClient, topic: str | None, deadline: Deadline) -> None:
 def _failed(options: WriterOptions, error: KafkaliteError) -> SparkConditionError:
     servers = options.client.get("bootstrap.servers", "")
     return option_error(
-        CONNECTION_FAILED, "kafka.bootstrap.servers", servers, f"{error}; start the broker, or mend the address"
+        CONNECTION_FAILED, "kafka.bootstrap.servers", servers, f"{error}; start the broker, or correct the address"
     )

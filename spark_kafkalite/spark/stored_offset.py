@@ -1,4 +1,4 @@
-"""Offsets as a stream stores them: with what tells topics and writers apart. And the stores that its options name.
+"""Committed offsets as a stream writes them, with topic id and writer, and the stores that its options name.
 
 The coordinator keeps a text with each offset. Ours is JSON, ``{"topic_id":"...","writer":"..."}``: the id that the
 topic had (as Kafka writes ids: base64 for addresses, without padding), so that a topic which was deleted and made again

@@ -1,4 +1,4 @@
-"""How long a topic keeps records, as far as the cluster says: for warnings, never for decisions.
+"""A topic's retention, as far as the cluster tells it: for warnings, never for decisions.
 
 Asked once a topic and minute in a process; a cluster that does not answer, or refuses, counts as one that keeps
 everything.

@@ -1,4 +1,4 @@
-"""Keeps the memory of a worker's buffers in the process between record batches.
+"""Keeps freed buffers in a Python worker's process, so that record batches do not page-fault anew.
 
 Each record batch takes some megabytes and gives them back before the next one needs the same again. The C library's
 default returns such blocks to the system at once, and the system clears every page when it is touched anew: measured,

@@ -143,10 +143,10 @@ class _Sink:
     def _explained(self, error: KafkaliteError) -> SparkConditionError:
         where = "the topics of the column topic" if self._topic is None else f"topic={self._topic}"
         if isinstance(error, UnknownTopicOrPartition):
-            advice = "create the topic, or mend its name"
+            advice = "create the topic, or correct its name"
             if "partition" in self._columns:
                 advice = (
-                    "mend the column partition, or leave it out to have keys decide; a missing topic must be created"
+                    "correct the column partition, or leave it out to have keys decide; a missing topic must be created"
                 )
             return SparkConditionError(TOPIC_NOT_FOUND, f"{where}: {error}; {advice}")
         if isinstance(error, (MessageTooLarge, SerializationError)):

@@ -1,4 +1,4 @@
-"""The numbers by which the protocol names its APIs. Everybody else takes them from here.
+"""The API keys: the numbers by which the protocol names its APIs.
 
 They are those that this system serves, asks for, or will serve: produce, fetch, metadata, groups, topics, configs,
 transactions, ACLs, quotas, SASL and reassignments; not those of the controller quorum, share groups, streams groups and

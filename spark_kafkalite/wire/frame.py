@@ -1,4 +1,4 @@
-"""Frames: how a stream of bytes is cut into requests and answers. The only place that does it; no sockets, no clocks.
+"""Frames: where a stream of bytes is cut into requests and responses, and nowhere else. No sockets, no clocks.
 
 A frame is its length, an int32, big endian, and as many bytes. That is so in Kafka's protocol and in ZooKeeper's, so
 brokers, clients and the served registry all cut their streams here. A length is a peer's word: outside the allowed

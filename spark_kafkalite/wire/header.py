@@ -1,4 +1,4 @@
-"""Request and response headers: what stands in a frame before the body.
+"""Request and response headers: the fields of a frame before the body.
 
     request:   api_key int16, api_version int16, correlation_id int32, client_id nullable string (int16 length),
                and, when the request version is flexible, tagged fields

@@ -1,4 +1,4 @@
-"""What every message class in ``messages/`` has in common, and how the table of the protocol's APIs describes one.
+"""What all message classes in ``messages/`` share, and the entries of the protocol's table of APIs.
 
 The classes are generated, with plain ``__init__`` methods rather than dataclasses: making one dataclass with slots
 costs about half a millisecond at import, and a broker's handlers import some hundred and fifty of them at start.

@@ -1,4 +1,4 @@
-"""The parts of the wire format that are more than a fixed-width number: varints, tagged fields, and complaints.
+"""Encodings of the wire format beyond fixed-width numbers: varints, tagged fields, and the errors about them.
 
 An unsigned varint carries seven bits a byte, lowest first, with the top bit set on all bytes but the last; lengths and
 tags have at most 32 bits, so a sixth byte is an error. Compact lengths are the length plus one, 0 meaning null.

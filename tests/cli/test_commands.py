@@ -77,7 +77,7 @@ def run(broker: BrokerProcess) -> Commands:
 def test_the_life_of_a_topic(run: Commands, topic: str) -> None:
     created = run("topics", "create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=-1")
     assert created.stdout == f"Created topic {topic}.\n"
-    assert "with --if-not-exists that is no error" in run("topics", "create", "--topic", topic, code=1).stderr
+    assert "with --if-not-exists this is not an error" in run("topics", "create", "--topic", topic, code=1).stderr
     assert "exists already" in run("topics", "--create", "--topic", topic, "--if-not-exists").stdout
     assert topic in run("topics", "--list").stdout.splitlines()
     assert topic in json.loads(run("topics", "list", "--json").stdout)
@@ -121,7 +121,7 @@ def test_lines_go_in_and_come_out(run: Commands, topic: str) -> None:
 
 def test_a_topic_that_sending_makes_is_warned_of(run: Commands, topic: str) -> None:
     warning = (
-        f"kafkalite: warning: topic {topic} is not there: the broker makes it if its auto.create.topics.enable is "
+        f"kafkalite: warning: topic {topic} does not exist: the broker creates it if its auto.create.topics.enable is "
         "true\n"
     )
     assert run("produce", "--topic", topic, given=b"a\nb\n").stderr == warning

@@ -59,7 +59,7 @@ def test_no_broker(spark, unused_address):
     options = {"kafka.bootstrap.servers": unused_address, "subscribe": "t", "kafka.default.api.timeout.ms": "1000"}
     text = load_error(spark, options)
     assert text.startswith(f"[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers={unused_address}: no broker answers")
-    assert text.endswith("; start the broker, or mend the address")
+    assert text.endswith("; start the broker, or correct the address")
 
 
 def test_a_bad_address(spark):

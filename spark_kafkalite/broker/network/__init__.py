@@ -1,1 +1,1 @@
-"""Sockets, connections, and what a client is known by."""
+"""Sockets, connections, and the session of each client."""

@@ -1,4 +1,4 @@
-"""What one connection has received and not served: requests, and the memory that they take beside the shared scratch.
+"""The requests that one connection has received and not yet served, and the memory that they take.
 
 Memory of its own has a request that arrives in several reads, one that somebody keeps while a thread works on it, and
 what may not be served yet. All of it is counted (``request_memory``) from when its bytes arrive until it is given back.

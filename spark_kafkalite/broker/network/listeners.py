@@ -1,4 +1,4 @@
-"""Where a broker listens, and what it tells clients to connect to.
+"""The addresses that a broker listens on, and those that it advertises to clients.
 
 Pure: texts in, :class:`Listener` values out. The rules are Kafka's, with one that is stricter: listening on every
 interface without an advertised address is an error at start, because the clients of another host would be sent to an

@@ -1,4 +1,4 @@
-"""What one connection has to send: responses in their order, as bytes and ranges of files.
+"""Responses that one connection has yet to send, in order, as bytes and ranges of files.
 
 Ranges leave with ``sendfile``, what lies between them with as few calls as possible. A range holds its segment's file
 open until it is sent or dropped. Sending stops when the socket takes no more, and after a turn's worth of bytes, so

@@ -1,4 +1,4 @@
-"""When a connection can go on reading or writing: what it has the loop watch for.
+"""Whether a connection can read or write now, and which events of its socket the loop watches.
 
 Of a plain socket reading waits until it is readable and writing until it is writable. Under TLS each may wait for the
 other's event, and bytes may be here for which no event comes (``channel``). Only this file knows of that.

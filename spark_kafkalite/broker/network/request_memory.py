@@ -1,4 +1,4 @@
-"""The memory that requests may take before they are served, all connections together.
+"""The memory that requests may take before they are served, over all connections.
 
 Counted are bytes of requests that have not fully arrived, of complete ones that wait for their connection's turn, and
 of those that a handler keeps while a thread works on them. A connection asks :meth:`RequestMemory.may_read` before

@@ -1,4 +1,4 @@
-"""What is known of a client from one request to the next: one session for each connection.
+"""What the broker knows of a client from one request to the next: one session for each connection.
 
 Nobody proves who he is yet, so every session is of :data:`ANONYMOUS` and complete from its start. A listener with TLS
 or SASL begins one in :attr:`Handshake.EXPECTED` and changes principal and state as the handshake goes on; which

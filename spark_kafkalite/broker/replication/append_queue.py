@@ -1,4 +1,4 @@
-"""Batches of one partition that wait for a thread, and those that came after them and must not overtake them.
+"""Batches of one partition that a thread checks first, and the later ones that must not overtake them.
 
 A batch goes to a thread when checking it is too much for the loop (a large one, more so if it is compressed), or when
 the topic's ``compression.type`` names another codec than the producer's, so that it must be compressed anew; or when

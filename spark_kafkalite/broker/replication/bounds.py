@@ -1,4 +1,4 @@
-"""How far a partition's records are safe, shown, and acknowledged. Pure rules: no log, no clock, nobody who waits.
+"""Up to which offset a partition's records are committed, visible and acknowledged. Pure rules.
 
 All bounds are exclusive. The log end and the flushed end are the log's, and given to each question:
 

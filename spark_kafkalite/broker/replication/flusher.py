@@ -1,4 +1,4 @@
-"""When one partition's log is flushed, and what comes of it.
+"""When one partition's log is flushed (fsync), and what follows: acknowledgements, or an offline log directory.
 
 A flush is asked for after every append that waits for one (``flush.before.ack``, ``flush.messages=1``), after
 ``flush.messages`` records, after ``flush.ms``, when a segment has rolled, and when changed settings ask for it. It

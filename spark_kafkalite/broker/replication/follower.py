@@ -1,4 +1,4 @@
-"""What a replica is while another broker leads its partition, or nobody does.
+"""What a replica does while another broker leads its partition, or none does.
 
 It serves nobody and waits for nobody. Whoever asks is sent to the leader; so far, that is all.
 """

@@ -1,4 +1,4 @@
-"""What a leader does under one leader epoch: appends, the high watermark, and everybody who waits for either.
+"""What a leader does in one leader epoch: appends, reads, the high watermark, and the requests that wait for them.
 
 A :class:`Leader` lives for one leader epoch of one partition. Its queue of appends and its waiting lists end with it
 (:meth:`Leader.end`): whoever waits is told so, and is answered with the reason, whatever the partition does next (rule
@@ -286,7 +286,7 @@ class Leader(Appender):
 
     def check_follower(self, replica_id: int) -> None:
         """Raise NotLeaderOrFollower (6) for a follower that the partition does not have: so far, any."""
-        raise NotLeaderOrFollower(f"broker {replica_id} is no replica of {self.topic_partition}")
+        raise NotLeaderOrFollower(f"broker {replica_id} is not a replica of {self.topic_partition}")
 
     def end_offset_for(self, replica_id: int) -> int:
         """Return the first offset that a fetch does not get: consumers see the visible end, followers the log end."""

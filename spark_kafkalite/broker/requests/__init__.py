@@ -1,1 +1,1 @@
-"""From a complete request to its answer: dispatch, the handlers, and those that wait."""
+"""From a complete request to its answer: dispatch, the handlers, and requests that wait."""

@@ -1,4 +1,4 @@
-"""From a complete request to its handler, and from what the handler gives to the response.
+"""Finds the handler of a complete request, calls it, and encodes its response.
 
 Each file in ``handlers/`` registers its function with :func:`handles`, which says key and versions once; what
 ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Four kinds of handler:

@@ -1,4 +1,4 @@
-"""How much long work of requests is done at a time, whoever asks for it.
+"""A bound on the large requests that are worked on at a time, over all connections.
 
 A request that names thousands of things takes many times its own size in memory until it is answered, and more so does
 one of a few bytes that is answered with thousands of things. One slice's worth of work is let pass. What takes longer

@@ -1,4 +1,4 @@
-"""Whether a range of a log file is in memory, and how it gets there without the event loop waiting for the disk.
+"""Whether a range of a log file is in the page cache, and how a thread reads it in when it is not.
 
 ``sendfile`` on bytes that are not in the page cache blocks until the disk has read them, and the whole broker with it.
 What was written lately is in the cache and is not asked about. Anything else is probed with ``preadv(RWF_NOWAIT)``,

@@ -1,4 +1,4 @@
-"""Creating, extending and deleting topics: what the handlers share on top of the controller.
+"""Creating, extending and deleting topics through the controller, as several handlers do.
 
 The controller writes the registry; clients want more than that: an answer only when the leaders are in place, settings
 checked, the broker's defaults for what a request leaves open. Everything here is asynchronous and rare, and in slices:
@@ -316,7 +316,7 @@ class TopicAdmin:
             return not left
 
         if not await self._replicas.wait_until(gone, timeout_s):
-            late = RequestTimedOut(f"the deletion is not complete after {timeout_s} s; it goes on")
+            late = RequestTimedOut(f"the deletion is not complete after {timeout_s} s; it continues")
             return {name: late if error is None else error for name, error in results.items()}
         return results
 

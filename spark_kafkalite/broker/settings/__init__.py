@@ -1,1 +1,1 @@
-"""The broker's settings, those of topics and groups, and their changes while it runs."""
+"""The settings of the broker, of topics and of groups, and changes to them at run time."""

@@ -1,4 +1,4 @@
-"""The settings that a broker has: :data:`BROKER_SETTINGS`, each declared once; ``config.py`` reads them.
+"""Declares the broker's settings (:data:`BROKER_SETTINGS`); ``config.py`` reads them.
 
 Names and defaults are Kafka's wherever Kafka has the setting. The defaults of topic settings are broker settings too,
 under Kafka's broker-side names (``log.segment.bytes`` for ``segment.bytes``); ``log.topic_config`` declares them beside
@@ -36,7 +36,7 @@ BROKER_SETTINGS = SettingGroup(
             "advertised.listeners",
             "list",
             (),
-            "Addresses that clients are told to connect to, one for each listener that differs from the address "
+            "Addresses that clients are told to connect to, one for each listener whose clients cannot use the address "
             "listened on. Port 0 means the port listened on.",
         ),
         Setting(
@@ -56,8 +56,8 @@ BROKER_SETTINGS = SettingGroup(
             "log.dirs.lost",
             "list",
             (),
-            "Ids (directory.id in meta.properties, said at a start) of log directories that are lost for good. The "
-            "others forget them: partitions that lay there begin anew. Needed for one start.",
+            "Ids of log directories that are lost for good: their directory.id, which a start without them names. The "
+            "others forget them, and partitions that were there start empty. Needed for one start only.",
         ),
         Setting(
             "registry.dir",
@@ -69,8 +69,8 @@ BROKER_SETTINGS = SettingGroup(
             "registry.listener",
             "string",
             None,
-            "HOST:PORT on which the embedded registry answers ZooKeeper's client protocol, for registry consumers and "
-            "tools in other processes. Port 0 picks a free port. When not set, nobody else can use it.",
+            "HOST:PORT on which the embedded registry serves ZooKeeper's client protocol to registry consumers and "
+            "tools in other processes. Port 0 picks a free port. When not set, other processes cannot use it.",
         ),
         Setting(
             "registry.listener.digest",
@@ -90,16 +90,16 @@ BROKER_SETTINGS = SettingGroup(
             "logging.level",
             "string",
             "INFO",
-            "Least severe level of what is written to standard error. A running broker takes other levels of its "
-            "loggers, as broker-loggers of Kafka's tools.",
+            "Least severe level that is logged, to standard error. On a running broker Kafka's tools change the levels "
+            "of single loggers (entity type broker-loggers).",
             choices=("DEBUG", "INFO", "WARNING", "ERROR"),
         ),
         Setting(
             "num.io.threads",
             "int",
             4,
-            "Threads, at most, for each of what may block: reads of old data that is not in memory, large compressed "
-            "batches, removing files. fsync has 16, or as many if this is more.",
+            "Most threads for each kind of blocking work: reads of data that is not in memory, checks of large "
+            "compressed batches, removal of files. fsync has 16, or this many if that is more.",
             minimum=1,
             maximum=64,
             dynamic=True,
@@ -150,7 +150,7 @@ BROKER_SETTINGS = SettingGroup(
             "connections.max.idle.ms",
             "long",
             600_000,
-            "A connection without a request for this long is closed; -1 keeps it for ever.",
+            "A connection without a request for this long is closed; -1 keeps it open.",
             unit="ms",
             minimum=-1,
         ),
@@ -206,7 +206,7 @@ BROKER_SETTINGS = SettingGroup(
             "max.decompressed.batch.bytes",
             "int",
             64 * MEBIBYTE,
-            "Size that a compressed batch may unpack to; beyond it the batch is refused with INVALID_RECORD.",
+            "Largest decompressed size of a batch; a larger one is refused with INVALID_RECORD.",
             unit="bytes",
             minimum=1024,
         ),
@@ -214,9 +214,9 @@ BROKER_SETTINGS = SettingGroup(
             "max.producer.ids.per.partition",
             "int",
             100_000,
-            "How many idempotent producers a partition knows the sequence numbers of. Above it the longest idle is "
-            "forgotten, never one with an open transaction; when it sends again it gets UNKNOWN_PRODUCER_ID, and its "
-            "client begins anew.",
+            "How many idempotent producers a partition remembers the sequence numbers of. Above it the one that has "
+            "been idle longest is forgotten, unless it has an open transaction. When it sends again it gets "
+            "UNKNOWN_PRODUCER_ID, and its client starts over with a new epoch or id.",
             minimum=1,
             maximum=10_000_000,
             dynamic=True,
@@ -234,12 +234,12 @@ BROKER_SETTINGS = SettingGroup(
         Setting(
             "auto.create.topics.enable", "boolean", True, "Whether metadata requests create topics that do not exist."
         ),
-        Setting("num.partitions", "int", 1, "Partitions of a topic whose creation names no number.", minimum=1),
+        Setting("num.partitions", "int", 1, "Partitions of a new topic when the request names no number.", minimum=1),
         Setting(
             "default.replication.factor",
             "int",
             1,
-            "Replicas of a topic whose creation names no number.",
+            "Replicas of a new topic when the request names no number.",
             minimum=1,
             maximum=32767,
         ),
@@ -248,15 +248,15 @@ BROKER_SETTINGS = SettingGroup(
             "max.partitions.per.request",
             "int",
             10_000,
-            "Partitions that one CreateTopics, CreatePartitions or (auto-creation) Metadata request may add in all; "
-            "more is a policy violation, and none is added.",
+            "Partitions that one CreateTopics, CreatePartitions or (auto-creation) Metadata request may add in total; "
+            "a request for more is refused as a policy violation, and none is added.",
             minimum=1,
         ),
         Setting(
             "max.request.partition.size.limit",
             "int",
             2000,
-            "Partitions in one answer to DescribeTopicPartitions at most; a client may ask for fewer, and for the rest "
+            "Most partitions in one response to DescribeTopicPartitions; a client may ask for fewer, and for the rest "
             "with further requests.",
             minimum=1,
         ),
@@ -265,7 +265,8 @@ BROKER_SETTINGS = SettingGroup(
             "num.recovery.threads.per.data.dir",
             "int",
             1,
-            "Threads for each log directory that recover its logs after a crash; a change counts at the next start.",
+            "Threads for each log directory that recover its logs after a crash; a change takes effect at the next "
+            "start.",
             minimum=1,
             maximum=64,
             dynamic=True,
@@ -282,7 +283,7 @@ BROKER_SETTINGS = SettingGroup(
             "log.retention.check.interval.ms",
             "long",
             300_000,
-            "How often logs are searched for segments that retention lets go.",
+            "How often logs are checked for segments that retention deletes.",
             unit="ms",
             minimum=1,
         ),
@@ -290,7 +291,7 @@ BROKER_SETTINGS = SettingGroup(
             "log.initial.task.delay.ms",
             "long",
             30_000,
-            "How long after the start logs are searched the first time.",
+            "How long after the start logs are checked for the first time.",
             unit="ms",
             minimum=0,
         ),
@@ -300,7 +301,7 @@ BROKER_SETTINGS = SettingGroup(
             "log.cleaner.threads",
             "int",
             1,
-            "How many logs are compacted at a time, each by a process of its own that ends when it has nothing to do.",
+            "How many logs are compacted at a time, each by a separate process that ends when it has nothing to do.",
             minimum=0,
             maximum=64,
             dynamic=True,
@@ -309,8 +310,8 @@ BROKER_SETTINGS = SettingGroup(
             "log.cleaner.dedupe.buffer.size",
             "long",
             128 * MEBIBYTE,
-            "Memory for the keys of the logs that are being compacted, 24 bytes each; taken only meanwhile. With more "
-            "keys a log is compacted in several rounds.",
+            "Memory for the keys of the logs that are being compacted, 24 bytes a key; taken only while one is. A log "
+            "with more keys is compacted in several rounds.",
             unit="bytes",
             minimum=MEBIBYTE,
             dynamic=True,
@@ -319,7 +320,7 @@ BROKER_SETTINGS = SettingGroup(
             "log.cleaner.io.max.bytes.per.second",
             "double",
             1.7976931348623157e308,
-            "How much compaction reads and writes in a second, of all logs together.",
+            "How much compaction may read and write in a second, all logs together.",
             unit="bytes per second",
             minimum=1,
             dynamic=True,
@@ -328,7 +329,7 @@ BROKER_SETTINGS = SettingGroup(
             "log.cleaner.backoff.ms",
             "long",
             15_000,
-            "How long compaction waits when no log needs it before it looks again.",
+            "How long compaction waits before it looks again, when no log needed it.",
             unit="ms",
             minimum=0,
             dynamic=True,
@@ -339,8 +340,8 @@ BROKER_SETTINGS = SettingGroup(
             "long",
             -1,
             "Free bytes of a log directory's file system below which it takes no records (KAFKA_STORAGE_ERROR). Reads, "
-            "checkpoints and the registry go on, and it takes records again by itself. -1: 64 MiB or 1 % of the file "
-            "system, whichever is smaller. 0: no threshold, records are refused when the disk is full.",
+            "checkpoints and the registry still work, and it takes records again without a restart. -1: 64 MiB or 1 % "
+            "of the file system, whichever is smaller. 0: no threshold; records are refused when the disk is full.",
             unit="bytes",
             minimum=-1,
         ),
@@ -348,8 +349,8 @@ BROKER_SETTINGS = SettingGroup(
             "log.dir.reserve.bytes",
             "long",
             16 * MEBIBYTE,
-            "Size of a file in each log directory that keeps room for checkpoints, indexes and the registry's writes, "
-            "and is given back when others have filled the disk; never more than 5 % of the file system. 0: none.",
+            "Size of a reserve file in each log directory. It is released when the disk is full, to leave room for "
+            "checkpoints, indexes and the registry's writes; never more than 5 % of the file system. 0: none.",
             unit="bytes",
             minimum=0,
         ),

@@ -1,4 +1,4 @@
-"""Altering the settings of topics and brokers: what both AlterConfigs and IncrementalAlterConfigs come down to.
+"""Altering the settings of topics and brokers, for AlterConfigs and IncrementalAlterConfigs.
 
 Any broker alters a topic's settings and those of all brokers by default; a broker's own are altered at that broker, as
 in Kafka. The registry's node is written at the version that was read (``registry/config_nodes.py``), so nothing is lost
@@ -296,7 +296,7 @@ def _apply(
     if name not in group or group[name].kind != "list":
         doing = Operation(operation.operation).name
         if group is BROKER_SETTINGS:
-            raise InvalidConfig(f"Config value {doing.lower()} is not allowed for config key: {name}; it is no list")
+            raise InvalidConfig(f"Config value {doing.lower()} is not allowed for config key: {name}; it is not a list")
         raise InvalidConfig(f"Can't {doing} to key {name} because its type is not LIST.")
     setting = group[name]
     present = _items(setting, settings[name] if name in settings else defaults[name])

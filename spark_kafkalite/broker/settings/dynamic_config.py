@@ -1,4 +1,4 @@
-"""The broker's settings in force: the file's, under what was set for this broker or for all while they run.
+"""The broker's settings in force: those altered at run time over those of its file.
 
 :attr:`DynamicConfig.current` is replaced as a whole when the registry's settings of brokers change, always counted anew
 from all sources (KAFKA-9254). Listeners hear of it in the loop and take up what they had read once; whoever reads

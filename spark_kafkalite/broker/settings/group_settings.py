@@ -1,4 +1,4 @@
-"""The broker's settings of groups, of committed offsets and of the topic that keeps them; ``config.py`` takes them."""
+"""Declares the broker's settings of groups, committed offsets and ``__consumer_offsets``; ``config.py`` reads them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ OFFSET_SETTINGS: Final = (
         "offsets.topic.num.partitions",
         "int",
         50,
-        "Partitions of __consumer_offsets, over which groups are spread; counts when the topic is made, with the "
-        "first group.",
+        "Partitions of __consumer_offsets, over which groups are spread. Takes effect when the topic is created, with "
+        "the first group.",
         minimum=1,
     ),
     Setting(
         "offsets.topic.replication.factor",
         "int",
         1,
-        "Replicas of __consumer_offsets; there are no groups until that many brokers live. Counts when it is made.",
+        "Replicas of __consumer_offsets; groups are served once that many brokers are live. Takes effect when the "
+        "topic is created.",
         minimum=1,
         maximum=32767,
     ),
@@ -31,8 +32,8 @@ OFFSET_SETTINGS: Final = (
         "offsets.topic.segment.bytes",
         "int",
         100 * 1024 * 1024,
-        "segment.bytes of __consumer_offsets: small segments are compacted soon, and few bytes are read at a start. "
-        "Counts when it is made.",
+        "segment.bytes of __consumer_offsets: small segments are compacted soon, so that a start reads few bytes. "
+        "Takes effect when the topic is created.",
         unit="bytes",
         minimum=14,
     ),
@@ -40,8 +41,8 @@ OFFSET_SETTINGS: Final = (
         "offsets.commit.timeout.ms",
         "int",
         5_000,
-        "A commit, or the state of a group, must be in all in-sync replicas of __consumer_offsets after this time; "
-        "else whoever waits for it is told so, and may ask again.",
+        "How long a commit, or a group's state, may take to reach all in-sync replicas of __consumer_offsets. After it "
+        "the client gets an error and may try again.",
         unit="ms",
         minimum=1,
     ),
@@ -57,8 +58,8 @@ OFFSET_SETTINGS: Final = (
         "offsets.retention.minutes",
         "int",
         10_080,
-        "A group's committed offsets go this long after it has become empty; those of clients without a group, this "
-        "long after their last commit.",
+        "A group's committed offsets expire this long after the group has become empty; those of simple consumers, "
+        "which no group manages, this long after their last commit.",
         unit="minutes",
         minimum=1,
         dynamic=True,
@@ -67,7 +68,7 @@ OFFSET_SETTINGS: Final = (
         "offsets.retention.check.interval.ms",
         "long",
         600_000,
-        "How often expired offsets, and groups without any, are looked for.",
+        "How often expired offsets, and groups without offsets, are deleted.",
         unit="ms",
         minimum=1,
     ),
@@ -86,7 +87,7 @@ GROUP_SETTINGS: Final = (
         "group.max.session.timeout.ms",
         "int",
         1_800_000,
-        "Longest session timeout that a member may ask for: so long may pass until a crashed one is missed.",
+        "Longest session timeout that a member may ask for. A crashed member is noticed after its session timeout.",
         unit="ms",
         minimum=1,
     ),
@@ -95,7 +96,7 @@ GROUP_SETTINGS: Final = (
         "int",
         0,
         "How long an empty group waits for more members after its first one, and again after each further one, up to "
-        "their rebalance timeout. Apache Kafka waits 3000; a broker that stands alone need not.",
+        "their rebalance timeout. Apache Kafka waits 3000; a single broker need not.",
         unit="ms",
         minimum=0,
     ),
@@ -103,15 +104,15 @@ GROUP_SETTINGS: Final = (
         "group.max.size",
         "int",
         2**31 - 1,
-        "Members that a group may have; a further one is refused with GROUP_MAX_SIZE_REACHED.",
+        "Most members of a group; a further one is refused with GROUP_MAX_SIZE_REACHED.",
         minimum=1,
     ),
     Setting(
         "group.max.bytes",
         "int",
         16 * 1024 * 1024,
-        "What the members of one group (their subscriptions above all) may take in memory together; a member that "
-        "would need more is refused with GROUP_MAX_SIZE_REACHED. A group must also fit into one record of "
+        "Memory that the members of one group, above all their subscriptions, may take together; a member that would "
+        "need more is refused with GROUP_MAX_SIZE_REACHED. A group must also fit into one record of "
         "__consumer_offsets.",
         unit="bytes",
         minimum=1024,
@@ -120,8 +121,8 @@ GROUP_SETTINGS: Final = (
         "group.coordinator.max.bytes",
         "long",
         256 * 1024 * 1024,
-        "What the members of all groups may take in memory together; members that would need more are told that there "
-        "is no coordinator at present (COORDINATOR_NOT_AVAILABLE), and ask again.",
+        "Memory that the members of all groups may take together; a member that would need more gets "
+        "COORDINATOR_NOT_AVAILABLE, and its client tries again.",
         unit="bytes",
         minimum=1024,
     ),

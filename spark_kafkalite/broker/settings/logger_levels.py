@@ -1,4 +1,4 @@
-"""The levels of this process' loggers, as DescribeConfigs shows and IncrementalAlterConfigs changes them.
+"""The levels of this process's loggers, which DescribeConfigs shows and IncrementalAlterConfigs changes.
 
 Loggers have the names of our packages and modules (``spark_kafkalite.broker.upkeep.retention``), and Kafka's levels.
 "root" is the one above all of them, which ``broker/event_log.py`` gives the level of the setting ``logging.level``. A

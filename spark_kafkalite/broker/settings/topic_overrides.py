@@ -1,4 +1,4 @@
-"""What settings a topic has: its own, as the registry last said, over this broker's defaults.
+"""The settings in force for a topic: its own over this broker's defaults. Both are declared in ``log/topic_config.py``.
 
 The one place that puts them together; logs, partitions, elections and handlers ask here. Needs neither the registry's
 session nor the logs, so that it is there before both.

@@ -1,1 +1,1 @@
-"""A broker that is its own cluster: its registry, and what its log directories say of it."""
+"""A broker that is its own cluster: its registry, and what its log directories know of it."""

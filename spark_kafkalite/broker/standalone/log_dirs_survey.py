@@ -1,4 +1,4 @@
-"""What the log directories of a broker say of their cluster: whose they are, which topics, which numbers are in use.
+"""Reads from a broker's log directories which cluster they belong to, which topics they hold, and which ids are in use.
 
 Reads only. Whatever could name a topic wrongly, or leave one out, is an error: directories of two clusters, a partition
 in two places, one topic with two ids.

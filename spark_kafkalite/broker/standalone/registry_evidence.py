@@ -1,4 +1,4 @@
-"""What the log directories know of their registry: enough to notice at a start that it is lost, or older than they are.
+"""What the log directories know of their registry: a start notices by it that the registry is lost or too old.
 
 A registry that is empty, or lacks its last commits, would be taken at its word: topics that it does not name do not
 exist, their logs belong to nobody, and the next record of such a topic gets offset 0 again. So a broker whose

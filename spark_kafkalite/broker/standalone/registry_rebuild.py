@@ -1,4 +1,4 @@
-"""Makes the registry of a broker that is its own cluster again from its log directories.
+"""Rebuilds the registry of a standalone broker from its log directories.
 
 What can be known from them: the cluster id and broker id (``meta.properties``), the topics with their ids and
 partitions, and what must not be given twice: leader epochs, producer ids and the registry's own transaction numbers.

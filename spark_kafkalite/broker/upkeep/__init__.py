@@ -1,1 +1,1 @@
-"""What a broker does by the clock: retention, compaction, a look at its disks, checkpoints."""
+"""A broker's periodic work: retention, compaction, checks of its disks, checkpoints."""

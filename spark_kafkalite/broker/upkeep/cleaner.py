@@ -1,4 +1,4 @@
-"""Which compacted log is cleaned next, and that a cleaning comes to a good end or to none.
+"""Chooses the compacted log that is cleaned next, and completes or calls off each cleaning.
 
 ``log.cleaner.threads`` tasks of the event loop, each with a child process of its own (``cleaner_child``), look every
 ``log.cleaner.backoff.ms`` for the log that needs it most. A task rolls the active segment of logs that nothing is
@@ -201,7 +201,7 @@ class Cleaner:
     def _defer(self, log: PartitionLog, seconds: float, reason: str) -> None:
         self._deferred[log] = self._clock.monotonic_s() + seconds
         logger.error(
-            "%s cannot be cleaned: %s; it is left as it is and tried again in %g s, other logs go on",
+            "%s cannot be cleaned: %s; it is left as it is and tried again in %g s; other logs are still cleaned",
             log.topic_partition,
             reason,
             seconds,

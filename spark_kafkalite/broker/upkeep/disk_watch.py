@@ -1,4 +1,4 @@
-"""Looks at the log directories by the clock: how full they are, whether a full one takes records again, reserves.
+"""Checks the log directories periodically: how full they are, whether a full one takes records again, their reserves.
 
 Each second the room of each directory is looked at, because others write to its disk too; that is one system call. A
 directory that refuses records and has room is probed: a thread writes, syncs and removes a small file. The waits

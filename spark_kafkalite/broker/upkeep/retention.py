@@ -1,4 +1,4 @@
-"""When segments go: a look at every log each ``log.retention.check.interval.ms``, and soon where somebody asks for it.
+"""Deletes old segments: checks every log each ``log.retention.check.interval.ms``, and sooner when asked to.
 
 The rules are ``log/retention.py``'s. The order in which a segment goes, so that neither a reader nor a crash ever finds
 a hole between log start and log end:

@@ -1,4 +1,4 @@
-"""What a broker does by the clock: checkpoints, notes on the registry, removal of deleted logs, a look at flushes.
+"""The broker's timers: checkpoints, notes on the registry, removal of deleted logs, flushes that are due.
 
 Flushes by count and by time are started for each partition by its Flusher (``broker/replication/flusher.py``); the look
 here is for a log that became dirty otherwise: a look-up that found its end lost. A checkpoint is written only when it

@@ -1,1 +1,1 @@
-"""``kafkalite groups``, and what else reads or moves the offsets of groups."""
+"""``kafkalite groups``, and what other commands share with it."""

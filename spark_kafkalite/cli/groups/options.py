@@ -1,4 +1,4 @@
-"""What the commands about groups share: their options, the small languages of these, and the way to both stores."""
+"""What the commands about groups share: options, how their values are read, and the way to both offset stores."""
 
 from __future__ import annotations
 

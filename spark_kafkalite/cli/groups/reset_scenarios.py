@@ -1,4 +1,4 @@
-"""The options that say where offsets are to go, and whether to do it or only to show it."""
+"""Options for where offsets are reset to, and for doing it or only showing it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ def scenario_options(function: Function) -> Function:
     """Add the scenarios that are not a file; exactly one is to be given (:func:`chosen_reset`)."""
     options = (
         click.option("--to-earliest", is_flag=True, help="To the first record that the log has."),
-        click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on."),
-        click.option("--to-current", is_flag=True, help="Stay, or come back into the log; the end without an offset."),
+        click.option("--to-latest", is_flag=True, help="To the end: only new records."),
+        click.option(
+            "--to-current",
+            is_flag=True,
+            help="Where it is, or the nearest end of the log; without an offset the log's end.",
+        ),
         click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset."),
         click.option("--shift-by", type=int, metavar="N", help="By N, back if negative."),
         click.option(
@@ -28,7 +32,7 @@ def scenario_options(function: Function) -> Function:
             metavar="WHEN",
             help="To the first record at or after: 2026-01-31T12:00:00.000 (UTC without a zone), or ms since 1970.",
         ),
-        click.option("--by-duration", metavar="HOW_LONG", help="So long before now: P7D, PT1H30M, or 90m."),
+        click.option("--by-duration", metavar="HOW_LONG", help="This long ago: P7D, PT1H30M, or 90m."),
     )
     for option in reversed(options):
         function = option(function)

@@ -1,4 +1,4 @@
-"""``kafkalite groups reset-offsets`` and ``copy-offsets``: where a group's offsets are to go, shown first, then done.
+"""``kafkalite groups reset-offsets`` and ``copy-offsets``: plans new offsets for a group, shows them, then sets them.
 
 Nothing changes without --execute. What is planned is printed either way: as a table, as JSON, or as CSV that
 ``--from-file`` takes again. With --execute, all groups are looked at before the first is changed.

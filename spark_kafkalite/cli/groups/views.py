@@ -211,7 +211,7 @@ def warn_of_groups(groups: Sequence[GroupView], *, with_offsets: bool) -> None:
             elif lag.records is not None and lag.records < 0:
                 warn(
                     f"{each.topic_partition}: the offset {lag.committed} of group {group.group} lies beyond the log's "
-                    f"end, {lag.log_end_offset}, as after a topic was made anew; 'groups reset-offsets' sets it right"
+                    f"end, {lag.log_end_offset}, as after a topic was recreated; 'groups reset-offsets' corrects it"
                 )
             elif lag.log_end_offset is None:
                 warn(f"{each.topic_partition}: there is no such partition, or it has no leader now")

@@ -1,4 +1,4 @@
-"""``kafkalite offsets``: of partitions, at their ends or at a time (Kafka's ``kafka-get-offsets``), and of groups."""
+"""``kafkalite offsets get``: offsets of partitions, at their ends or at a time (Kafka's ``kafka-get-offsets``)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ for each in (show, diff, migrate, rewind):
     help="latest (-1), earliest (-2), max-timestamp (-3), earliest-local (-4), latest-tiered (-5), milliseconds since "
     "1970, or a date and time such as 2026-01-31T12:00:00Z (UTC without a zone): the first record at or after it.",
 )
-@click.option("--exclude-internal-topics", is_flag=True, help="Leave out the topics that brokers keep for themselves.")
+@click.option("--exclude-internal-topics", is_flag=True, help="Leave out internal topics.")
 @bootstrap_option
 @json_option
 def get(

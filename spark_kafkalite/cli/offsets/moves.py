@@ -1,4 +1,4 @@
-"""``kafkalite offsets migrate`` and ``rewind``: moves that concern both places that a group's offsets may lie in.
+"""``kafkalite offsets migrate`` and ``rewind``: move a group's offsets at its coordinator, in the registry, or both.
 
 ``migrate`` does for a stopped group in one step what two rolling bounces with ``dual.commit.enabled`` do for a running
 one. It never takes an offset back: where the store that it writes to is ahead, as it is when the group has run on it
@@ -54,7 +54,10 @@ class NotVerified(KafkaliteError):
     help="Where the offsets are to go, as in offsets.storage; they come from the other.",
 )
 @click.option(
-    "--from", "from_storage", type=click.Choice((KAFKA, ZOOKEEPER)), help="Where they come from, to make it plain."
+    "--from",
+    "from_storage",
+    type=click.Choice((KAFKA, ZOOKEEPER)),
+    help="Where they come from; optional, the other of the two.",
 )
 @topic_option
 @execute_options
@@ -143,7 +146,7 @@ def _verify(store: GroupStore, written: dict[Any, CommittedOffset]) -> None:
     if wrong:
         raise NotVerified(
             f"group {store.group_id!r}: {store.place} does not hold what was just written for {listed(wrong)}; "
-            "somebody else commits for this group. Stop it and migrate again"
+            "another process commits for this group. Stop it and migrate again"
         )
 
 

@@ -1,4 +1,4 @@
-"""``kafkalite offsets show`` and ``diff``: a group's offsets in the two places that they may lie in, side by side."""
+"""``kafkalite offsets show`` and ``diff``: a group's offsets at its coordinator and in the registry, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small languages of options that several commands share: places and times in a log, numbers of partitions."""
+"""Reads option values that several commands share: places and times in a log, numbers of partitions."""
 
 from __future__ import annotations
 

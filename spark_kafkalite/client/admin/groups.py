@@ -1,4 +1,4 @@
-"""What administrators do to consumer groups: list and describe them, read, move and delete their offsets, delete them.
+"""Administration of consumer groups: list and describe them, read, move and delete their offsets, delete them.
 
 The base of :class:`spark_kafkalite.client.admin.admin.Admin` for these calls. Each group is asked for at its own
 coordinator (``client/group/coordinator_link.py`` finds it and tries again while it moves or loads); a list is put

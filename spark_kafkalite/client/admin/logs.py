@@ -1,4 +1,4 @@
-"""What administrators do to logs: delete records, look offsets up, and see what lies in the log directories.
+"""Administration of logs: delete records, look up offsets, and see what the log directories hold.
 
 The base of :class:`spark_kafkalite.client.admin.admin.Admin` for these calls.
 """

@@ -1,4 +1,4 @@
-"""How administrators talk to the cluster: one request to the right broker, repeated for errors that pass.
+"""How the admin client talks to the cluster: one request to the right broker, retried for transient errors.
 
 The base of :class:`spark_kafkalite.client.admin.admin.Admin`, whose calls lie in ``admin.py`` (topics, offsets, the
 cluster) and ``configs.py`` (settings). It owns the view of the cluster and closes it. Thread-safe.

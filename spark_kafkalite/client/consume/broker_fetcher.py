@@ -1,4 +1,4 @@
-"""Fetches from one broker at a time: the connection, the memory that answers come in, and what their errors ask for.
+"""Fetches from one broker, one request at a time: the connection, the receive buffer, and what errors ask for.
 
 What all that reads ahead shares (:class:`.fetcher.RangeFetcher`, :class:`.read_ahead.ReadAhead`). What to fetch and
 when, how often to try again, and where to go on when an offset is not in the log is up to each of them.

@@ -1,4 +1,4 @@
-"""The course of a consumer, and what its calls do on the way.
+"""The phases of a consumer from open to closed, and what its calls do in each.
 
     OPEN      everything is served
     CLOSING   close() was called: polls and iterations end with ClosedError, other calls are served

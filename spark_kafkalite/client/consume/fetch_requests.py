@@ -1,4 +1,4 @@
-"""Fetch requests and answers as the fetchers want them: positions in, one result per topic-partition out."""
+"""Fetch requests and responses for the fetchers: positions in, one result per topic-partition out."""
 
 from __future__ import annotations
 

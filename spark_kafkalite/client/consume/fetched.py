@@ -1,4 +1,4 @@
-"""Fetched, undecoded batches of one partition, and how they become columns.
+"""Fetched batches of one partition, not yet decoded, and how they become columns.
 
 A :class:`FetchedBatches` is a piece of a Fetch answer with a cursor. The cursor moves by batch ends, not by the offsets
 of records, so that compacted gaps, control batches and hidden (aborted) batches are passed. Decoding may stop in the

@@ -1,4 +1,4 @@
-"""One partition that a consumer reads: where it stands, what was fetched of it, and what went wrong.
+"""The state of one partition that a consumer reads: its position, what was fetched of it, and its errors.
 
 Plain state without a lock of its own: whoever touches it holds :attr:`.read_ahead.ReadAhead.lock`.
 """

@@ -1,4 +1,4 @@
-"""From fetched pieces to rows: what poll() waits for, decodes and has at hand.
+"""What ``poll()`` does: waits for fetched batches, decodes them, and keeps the rows that it has not returned.
 
 Owns the rows that were decoded and not returned yet, the partitions' turns, the wait for something to decode, and the
 knowledge of what the user has in hand: what the last poll returned, and nothing says yet that it was processed.

@@ -1,4 +1,4 @@
-"""Reads one bounded range of one partition as fast as it can, ahead of its user: what Spark's readers stand on.
+"""Reads one bounded range of one partition and fetches ahead of its user: Spark's readers use it.
 
 A thread fetches the next pieces while the user decodes the last one; at most ``read_ahead`` pieces wait, so memory is
 bounded by about ``(read_ahead + 2) * max_bytes``. Pieces come undecoded (:class:`.fetched.FetchedBatches`);
@@ -241,6 +241,6 @@ class RangeFetcher:
     def _no_progress(self) -> KafkaliteError:
         return RequestTimedOut(
             f"{self._topic_partition}: nothing came from offset {self._position} on for {self._timeout_ms} ms, though "
-            f"the range ends at {self._end_offset}: the log may have been made anew, or an open transaction may hold "
+            f"the range ends at {self._end_offset}: the log may have been recreated, or an open transaction may hold "
             "back its end"
         )

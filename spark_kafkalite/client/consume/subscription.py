@@ -1,4 +1,4 @@
-"""What a consumer is to read, as users say it: topics by name, those that match a pattern, or partitions. Pure.
+"""What a consumer is to read: topics by name, topics that match a pattern, or partitions. Pure.
 
 A pattern must match the whole name, as in Kafka's Java consumer. Kafka's own topics match none while
 ``exclude.internal.topics`` holds.
@@ -58,7 +58,7 @@ def select_topics(
     names = frozenset(topics or ())
     for name in names:
         if not isinstance(name, str):
-            raise ConfigError(f"subscribe(): {name!r} is no topic's name")
+            raise ConfigError(f"subscribe(): {name!r} is not a topic name")
         if (problem := topic_name_problem(name)) is not None:
             raise ConfigError(f"subscribe(): {problem}")
     return TopicSelection(names)
@@ -68,14 +68,16 @@ def as_partitions(partitions: Partitions | str) -> list[TopicPartition]:
     """Return the partitions that a user has named, as such or as tuples. Raises ConfigError for anything else."""
     if isinstance(partitions, (str, TopicPartition)):
         # Both can be iterated over, and what comes out says little.
-        raise ConfigError(f"{partitions!r} is no list of partitions: give one, such as [TopicPartition('events', 0)]")
+        raise ConfigError(
+            f"{partitions!r} is not a list of partitions: give one, such as [TopicPartition('events', 0)]"
+        )
     found = []
     for each in partitions:
         match each:
             case (str(topic), partition) if hasattr(partition, "__index__"):
                 found.append(TopicPartition(topic, partition))
             case _:
-                raise ConfigError(f"{each!r} is no partition: give such as TopicPartition('events', 0)")
+                raise ConfigError(f"{each!r} is not a partition: give one such as TopicPartition('events', 0)")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What administrators do to one group at its coordinator: describe it, delete offsets of it, delete it.
+"""Administration of one group at its coordinator: describe it, delete its offsets, delete it.
 
 They are no members of it. Whether they may is the coordinator's to say: it deletes no group with members, and no
 offsets that members read.

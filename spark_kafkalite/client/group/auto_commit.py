@@ -1,4 +1,4 @@
-"""Automatic commits: when they are due, and what need not be stored again.
+"""Automatic commits: when they are due, and which offsets have not changed since the last one.
 
 They happen in polls, every ``auto.commit.interval.ms``, with what *earlier* polls returned, and before partitions are
 given up. A failure is logged, and the next one tries again: what was not stored is read again, by this consumer or by

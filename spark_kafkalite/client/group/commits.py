@@ -1,4 +1,4 @@
-"""The order of a consumer's commits: one after the other, whoever waits for them.
+"""Keeps a consumer's commits in order, synchronous and asynchronous ones.
 
 A commit that waits and one that does not must not overtake each other, or an older offset would be what is stored. So
 asynchronous ones are done by one thread in the order in which they came (several of the same partitions that wait for

@@ -1,4 +1,4 @@
-"""What members of a consumer group tell each other through the coordinator, which does not look into it.
+"""The subscriptions and assignments that members exchange through the coordinator, and their encoding.
 
 A member's *subscription* goes to the group's leader with JoinGroup, the leader's *assignment* to each member with
 SyncGroup. Both begin with a version; a reader that knows less reads the fields it knows and ignores what follows.

@@ -1,4 +1,4 @@
-"""A group's coordinator: which broker it is, and requests that find it again when it moves.
+"""A group's coordinator: finds it, sends it requests, and finds it again when it moves.
 
 Owns the look-up (FindCoordinator) and its memory, and the list of errors that mean "ask again": the coordinator loads
 (14), none is there at present (15), another broker is it (16), its write took too long (7), the connection broke. Such

@@ -1,4 +1,4 @@
-"""A consumer's part in its group that runs in the thread that polls: rebalances, callbacks, commits.
+"""The part of a group's member that runs in the polling thread: rebalances, callbacks, commits.
 
 :meth:`GroupConsumer.step`, called by every poll before it returns anything, does what is due and waits for nothing but
 the commit of what a cooperative member gives up: it hands over what :class:`.membership.Membership` has put down, calls

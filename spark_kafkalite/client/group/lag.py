@@ -1,4 +1,4 @@
-"""How far readers are behind: records, and time, from committed offsets and the logs themselves.
+"""How far a group is behind, in records and in time, from committed offsets and the logs themselves.
 
 Lag in records is the log's end less the committed offset, as Kafka's tools count it. Lag in time is the age of the
 record that comes next: now less that record's timestamp, read from the log itself, with one fetch of one batch for each

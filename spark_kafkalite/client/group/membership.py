@@ -224,7 +224,7 @@ class Membership:
         try:
             self._coordinator.attempt(request, deadline)
         except KafkaliteError as error:
-            _LOG.info("group %r: %s could not say that it leaves: %s", self._config.group_id, member, error)
+            _LOG.info("group %r: %s could not leave its group cleanly: %s", self._config.group_id, member, error)
 
     def close(self) -> None:
         """End the thread, without leaving the group; ``wait_closed()`` waits for it."""

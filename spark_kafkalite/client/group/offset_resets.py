@@ -1,4 +1,4 @@
-"""Where a group's offsets are to go: Kafka's reset scenarios, as values; and the CSV that holds such offsets.
+"""Where a reset moves a group's offsets: Kafka's reset scenarios, as values; and the CSV that holds such offsets.
 
 Pure: what has to be asked of brokers (the bounds of logs, offsets at a time, committed offsets) comes in, a plan goes
 out, one :class:`PlannedReset` a partition. Committing the plan is the caller's. Used for groups on brokers and in the

@@ -66,11 +66,11 @@ def as_committed(
 ) -> dict[TopicPartition, CommittedOffset]:
     """Return offsets as users give them in one form. Raises ConfigError."""
     if not isinstance(offsets, Mapping):
-        raise ConfigError(f"offsets to commit: {offsets!r} is no mapping from partitions to offsets")
+        raise ConfigError(f"offsets to commit: {offsets!r} is not a mapping from partitions to offsets")
     committed = {}
     for each, offset in offsets.items():
         if isinstance(each, str) or len(each) != 2:
-            raise ConfigError(f"offsets to commit: {each!r} is no partition; give TopicPartition(topic, number)")
+            raise ConfigError(f"offsets to commit: {each!r} is not a partition; give TopicPartition(topic, number)")
         topic_partition = TopicPartition(*each)
         if isinstance(offset, CommittedOffset):
             committed[topic_partition] = offset
@@ -79,7 +79,7 @@ def as_committed(
             # NumPy's integers too.
             committed[topic_partition] = CommittedOffset(operator.index(offset))
         except TypeError:
-            raise ConfigError(f"offsets to commit: {offset!r} is no offset, for {topic_partition}") from None
+            raise ConfigError(f"offsets to commit: {offset!r} is not an offset, for {topic_partition}") from None
     return committed
 
 

@@ -1,4 +1,4 @@
-"""The requests of a group's member, and what each error code that answers them asks for. Pure.
+"""The requests of a group's member, and what it does about each error code. Pure.
 
 ``AFTER`` is the whole of it: API key, then code, then what to do. A code that is not there is a failure, for which
 ``ADVICE`` may have a word. Source: AbstractCoordinator's response handlers.

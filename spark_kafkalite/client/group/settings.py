@@ -1,4 +1,4 @@
-"""The settings of a consumer that belongs to a group: declarations, checks, and the frozen object handed around.
+"""The settings of a consumer in a group: declarations, checks, and the frozen object that holds their values.
 
 Part of :data:`.config.CONSUMER_SETTINGS`. Names, defaults and checks are those of Kafka's Java consumer with the
 classic group protocol.
@@ -17,19 +17,22 @@ from spark_kafkalite.settings import Setting
 
 GROUP_SETTINGS: Final = (
     Setting(
-        "group.id", "string", None, "Consumer group: shares subscribed topics among its members, and keeps offsets."
+        "group.id",
+        "string",
+        None,
+        "Consumer group: its members share the subscribed topics, and commit offsets under its name.",
     ),
     Setting(
         "group.instance.id",
         "string",
         None,
-        "Makes this a static member: under one name it may restart within session.timeout.ms without a rebalance.",
+        "Makes this a static member, which may restart within session.timeout.ms without a rebalance.",
     ),
     Setting(
         "group.protocol",
         "string",
         "classic",
-        "How members and coordinator agree; only the classic protocol is supported.",
+        "Protocol between members and coordinator; only classic is supported.",
         choices=("classic", "consumer"),
     ),
     Setting(

@@ -1,4 +1,4 @@
-"""What a member's subscription means at present, and whether a change of topics asks for another rebalance.
+"""The topics that a member's subscription means at present, and whether a change of them needs a rebalance.
 
 Owns the selection, the topics it stood for when the member joined, and on the group's leader the partition counts that
 were dealt out. A pattern is matched against all topics of the cluster, which are then all watched; the leader watches

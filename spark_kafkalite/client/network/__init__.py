@@ -1,1 +1,1 @@
-"""Connections to brokers, and what is known of the cluster."""
+"""Connections to brokers, and cluster metadata."""

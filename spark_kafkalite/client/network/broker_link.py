@@ -1,4 +1,4 @@
-"""What the producer's thread needs around its pipelines: the way to one broker, and a way to be woken.
+"""The producer thread's way to one broker, and how the thread is woken.
 
 A :class:`BrokerLink` has a pipeline, or is connecting in a short-lived thread, or waits until it may try again.
 A :class:`WakeUp` is a pipe that the thread's selector watches; signals that come before it has looked are one.

@@ -216,7 +216,7 @@ class ClusterClient:
                 if reported != str(error):
                     # Once for each outage, not once for each try.
                     reported = str(error)
-                    _LOG.warning("metadata could not be refreshed, trying on: %s", error)
+                    _LOG.warning("metadata could not be refreshed, trying again: %s", error)
                 with self._lock:
                     self._refresh_wanted = True
             try:
@@ -297,7 +297,7 @@ class ClusterClient:
             if not self._silence_reported and self._clock.monotonic_s() >= report_at_s:
                 # Once for each outage: whoever polls a consumer would else wait and never read why.
                 self._silence_reported = True
-                _LOG.warning("no broker answers, trying on; tried %s", "; ".join(failures))
+                _LOG.warning("no broker answers, trying again; tried %s", "; ".join(failures))
             self.pause(pause_s)
 
     def request_controller(self, api_key: int, message: Any, deadline: Deadline) -> Any:
@@ -387,7 +387,7 @@ def not_live(broker_id: int, snapshot: ClusterSnapshot) -> str:
 
 def _why(code: int, allow_auto_create: bool) -> str:
     if code == UnknownTopicOrPartition.code:
-        hint = "; the broker does not create it by itself" if allow_auto_create else ""
+        hint = "; the broker does not create it automatically" if allow_auto_create else ""
         return f"it does not exist{hint}"
     if code in (0, LeaderNotAvailable.code):
         return "it has no leader yet"

@@ -1,5 +1,4 @@
-"""A connection for short requests: opened when it is needed, shared by threads one after the other, replaced when it
-broke.
+"""A connection for short requests: opened on demand, shared by threads in turn, replaced when it breaks.
 
 A connection that sat idle may have been closed by the broker without anybody noticing; a request that fails on such a
 one is sent once more on a new one. Requests that are sent twice that way must bear it, which those of clients do.

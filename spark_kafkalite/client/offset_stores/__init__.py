@@ -1,1 +1,1 @@
-"""A group's committed offsets, wherever they lie: at its coordinator, in the registry, or in both."""
+"""A group's committed offsets in either store: at its coordinator, in the registry, or in both."""

@@ -1,4 +1,4 @@
-"""The interface of the two places that a group's offsets may lie in, and both places at once.
+"""The interface of the two stores that a group's offsets may be in, and both stores at once.
 
 ``kafka`` is the group's coordinator (:mod:`.coordinator`), ``zookeeper`` the nodes below ``/consumers`` in the registry
 (:mod:`.registry`), as ``offsets.storage`` calls them. Registry consumers, the command line and Spark's streams read and

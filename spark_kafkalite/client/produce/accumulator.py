@@ -1,5 +1,4 @@
-"""Batches of records that wait for the sender, per partition: when one is full or old enough, and in which order they
-go.
+"""Batches that wait for the sender, per partition: when one is due, and in which order they are sent.
 
 Sans-IO: no sockets, no threads, no clock of its own. The producer appends, the sender drains, both holding
 :attr:`Accumulator.lock`; every method here expects it to be held.

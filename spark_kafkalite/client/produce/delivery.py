@@ -1,4 +1,4 @@
-"""What becomes of records that were sent: batches with their outcome, and the light handles that users hold.
+"""Batches that were sent, with their outcome, and the light handles on their records that users get.
 
 A :class:`Delivery` is a batch and a number in it, because a future per record costs more than sending the record. All
 records of a batch share one outcome. A batch that the broker finds too large is split; its handles then follow

@@ -1,4 +1,4 @@
-"""What becomes of a producer's batches: in the log, sent again, split in two, failed, or too late.
+"""What becomes of a sent batch: acknowledged, sent again, split in two, failed, or expired.
 
 What an answer means
 - success, or DUPLICATE_SEQUENCE_NUMBER (46): the batch is in the log;
@@ -112,7 +112,9 @@ class Outcomes:
         name = (batch.topic, batch.partition)
         if batch.attempts >= _ATTEMPTS_IN_SILENCE and name not in self._refusing:
             self._refusing.add(name)
-            _LOG.warning("producer: %s; trying on for delivery.timeout.ms=%d", error, self._config.delivery_timeout_ms)
+            _LOG.warning(
+                "producer: %s; retrying within delivery.timeout.ms=%d", error, self._config.delivery_timeout_ms
+            )
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError) -> None:
         assert batch.encoded is not None

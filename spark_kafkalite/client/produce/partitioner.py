@@ -1,4 +1,4 @@
-"""Which partition a record goes to: by the hash of its key, and for records without key sticky, round robin or random.
+"""Which partition a record goes to: by the hash of its key; without a key sticky, round robin or random.
 
 With a key, all of the built-in partitioners use Kafka's hash (murmur2), so that every Kafka client puts a key into the
 same partition. Without one, ``default`` stays with a partition until its batch is full and then moves on, which fills

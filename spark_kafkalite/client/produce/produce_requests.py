@@ -1,4 +1,4 @@
-"""Produce requests and answers as the sender wants them: batches in, one outcome per topic-partition out."""
+"""Produce requests and responses for the sender: batches in, one outcome per topic-partition out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course of a producer, and what its calls do on the way.
+"""The phases of a producer from open to closed, and what its calls do in each.
 
     OPEN      everything is served
     CLOSING   close() was called: send() raises ClosedError, also where it waits for memory; what was sent before goes

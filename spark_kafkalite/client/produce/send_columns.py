@@ -1,4 +1,4 @@
-"""Many records at once into encoded batches: from Arrow columns, or from Python values and mappings.
+"""Encodes many records at once into batches: from Arrow columns, or from Python values and mappings.
 
 Rows are given partitions column by column (the kernel hashes keys and groups rows), and the kernel copies keys and
 values into batches; nothing here runs once per row, but for what only Python can do: a user's partitioner function, and

@@ -1,4 +1,4 @@
-"""The producer's background thread: it takes batches from the accumulator to their leaders and their answers back.
+"""The producer's background thread: sends batches to their leaders, and takes the responses.
 
 One thread waits on all brokers' sockets at once; opening connections and asking for a producer id happen in short-lived
 threads, so that a broker that does not answer delays nobody else's records. The thread owns the pipelines and all that
@@ -180,7 +180,7 @@ class Sender(threading.Thread):
             while self._life.state is not ProducerPhase.ABORTING and not self._is_done():
                 self._turn()
         except Exception:
-            _LOG.exception("the producer's thread ended by an error; what was not acknowledged fails")
+            _LOG.exception("the producer's thread ended with an error; records without acknowledgement fail")
         finally:
             self._end()
 

@@ -1,4 +1,4 @@
-"""Which records failed without anybody looking: for the error at the end of a producer's ``with`` block.
+"""Counts failed records whose outcome nobody asked for: for the error at the end of a producer's ``with`` block.
 
 An outcome counts as looked at when ``result()`` raised it, or an ``on_delivery`` function was called with it; with
 ``send_batch()`` also when ``errors()`` returned it. Only failures are counted, per partition: a record that arrives

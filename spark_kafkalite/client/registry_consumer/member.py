@@ -177,7 +177,7 @@ class RegistryMember:
                 if not isinstance(error, (KafkaliteError, OSError)):
                     _LOG.exception("consumer %s failed to rebalance", self._consumer_id)
                 else:
-                    _LOG.warning("consumer %s goes on trying to rebalance: %s", self._consumer_id, error)
+                    _LOG.warning("consumer %s keeps trying to rebalance: %s", self._consumer_id, error)
                 with self._lock:
                     self._wanted = True
                 self._pause(self._backoff_ms / 1000, woken_by_changes=False)

@@ -1,4 +1,4 @@
-"""Message streams: endless iterators over the records of those partitions that a consumer thread owns at the moment.
+"""Message streams: endless iterators over the records of the partitions that a consumer thread owns at the moment.
 
 A stream takes fetched pieces out of the connector's shared, bounded read-ahead, one at a time, and decodes them in
 small chunks. Which partitions are its own changes while it is read: :meth:`MessageStream.add` and

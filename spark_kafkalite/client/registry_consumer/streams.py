@@ -343,7 +343,7 @@ class ConsumerConnector:
             except KafkaliteError as error:
                 if reported != str(error):
                     reported = str(error)
-                    _LOG.warning("offsets could not be committed, trying on: %s", error)
+                    _LOG.warning("offsets could not be committed, trying again: %s", error)
 
     # The end --------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Topic filters: which topics a pattern lets through.
+"""Topic filters: which topics a pattern includes.
 
 The pattern is a regular expression over the whole name; a comma means "or", blanks and surrounding quotes are dropped.
 It is registered as text, and every consumer of the group evaluates it. Kafka 0.8's consumers do so with Java's regular
@@ -27,7 +27,7 @@ class TopicFilter:
         try:
             _compiled(self.pattern)
         except re.error as error:
-            raise ConfigError(f"topic filter {pattern!r} is no regular expression: {error}") from None
+            raise ConfigError(f"topic filter {pattern!r} is not a regular expression: {error}") from None
 
     def allows(self, topic: str) -> bool:
         """Whether topics of this name are read."""

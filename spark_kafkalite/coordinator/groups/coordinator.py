@@ -1,4 +1,4 @@
-"""The groups of this broker at work: requests that wait, timers, and writes, around the pure ``group.py``.
+"""The groups that this broker coordinates: waiting requests, timers and writes around the pure ``group.py``.
 
 A request to join or sync is a future; it is the *ticket* that a group gives back with its answer. What a call of a
 group gives back ends in one place (:meth:`GroupCoordinator._carry_out`): answers are given, metadata goes to the
@@ -303,7 +303,7 @@ class GroupCoordinator:
         now_s = self._clock.monotonic_s()
         if now_s - self._warned_s > _LONGEST_GRACE_S:
             self._warned_s = now_s
-            logger.warning("this broker stood still for %.1f s; silent members of groups get more time", late_s)
+            logger.warning("this broker was stopped for %.1f s; silent members of groups get more time", late_s)
 
 
 def _answer_all(answers: list[JoinAnswer | SyncAnswer]) -> None:

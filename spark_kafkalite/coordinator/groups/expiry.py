@@ -1,4 +1,4 @@
-"""Deletes what nobody needs of groups any more: expired offsets, those of deleted topics, groups without offsets.
+"""Deletes expired offsets, offsets of deleted topics, and groups without offsets.
 
 Deleting means writing tombstones; the offsets go from memory when those are committed. What has expired is said in
 ``offsets.py``. An empty group without offsets goes at the first look that finds it so, as in Kafka. It, too, is there

@@ -1,4 +1,4 @@
-"""What a group consists of and what it says: members, requests to join and to sync, and the effects that follow.
+"""The values of a group: members, requests to join and to sync, and the effects that follow.
 
 Values only. A *ticket* is whatever the caller wants to find its waiting request by; the group hands it back in the one
 answer that the request gets. Effects are what a change of a group asks of its surroundings: answers to requests, and

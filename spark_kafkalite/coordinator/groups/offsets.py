@@ -1,4 +1,4 @@
-"""The committed offsets of one coordinator's groups: what is in the log, as fetches are answered from memory.
+"""The committed offsets of one coordinator's groups, in memory as they are in the log.
 
 :meth:`GroupOffsets.apply` is the only way in, for records that a load reads and for those just written alike, and it is
 called in the log's order for records that are committed (below the high watermark). So what is here is what a restart

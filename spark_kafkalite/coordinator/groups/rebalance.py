@@ -1,4 +1,4 @@
-"""The course of a group: its state, its generations and rebalances, who is waited for and how long. Pure.
+"""A group's state, generations and rebalances: which members it waits for, and how long. Pure.
 
 ``group.py`` takes the requests and hands them on to here; ``roster.py`` keeps the books. Whatever joins, leaves or
 falls silent ends in one of three methods: :meth:`Rebalance.prepare` begins a rebalance,
@@ -224,7 +224,7 @@ class Rebalance:
         members = self.roster.members.values()
         silent = [one for one in members if one.deadline_ms is not None and one.deadline_ms <= now_ms]
         for member in silent:
-            self.drop(member, f"since nothing was heard of it for {member.session_timeout_ms} ms")
+            self.drop(member, f"since nothing was heard from it for {member.session_timeout_ms} ms")
         if silent:
             self.members_gone(now_ms)
         elif late:

@@ -1,4 +1,4 @@
-"""Who is in a group: members under their ids and instance ids, what they have in common, and which requests wait. Pure.
+"""Who is in a group: members by id and instance id, the protocols that they share, and their waiting requests. Pure.
 
 The books of a group, without time, states or answers: ``rebalance.py`` and ``group.py`` decide, and change them through
 methods that keep them together:

@@ -1,4 +1,4 @@
-"""The states of a group: what they mean, what may follow what, and what a member is told in each. Tables only.
+"""The states of a group: what each means, which may follow which, and what a member is told in each. Tables only.
 
 ===================  ===================================================================================================
 state                what it means, and what ends it

@@ -1,4 +1,4 @@
-"""What a cleaning is asked to do and what it says of it, as plain values that travel to the child process and back.
+"""A cleaning job and its result, as plain values that travel to the child process and back.
 
 Also the two errors that are the cleaner's own.
 """

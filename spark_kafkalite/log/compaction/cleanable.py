@@ -1,4 +1,4 @@
-"""What the cleaner must know of a log: its state for ``plan.plan_compaction``, and the job that comes of a plan.
+"""A log as the cleaner sees it: its state for ``plan.plan_compaction``, and the job that follows from a plan.
 
 Called by the log's owner. What lies on the disk is read only where a topic's settings need it: the first dirty record's
 time for ``max.compaction.lag.ms``, the time indexes of dirty segments for ``min.compaction.lag.ms``; a few bytes each.

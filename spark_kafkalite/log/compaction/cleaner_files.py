@@ -1,4 +1,4 @@
-"""The files of a cleaning: sources that are read in whole batches, and the ``.cleaned`` files that are written.
+"""The files of a cleaning: sources, read in whole batches, and the ``.cleaned`` files.
 
 Every piece of I/O is announced to ``on_bytes``, which may wait or raise. What goes wrong in a source is raised with its
 file and position.

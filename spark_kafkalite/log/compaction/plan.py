@@ -1,4 +1,4 @@
-"""What of a log to compact, and when: pure decisions over the sizes, offsets and times of its segments.
+"""Which part of a log to compact, and when: pure decisions over the sizes, offsets and times of its segments.
 
 A log has a clean part, below the cleaner's checkpoint, in which every key is there once, and a dirty part behind it.
 Compaction reads the keys of the dirty part and copies clean and dirty part without what they replace. Only whole sealed

@@ -1,1 +1,1 @@
-"""The log directories of one broker: which there are, how full they are, their checkpoints."""
+"""The log directories of one broker: which they are, how full they are, their checkpoints."""

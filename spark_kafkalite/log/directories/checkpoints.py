@@ -1,4 +1,4 @@
-"""The offset checkpoints of all log directories: what they are to say, who writes them, and which logs they still name.
+"""The offset checkpoints of all log directories: what they say, who writes them, and which logs they name.
 
 In each directory lie four: recovery points, log starts, how far logs are cleaned, and high watermarks. The thread that
 owns the logs notes their offsets (``start``, at once), any thread runs the :class:`CheckpointJob` (it syncs), and the

@@ -1,4 +1,4 @@
-"""What a failed write means, and what one log directory can still do.
+"""The state of one log directory's disk: what a failed write means, and what still works after it.
 
 Here alone is decided what becomes of a failed write (:func:`kind_of`):
 
@@ -189,7 +189,7 @@ class LogDirectory:
             else "free space on its disk, or have old records deleted (retention.ms, retention.bytes, DeleteRecords)"
         )
         self.refusal = (
-            f"log directory {self.path} takes no records: {what}; {remedy}. It goes on by itself, without a restart"
+            f"log directory {self.path} takes no records: {what}; {remedy}. It resumes by itself, without a restart"
         )
         logger.error("%s; reads go on", self.refusal)
 
@@ -313,7 +313,7 @@ class LogDirectory:
                 self._held_bytes = size
                 self._piece_bytes = size // _RESERVE_PIECES
             except OSError as error:
-                logger.debug("cannot make the reserve %s: %s", path, error.strerror or error)
+                logger.debug("cannot create the reserve %s: %s", path, error.strerror or error)
                 with contextlib.suppress(OSError):
                     self._fs.unlink(path)
                 self._held_bytes = 0

@@ -1,4 +1,4 @@
-"""The log directories of one broker: made, locked, claimed, and which of them can be used.
+"""The log directories of one broker: created, locked, claimed, and which of them can be used.
 
 A directory that cannot be made, locked or read, or does not say whose it is because its ``meta.properties`` is damaged,
 is offline, and the broker works with the others; when none is left it cannot start. One that another process holds, or

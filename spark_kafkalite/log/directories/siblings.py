@@ -1,4 +1,4 @@
-"""Which log directories belong together, so that one that is missing, or comes up empty, is noticed.
+"""Which log directories belong together, so that a start notices one that is missing or empty.
 
 A disk that is not mounted leaves an empty directory, or none: without a word its partitions would begin at offset 0
 again. So each directory has an id, and ``meta.properties`` of each names all of them with where they were::

@@ -1,5 +1,4 @@
-"""Logs that lie in a log directory and are not open, because a disk had no room or the process no descriptor for them,
-or because their files are not what they look like (``log_files.LogRefused``).
+"""Logs in a log directory that could not be opened (disk full, no descriptors, misplaced files) and are tried again.
 
 Their files stay as they are, checkpoints go on naming them with what the start found (without its log start a log would
 show deleted records again), and opening them is tried again. The broker decides how many logs may be open at once

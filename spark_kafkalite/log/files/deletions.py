@@ -1,4 +1,4 @@
-"""Files and directories that are renamed out of use and wait for their removal.
+"""Files and directories that were renamed to be deleted, and their removal.
 
 Readers may still be in the middle of them: a slice of a log keeps its file open, so what is removed here is only the
 name. The delay (``file.delete.delay.ms``) is Kafka's, and lets an operator rescue what went by mistake.

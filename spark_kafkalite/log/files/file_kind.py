@@ -1,4 +1,4 @@
-"""What stands under a name where the log expects a file or a directory, and the error when it is something else.
+"""Whether a name in a log directory is the file or directory that is expected, and the error when it is not.
 
 Such an error says nothing of the disk (``disk.FailureKind.REFUSED``): somebody has put a directory, a pipe or a link
 there, or restored too little. Its text names it and says what to do, so that whoever catches it need not.

@@ -1,4 +1,4 @@
-"""The file system as the log uses it: a protocol, and what is done with small files through it.
+"""The file system as the log uses it: the interface, and reads and writes of small files through it.
 
 Owns the few operations that a log needs, so that tests can put an in-memory file system with faults
 (``testing.memory_fs``) in the place of the operating system's (``os_fs``); both pass ``testing.contracts``. Paths are

@@ -1,4 +1,4 @@
-"""What lies in the directory of one log, by kind, and the removal of what interrupted work has left there.
+"""Which files are in the directory of one log, by kind, and the removal of leftovers.
 
 Names that are ours begin with a base offset in 20 digits::
 
@@ -87,7 +87,7 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
     """
     kind = fs.kind(directory)
     if kind is None:
-        raise LogRefused(f"{directory} is missing: put it back, or restart the broker, which begins the log anew")
+        raise LogRefused(f"{directory} is missing: put it back, or restart the broker, which starts an empty log")
     if kind is not Kind.DIRECTORY:
         raise LogRefused(misplaced(directory, kind, Kind.DIRECTORY).strerror)
     entries = fs.entries(directory)

@@ -1,4 +1,4 @@
-"""Threads that may not wait: what they ask for may need another thread first.
+"""How the event loop asks a log without waiting for the disk: what needs it raises ``NeedsThread``.
 
 The broker's loop asks logs inside :func:`without_waiting`. What cannot be done there without waiting for the disk, or
 without long work, raises :class:`NeedsThread`: another thread calls its ``work``, and the loop asks again.

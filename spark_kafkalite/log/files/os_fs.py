@@ -1,4 +1,4 @@
-"""The operating system's file system, as the log uses it (``fs``)."""
+"""The operating system's file system, behind the interface of ``fs``."""
 
 from __future__ import annotations
 

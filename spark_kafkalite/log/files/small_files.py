@@ -114,7 +114,9 @@ def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
         if 0 <= number < MAX_INT64 and 0 <= key.partition <= MAX_INT32:
             offsets[key] = number
         else:
-            logger.warning("%s: %s %s %s is no log's offset; going on without it", path, topic, partition, offset)
+            logger.warning(
+                "%s: %s %s %s is not an offset of a log; continuing without it", path, topic, partition, offset
+            )
     return offsets
 
 
@@ -131,7 +133,7 @@ def read_registry_zxid(fs: Fs, path: str) -> int:
         raise CheckpointError(f"{path}: an entry is not a number") from None
     for zxid in zxids:
         if not 0 <= zxid <= MAX_REGISTRY_ZXID:
-            raise CheckpointError(f"{path}: no registry has come to transaction {zxid}; remove the file")
+            raise CheckpointError(f"{path}: no registry has reached transaction {zxid}; remove the file")
     return max(zxids, default=0)
 
 
@@ -233,7 +235,7 @@ def read_meta(fs: Fs, path: str) -> dict[str, str] | None:
         if separator and not name.startswith("#"):
             properties[name.strip()] = value.strip()
     if "version" not in properties:
-        raise CheckpointError(f"{path}: damaged, no version in it; restore it, or remove it to have it written anew")
+        raise CheckpointError(f"{path}: damaged, no version in it; restore it, or remove it to have it written again")
     if properties["version"] not in ("0", "1"):
         raise CheckpointError(f"{path}: version {properties['version']} is not known, only 0 and 1 are")
     return properties

@@ -1,4 +1,4 @@
-"""The line about a batch whose CRC is wrong, written when something reads its bytes anyway.
+"""The warning about a batch whose CRC is wrong, written when its bytes are read anyway.
 
 Fetches go from the file to the socket and look at no byte of a batch, so its consumers meet the damage. The look-up of
 a record by time and the load of groups have the bytes in their hands: they look, say what is wrong, and go on as they

@@ -1,4 +1,4 @@
-"""The largest leader epoch and producer id that a log's files name: what a registry made anew must stay above.
+"""The largest leader epoch and producer id in a log's files: a rebuilt registry must stay above them.
 
 Reads only. Every batch of every segment is looked at, the file of leader epochs, and each producer snapshot. A batch
 counts when it passes its CRC; one that does not is passed by when its length fits into its segment, and ends the
@@ -39,7 +39,7 @@ class HighestIds:
 
     def _take_epoch(self, epoch: int, where: str) -> None:
         if epoch > MAX_LEADER_EPOCH:
-            self.problems.append(f"{where}: leader epoch {epoch} is left out, no election has come that far")
+            self.problems.append(f"{where}: leader epoch {epoch} is left out, no election has reached it")
         else:
             self.leader_epoch = max(self.leader_epoch, epoch)
 

@@ -1,4 +1,4 @@
-"""Records that are gone from the middle or the end of a log, and the line that says so at a start.
+"""Records that are missing from the middle or the end of a log, and the warning about them at a start.
 
 A disk, a restored backup or a person may take away what a log had on the disk: a segment, a part of one, the whole
 directory. Nothing brings it back, and readers pass over a hole without a word, so a start looks for holes and writes

@@ -1,4 +1,4 @@
-"""Loading the logs of some log directories at a start: what lies there, progress, interruption, threads.
+"""Loads the logs of some log directories at a start: threads, progress, interruption.
 
 ``survey`` reads what a directory says of itself and names its logs; it deletes the clean-shutdown marker first, so that
 a crash while loading is seen as a crash (KAFKA-10471). ``Loading`` then opens the logs, after a crash in several
@@ -90,7 +90,7 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
         try:
             stopped_with = read_marker(read_small(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"))
         except CheckpointError as error:
-            logger.warning("%s; going on as after a crash", error)
+            logger.warning("%s; recovering as after a crash", error)
             marked = False
     if marked:
         fs.unlink(f"{log_dir}/{CLEAN_SHUTDOWN_FILE}")
@@ -254,7 +254,7 @@ def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, in
     try:
         return read_offsets(fs, f"{log_dir}/{name}")
     except CheckpointError as error:
-        logger.warning("%s; going on without it", error)
+        logger.warning("%s; continuing without it", error)
         return {}
 
 

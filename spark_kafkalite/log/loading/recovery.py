@@ -1,4 +1,4 @@
-"""Opening a log that is on the disk: quickly after a clean stop, by scanning after a crash.
+"""Opens a log that is on the disk: quickly after a clean stop, by scanning after a crash.
 
 After a clean stop the files are trusted: a segment costs nothing but its entry in the directory, and no index is read.
 Where the log ends the checkpoint of recovery points says, if there is a snapshot of producers at that offset as a clean

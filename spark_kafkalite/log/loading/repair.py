@@ -1,4 +1,4 @@
-"""Cutting a damaged end off a log by hand, while no broker runs: what would go, and the cutting.
+"""Cuts a damaged end off a log by hand, while no broker runs: what a cut would take, and the cut.
 
 A broker does the same when it starts after a crash, from the recovery point on. This is for damage that it does not
 look for (below the recovery point, or after a clean stop), and it keeps what it cuts. :func:`plan_repair` only reads.

@@ -1,4 +1,4 @@
-"""Walking over what lies in a segment: which batches of it are sound, and what they say.
+"""Walks over the batches of a segment: which are sound, and what their headers say.
 
 A ``Scan`` goes through the segments of one log in order. It carries what the batches say of leader epochs and
 producers, and knows where the log ends so far. From ``trusted_until_offset`` on (the recovery point) a batch must start

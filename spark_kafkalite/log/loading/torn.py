@@ -1,4 +1,4 @@
-"""What is cut off a log and kept: whole batches behind damage, what they prove, and the files beside the segments.
+"""What is cut off a log and kept in ``.torn`` files: whole batches behind damage, and what they prove.
 
 What is cut off a segment goes to ``NAME.log.torn`` beside it; a segment of which nothing can stay gets that suffix as a
 whole. No broker reads these files; they go with the log's directory. A name that is taken gets a number behind it.

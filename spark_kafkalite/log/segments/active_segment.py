@@ -1,4 +1,4 @@
-"""The last segment of a log: what appends go to.
+"""The last segment of a log, which takes the appends.
 
 It holds its file open. What its indexes gained since they were last written lies in memory; they are written when the
 segment rolls and at a clean stop. After a fast start its end is known and its tail has not been read yet

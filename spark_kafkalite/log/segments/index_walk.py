@@ -1,4 +1,4 @@
-"""Indexes of one segment made anew, by walking its batches from the start.
+"""Rebuilds the indexes of one segment by walking its batches.
 
 A walk may stop where bytes are not in memory, or where the segment ends for now, and goes on from there later. Who puts
 the new indexes in the place of the old ones, and when, the segment decides.

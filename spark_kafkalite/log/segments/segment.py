@@ -1,4 +1,4 @@
-"""One file of a log with its two indexes. A sealed segment only reads; the last one also appends (``active_segment``).
+"""One segment: a log file with its two indexes, for reading. The last one also appends (``active_segment``).
 
 Files of a segment, named after its base offset in 20 digits: ``.log`` (record batches back to back, nothing else, byte
 for byte as they are sent), ``.index`` and ``.timeindex``. The ``.log`` file always ends at the end of a batch as far as
@@ -257,7 +257,7 @@ class Segment:
                 yield Found(position + at, header)
                 at = next_at
             if not at:
-                raise CorruptMessage(f"{self.log_path}: {len(chunk)} bytes at position {position} are no batch")
+                raise CorruptMessage(f"{self.log_path}: {len(chunk)} bytes at position {position} are not a batch")
             position += at
 
     def find(self, offset: int) -> Found | None:

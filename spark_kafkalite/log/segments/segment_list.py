@@ -1,4 +1,4 @@
-"""The segments of one log in order: which one holds an offset, which one comes next, and how a new one begins.
+"""The segments of one log in order: which one holds an offset, which comes next, and how a new one begins.
 
 There is always exactly one active segment, the last. ``_bases`` is the sorted list of first offsets in which a look-up
 is a binary search.

@@ -1,4 +1,4 @@
-"""Which ranges of a segment's file are being sent, for a truncation to call off those that it cuts.
+"""Ranges of a segment's file that are being sent, so that a truncation can call off those that it cuts.
 
 A truncation frees the place of what it cuts for other records. An answer that was found before, and is sent after,
 would hand out those, or the end of one batch and the beginning of another.

@@ -1,4 +1,4 @@
-"""Putting cleaned segments in the place of those they were copied from, so that a crash leaves the old ones or the new.
+"""Replaces segments by their cleaned copies, so that a crash leaves the old ones or the new ones.
 
 The cleaner has written ``BASE.log.cleaned``, ``BASE.index.cleaned`` and ``BASE.timeindex.cleaned`` for each group of
 source segments, and synced them. A :class:`Swap` goes on from there:
@@ -221,7 +221,7 @@ def complete_swaps(fs: Fs, directory: str) -> int:
         groups = read_swap(fs, f"{directory}/{SWAP_FILE}")
     except CheckpointError as error:
         # Written before it was named, so this is no crash's work.
-        logger.error("%s; going on without it", error)
+        logger.error("%s; continuing without it", error)
     for group in groups:
         _complete(fs, directory, names, group)
     foreign = [name for name in names if name.endswith(LOG_SUFFIX + KAFKA_SWAP_SUFFIX)]

@@ -1,4 +1,4 @@
-"""A large batch on its way into a log: its bytes are written by a thread before it is appended.
+"""A large batch whose bytes a thread writes to the log file before the batch is appended.
 
 They go behind the segment's end, in pieces, all but the batch's header, so that nothing there counts: readers stop at
 the segment's end, and a recovery finds zeros where a header belongs and cuts the file there. Appending the batch writes

@@ -1,4 +1,4 @@
-"""The cluster as the registry last said, for as long as the broker lives.
+"""The broker's present view of the cluster, which lives as long as the broker, and its listeners.
 
 Sessions with the registry come and go, each with a watcher of its own; what they publish is put here. So whoever looks
 at the cluster, or listens to its changes, need not know whether there is a session now: between two sessions the last

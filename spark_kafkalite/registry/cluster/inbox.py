@@ -1,4 +1,4 @@
-"""What a store's thread hands to an event loop, taken there one after the other, in order and in slices.
+"""Passes what a store's thread calls back to an event loop, in order and in slices.
 
 A registry answers by the thousand: each answer handed over by itself would be a call in the same pass of the loop, and
 a pass of thousands of them stops everybody else. Here they wait in one queue, and the loop takes of it what one slice

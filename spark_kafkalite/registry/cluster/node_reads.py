@@ -1,4 +1,4 @@
-"""Reads of a session's nodes, thousands at once: asked for some at a time, their results taken in the loop, in order.
+"""Reads thousands of nodes in a session: some at a time, results taken in the loop, in order.
 
 Every watched node is read with its next watch in one call; an event only causes a new read. Answers and events come
 through one queue (``inbox``): one is taken after the other, in slices.

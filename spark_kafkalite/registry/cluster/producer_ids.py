@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers: taken from the registry in blocks, given out one by one, never twice.
+"""Producer ids for idempotent producers: reserved in the registry in blocks, given out one by one, never twice.
 
 A broker takes the next block of 1000 by compare-and-set on one node. Ids of a block that are not given out before the
 broker stops are lost; there are 2^63 of them. Source: kafka.coordinator.transaction.ZkProducerIdManager.

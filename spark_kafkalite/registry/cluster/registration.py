@@ -1,4 +1,4 @@
-"""What a broker writes of itself: the base nodes, the cluster id, and the registration under its broker id.
+"""What a broker writes about itself: the base nodes, the cluster id, and the registration under its broker id.
 
 The registration node is ephemeral; its creation zxid is the *broker epoch*, which only grows and tells one incarnation
 of a broker id from the next. A node of an earlier session may still stand when a crashed broker comes back: it is

@@ -1,4 +1,4 @@
-"""One session of a broker with the registry, and everything that lives and ends with it.
+"""One session of a broker with the registry, and everything that ends with it.
 
 A session has a store, a watcher that keeps the view of the cluster fresh, a candidacy for the controller's role, a
 block of producer ids, and the broker's registration. None of it outlives the session: watches fire no more, the role

@@ -1,4 +1,4 @@
-"""What a session reads of topics: their list and, of each, its node, its settings and its partitions' states.
+"""What a session reads about topics: their list and, of each, its node, its settings and its partitions' states.
 
 A topic is what its node was created as: one that is made again under its name is read afresh (rule R10). A node that
 cannot be read costs what it says: a topic's, the topic; its settings', those; a partition's state, that partition. What

@@ -1,4 +1,4 @@
-"""A topic while its nodes are read, and what of it is published. Pure."""
+"""A topic while its nodes are read, and what is published of it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the view of the cluster fresh from one session's watches.
+"""Keeps the view of the cluster current through one session's watches.
 
 Every watched node is read with its next watch in one call; an event only causes a new read, whose result is applied
 when it is newer than what is known (rule R2: a node's mzxid only moves forward). Topics are ``topic_reads``.

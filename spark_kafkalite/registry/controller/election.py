@@ -1,4 +1,4 @@
-"""Who leads a partition. Pure: replicas, ISR and live brokers in, leader and ISR out.
+"""Who may lead a partition. Pure: replicas, ISR and live brokers in, leader and ISR out.
 
 ======================================================  ==================================  ===========================
 in-sync replicas that are live                          leader                              new ISR

@@ -1,4 +1,4 @@
-"""Creating, extending and deleting topics in the registry, thousands in one go; what the controller does of it.
+"""Creates, extends and deletes topics in the registry, thousands in one go, for the controller.
 
 What is asked for is planned in slices and written some at a time (``topic_writes``), each topic in a multi of its own
 and those of a batch in one commit of the registry. The controller lends its fenced write, and sees to it that one

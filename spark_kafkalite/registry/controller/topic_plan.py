@@ -1,4 +1,4 @@
-"""What creating or extending topics comes to: checks of the request, and the replicas of their partitions.
+"""Plans the creation or extension of topics: checks the request, and places the replicas.
 
 Pure but for the place where a new topic begins in the ring of brokers, which is random. In slices: a request may name
 ten thousand topics, or as many partitions.

@@ -1,4 +1,4 @@
-"""The registry operations of which creating, extending and deleting topics consist. Pure.
+"""The registry operations that create, extend and delete topics. Pure.
 
 Operations come one after the other as they are needed, and :func:`pieces` gathers as many of them as fit into one
 multi: a topic of ten thousand partitions is twenty thousand operations, which nobody wants to hold at once.

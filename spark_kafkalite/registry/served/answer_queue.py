@@ -1,4 +1,4 @@
-"""What comes out of the registry for all connections of a server: answers and events, on their way to the sockets.
+"""Answers and events of the registry on their way to the connections of its server.
 
 The registry's writer thread puts them in, in the order of the transactions; the server's loop hands them to their
 connections in that order, in slices, what came out of one commit together. They are counted on the way: answers that

@@ -1,4 +1,4 @@
-"""ZooKeeper's four-letter words: what a peer may send instead of a session's first frame, and the text that answers it.
+"""ZooKeeper's four-letter words, which a client may send instead of a session's first frame, and their answers.
 
 Those that only read and that tools ask for are known: ruok, srvr, stat, isro, envi.
 Source: zookeeper/server/NIOServerCnxn.java, zookeeper/server/command.

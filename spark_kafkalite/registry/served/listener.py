@@ -1,4 +1,4 @@
-"""Where the embedded registry listens for other processes, and whether it may: ``registry.listener`` and its company.
+"""The listener of the embedded registry for other processes, and whether it may listen: ``registry.listener*``.
 
 Whoever reaches the listener can change the cluster, so beyond loopback it asks for authentication, unless whoever runs
 it says in so many words that the network is to be trusted.
@@ -32,9 +32,9 @@ class RegistryListener:
             raise ConfigError("registry.listener.digest=(hidden): not of the form USER:PASSWORD")
         if digest is None and not insecure and not _is_loopback(host):
             raise ConfigError(
-                f"registry.listener={address} can be reached from other hosts, and whoever reaches it can change the "
-                "cluster: set registry.listener.digest=USER:PASSWORD, or registry.listener.insecure=true if the "
-                "network is to be trusted, or listen on 127.0.0.1"
+                f"registry.listener={address} can be reached from other hosts, and any client that reaches it can "
+                "change the cluster: set registry.listener.digest=USER:PASSWORD, or registry.listener.insecure=true if "
+                "the network is to be trusted, or listen on 127.0.0.1"
             )
         return cls(host, int(port_text), digest)
 

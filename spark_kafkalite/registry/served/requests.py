@@ -1,4 +1,4 @@
-"""What each request of ZooKeeper's protocol means on the embedded tree. No network, no threads.
+"""What each request of ZooKeeper's protocol does on the embedded tree. No network, no threads.
 
 :func:`parse` turns a request's type and body into a function that the registry's writer thread runs in its turn; that
 function gives the answer's body, or raises the error whose number :func:`error_code` knows. Refused by name are the

@@ -1,5 +1,6 @@
-"""Serves the embedded tree to other processes in ZooKeeper's client protocol: kazoo, ZooKeeper's shell, registry
-consumers and tools use it like a ZooKeeper of one server.
+"""The server of the embedded tree for other processes, in ZooKeeper's client protocol.
+
+Kazoo, ZooKeeper's shell, registry consumers and tools use it like a ZooKeeper of one server.
 
 A server has a thread and an event loop of its own. Its loop only cuts frames and sends answers, in slices, so that no
 number of them keeps anybody waiting; bodies are read, and requests run, in the registry's writer thread

@@ -1,4 +1,4 @@
-"""Who may do what with a node of the embedded tree: ZooKeeper's access control lists. Pure.
+"""Access control lists of the embedded tree, as ZooKeeper has them. Pure.
 
 A list holds entries (permissions, scheme, id). Schemes: ``world`` (its one id is ``anyone``) and ``digest`` (the id is
 ``user:`` and the base64 of the SHA-1 of ``user:password``). ``auth`` in a request stands for whoever has authenticated
@@ -97,7 +97,7 @@ def checked(acl: Iterable[AclEntry], identities: Iterable[Identity], path: str) 
                 path,
             )
     if not entries:
-        raise InvalidAcl(f"registry node {path}: its ACL would be empty, so nobody could use it", path)
+        raise InvalidAcl(f"registry node {path}: its ACL would be empty, so no client could use it", path)
     result = tuple(entries)
     return OPEN_ACL if result == OPEN_ACL else result
 

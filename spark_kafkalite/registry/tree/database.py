@@ -1,4 +1,4 @@
-"""Where the embedded registry keeps its persistent nodes: one SQLite file.
+"""The embedded registry's database: its persistent nodes in one SQLite file.
 
 File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced):
 
@@ -79,7 +79,7 @@ class NodeDatabase:
         for each in (path, path.with_name(f"{path.name}-wal")):
             if each.exists() and not each.is_file():
                 # SQLite would find out with the first commit, and say that the disk has failed.
-                raise RegistryError(f"cannot open the registry {path}: {each} is no file; put the file in its place")
+                raise RegistryError(f"cannot open the registry {path}: {each} is not a file; put the file in its place")
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""Watches left on the embedded tree: one-shot ones on data and on children, persistent and recursive ones. Pure.
+"""Watches on the embedded tree: one-shot ones on data and children, persistent and recursive ones. Pure.
 
 A watch is a session and what to call; left twice it is one. Which event reaches which kind of watch:
 

@@ -1,4 +1,4 @@
-"""How far an embedded registry has come, noted beside its file: what shows that commits of it are missing.
+"""The last transaction of an embedded registry, noted in a file of its own, to notice lost commits.
 
 File ``registry.zxid``: one line of 25 bytes, ``zxid=`` and 19 digits, overwritten in place after each commit, never
 synced. So it may lag behind the file after a power loss, and is never ahead of it: when it is, the write-ahead log
@@ -49,7 +49,7 @@ class ZxidNote:
             os.close(fd)
         zxid = int(found[1]) if found else 0
         if zxid > MAX_REGISTRY_ZXID:
-            logger.warning("%s: no registry has come to transaction %d; going on without the note", self.path, zxid)
+            logger.warning("%s: no registry has reached transaction %d; continuing without the note", self.path, zxid)
             return 0
         return zxid
 

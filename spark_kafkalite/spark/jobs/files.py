@@ -1,4 +1,4 @@
-"""The one seam between the jobs and a file system: list, read, write, rename and delete, on the driver.
+"""The one interface between the jobs and a file system: list, read, write, rename and delete, on the driver.
 
 Data files are written by Spark's own writers; this seam moves them and writes small text files (plans, manifests). Two
 implementations: :class:`LocalFiles` (the operating system) and :class:`HadoopFiles` (the session's JVM and its

@@ -50,7 +50,7 @@ def read_manifest(text: str, path: str, number: int | None = None) -> Manifest:
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
     except json.JSONDecodeError as error:
-        problem = f"it is no JSON from line {error.lineno}, column {error.colno} on"
+        problem = f"it is not JSON from line {error.lineno}, column {error.colno} on"
         raise ManifestError(f"{path} is damaged: {problem}, as when it has been cut: {_REMEDY}") from error
     except RecursionError:
         raise ManifestError(f"{path} is damaged: it is nested too deeply: {_REMEDY}") from None
@@ -68,7 +68,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _shown(value: Any) -> str:
@@ -91,7 +91,7 @@ class _Fields:
 
     def _refuse(self, field: str, value: Any, wanted: str) -> NoReturn:
         problem = f"{field} is {_shown(value)}, not {wanted}"
-        raise ManifestError(f"{self._path} is no manifest of this program: {problem}: {_REMEDY}")
+        raise ManifestError(f"{self._path} is not a manifest of this program: {problem}: {_REMEDY}")
 
     def _within(self, name: str) -> str:
         return f"{self._place}.{name}" if self._place else name
@@ -99,7 +99,7 @@ class _Fields:
     def _value(self, name: str) -> Any:
         if name not in self._document:
             problem = f"it has no {self._within(name)}"
-            raise ManifestError(f"{self._path} is no manifest of this program: {problem}: {_REMEDY}")
+            raise ManifestError(f"{self._path} is not a manifest of this program: {problem}: {_REMEDY}")
         return self._document[name]
 
     # Values ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Makes staged files the published ones, so that a crash at any instant leaves a run wholly done or not done at all.
+"""The commit of a load: staged files become the published ones, and a crash leaves a run wholly done or not at all.
 
 Order of a run: the plan goes into ``_kafkalite/staging/RUN``; Spark writes there; the manifest's rename commits; the
 files move to their final names; the staging directory goes. Before the commit nothing lies outside ``_kafkalite/``.
@@ -74,7 +74,7 @@ def _read(files: Files, number: int) -> Manifest:
         text = files.read(path)
     except UnicodeDecodeError as error:
         raise ManifestError(
-            f"{where} is damaged: byte {error.start} is no UTF-8: restore the file from a copy, or load into another "
+            f"{where} is damaged: byte {error.start} is not UTF-8: restore the file from a copy, or load into another "
             "destination"
         ) from error
     return read_manifest(text, where, number)
@@ -181,7 +181,7 @@ def move_files(files: Files, manifest: Manifest) -> int:
         except FileNotFoundError:
             raise ManifestError(
                 f"{manifest.path} (run {manifest.run}) names {file.final}, which is neither there nor at {file.staged} "
-                f"under {files.root}: somebody deleted it; restore it, or remove it from the manifest and lower the "
+                f"under {files.root}: it was deleted; restore it, or remove it from the manifest and lower the "
                 f"manifest's records by {file.records}"
             ) from None
         moved += 1

@@ -1,4 +1,4 @@
-"""The replay job: a past range of a topic is read again, into another topic or into files.
+"""The replay job: reads a past range of a topic again, into another topic or into files.
 
 The range is given by time or by offset and is planned before anything is read. Into a topic, records keep key, value,
 headers and timestamp, and their partition when the target has as many partitions; into files, they go through the same

@@ -1,4 +1,4 @@
-"""What every job does first: options of the command line into a Spark session, clients and the bounds of the log."""
+"""What every job does first: from command-line options to a Spark session, clients and the bounds of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a plan's ranges with Spark and writes them as staged Parquet files, then says what lies in each file.
+"""Reads a plan's ranges with Spark, writes them as staged Parquet files, and counts what each file holds.
 
 One task reads one planned range and writes one file for every directory that the range falls into; rows keep offset
 order inside a file. Nothing here is visible outside ``_kafkalite/staging/RUN``. The facts about the files (first and

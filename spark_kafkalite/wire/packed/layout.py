@@ -1,4 +1,4 @@
-"""What the hand-written Produce and Fetch code shares: the two ways to write lengths, tagged fields, and pieces.
+"""What the hand-written codecs share: the two ways to write lengths, tagged fields, and pieces.
 
 A version is either legacy (int16 and int32 lengths, -1 for null) or flexible (compact lengths, tagged fields after
 every struct); a ``Layout`` is the set of functions for one of them, chosen once per message. Counts are compared with

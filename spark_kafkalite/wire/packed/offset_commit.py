@@ -1,4 +1,4 @@
-"""OffsetCommit by hand: requests parsed, responses packed, as a coordinator of many consumers wants it; see ``packed``.
+"""OffsetCommit by hand: requests parsed, responses packed; a coordinator of many consumers sees many. See ``packed``.
 
 The same values and bytes as ``codec`` (a test holds both against each other), without a message object for each
 partition. One flow for all versions: what differs is the layout of lengths (flexible from 8) and which fields exist.

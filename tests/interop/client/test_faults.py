@@ -246,10 +246,10 @@ def test_a_broker_that_goes_on_refusing_is_told_of_once(tmp_path: Path, caplog: 
             for value in (b"0", b"1"):
                 with pytest.raises(DeliveryTimeout, match=r"log\.dir\.min\.free\.bytes"):
                     producer.send("t", value).result(20)
-    (warning,) = [record.getMessage() for record in caplog.records if "trying on for" in record.getMessage()]
+    (warning,) = [record.getMessage() for record in caplog.records if "retrying within" in record.getMessage()]
     assert warning.startswith("producer: t-0: the broker refused a batch of 1 records")
     assert "log.dir.min.free.bytes" in warning
-    assert warning.endswith("(KAFKA_STORAGE_ERROR, code 56); trying on for delivery.timeout.ms=1500")
+    assert warning.endswith("(KAFKA_STORAGE_ERROR, code 56); retrying within delivery.timeout.ms=1500")
 
 
 def test_full_memory_fails_after_max_block(tmp_path: Path) -> None:

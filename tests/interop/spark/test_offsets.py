@@ -247,7 +247,7 @@ def test_two_queries_on_one_group_and_partition_warn(bootstrap, topic, group, wa
     fill(bootstrap, topic, 1)
     one.trigger()
     one.trigger()
-    assert f"group '{group.group_id}': somebody else commits there: {topic}-0 at 2" in warnings.text
+    assert f"group '{group.group_id}': another process commits there: {topic}-0 at 2" in warnings.text
     warnings.clear()
     two.available_now(startingOffsets=json.dumps({topic: {"0": 6, "1": 0, "2": 0, "3": 0}}))
     commit(group, topic, 9)

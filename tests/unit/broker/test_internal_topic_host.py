@@ -362,7 +362,7 @@ async def test_a_topic_that_cannot_be_made_is_asked_for_again() -> None:
     cluster = Cluster()
     cluster.may_answer.set()
     cluster.outcome = InvalidReplicationFactor("2 replicas, 1 broker")
-    with pytest.raises(CoordinatorNotAvailable, match="__counters cannot be made: 2 replicas, 1 broker"):
+    with pytest.raises(CoordinatorNotAvailable, match="__counters cannot be created: 2 replicas, 1 broker"):
         await cluster.host.ensure()
     cluster.outcome = TopicAlreadyExists("made by another broker")
     await cluster.host.ensure()

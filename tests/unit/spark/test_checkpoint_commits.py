@@ -165,7 +165,7 @@ def test_somebody_else_on_the_same_partition_warns(registry, store, caplog):
     assert not caplog.text
     store.stored = {T0: StoredOffset(4, OLD, "spark-kafkalite other-host:17")}
     registry.follow({T0: 6}, {"t": OLD})
-    assert "somebody else commits there: t-0 at 4 by spark-kafkalite other-host:17" in caplog.text
+    assert "another process commits there: t-0 at 4 by spark-kafkalite other-host:17" in caplog.text
     assert "give each a groupId of its own" in caplog.text
     assert store.offsets() == {T0: 6}
 
@@ -180,7 +180,7 @@ def test_two_registries_on_one_store_warn_of_each_other(store, time_s, caplog, m
     two.follow({T0: 8}, {"t": OLD})
     caplog.clear()
     one.follow({T0: 9}, {"t": OLD})
-    assert "somebody else commits there" in caplog.text
+    assert "another process commits there" in caplog.text
 
 
 def test_the_listener_leaves_alone_what_is_done(store, time_s, registry, caplog):
@@ -209,7 +209,7 @@ def test_numbers_alone_tell_as_much(registry, store, caplog):
     assert not caplog.text
     store.stored[T0] = StoredOffset(2)
     registry.follow({T0: 7}, {})
-    assert "somebody else commits there: t-0 at 2." in caplog.text
+    assert "another process commits there: t-0 at 2." in caplog.text
 
 
 def test_an_answer_that_was_lost_is_not_somebody_else(registry, store, caplog):
@@ -219,7 +219,7 @@ def test_an_answer_that_was_lost_is_not_somebody_else(registry, store, caplog):
     store.stored[T0] = StoredOffset(6)
     store.loses_answers = False
     registry.follow({T0: 7}, {})
-    assert "somebody else" not in caplog.text
+    assert "another process" not in caplog.text
     assert store.offsets() == {T0: 7}
 
 

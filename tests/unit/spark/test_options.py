@@ -121,7 +121,7 @@ def test_a_topic_name_that_cannot_be_is_refused_before_a_broker_is_asked(given):
     assert text.startswith(
         f"[KAFKALITE_INVALID_OPTION] {next(iter(given))}={next(iter(given.values()))}: Topic name is invalid: "
     )
-    assert text.endswith("mend the name")
+    assert text.endswith("correct the name")
 
 
 def test_a_path_is_answered_with_how_topics_are_named():

@@ -157,10 +157,10 @@ def test_available_now_reads_what_no_broker_knew_when_the_run_began():
 def test_a_topic_that_goes_while_the_start_is_looked_up_is_lost_data(monkeypatch, caplog):
     cluster = DictionaryCluster({T0: 9})
     monkeypatch.setattr(cluster, "assigned", lambda known=(): Assigned((T0, T1), {"t": cluster.topic_id}))
-    with pytest.raises(SparkConditionError, match=r"KAFKA_DATA_LOSS.PARTITIONS_DELETED\] .* t-1 went away just now"):
+    with pytest.raises(SparkConditionError, match=r"KAFKA_DATA_LOSS.PARTITIONS_DELETED\] .* t-1 disappeared just now"):
         reader_over(cluster).initialOffset()
     assert reader_over(cluster, failOnDataLoss="false").initialOffset() == {"t": {"0": 0}}
-    assert "t-1 went away just now" in caplog.text
+    assert "t-1 disappeared just now" in caplog.text
 
 
 def test_available_now_from_latest_never_goes_backwards():

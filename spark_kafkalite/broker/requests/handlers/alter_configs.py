@@ -1,4 +1,4 @@
-"""AlterConfigs (key 33), versions 0 to 2: replaces all settings of a resource; those that are not named revert.
+"""AlterConfigs (key 33), versions 0 to 2: replaces all settings of a resource; others return to their defaults.
 
 v0  plain
 v2  flexible

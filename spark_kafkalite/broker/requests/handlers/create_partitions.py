@@ -60,7 +60,7 @@ def _checked(
                 raise InvalidRequest("Duplicate topic name.")
             context.topics.check_controller()
             if name in INTERNAL_TOPICS:
-                raise InvalidTopic(f"{name} is the brokers' own; what is in it would not be found again")
+                raise InvalidTopic(f"{name} is an internal topic; its records would not be found again")
             wanted.append((yield from _extension(context, topic)))
         except KafkaError as error:
             outcomes[name] = error.with_traceback(None)

@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42), versions 0 to 2: groups without members go, and their committed offsets with them.
+"""DeleteGroups (key 42), versions 0 to 2: deletes groups without members, and their committed offsets.
 
 Each group has its own outcome, and is gone for good when the answer comes.
 

@@ -1,4 +1,4 @@
-"""DeleteRecords (key 21), versions 0 to 2: hide the records before an offset for good.
+"""DeleteRecords (key 21), versions 0 to 2: hides the records before an offset for good.
 
 The offset becomes the log start, on the disk before the answer goes out: no crash brings the records back. Offset -1
 stands for the end of what consumers may see, and no offset beyond that end is accepted. The log start never goes back:
@@ -56,7 +56,7 @@ def _checked(
                 if key in outcomes:
                     raise InvalidRequest(f"{key} is named twice")
                 if topic.name in INTERNAL_TOPICS:
-                    raise InvalidTopic(f"{topic.name} is the brokers' own; its records cannot be deleted")
+                    raise InvalidTopic(f"{topic.name} is an internal topic; its records cannot be deleted")
                 partition = context.replicas.get(key)
                 moves[partition] = _new_start(partition, asked.offset)
                 outcomes[key] = partition

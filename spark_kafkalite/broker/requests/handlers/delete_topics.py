@@ -1,4 +1,4 @@
-"""DeleteTopics (key 20), versions 1 to 6: topics go at once, their files after ``file.delete.delay.ms``.
+"""DeleteTopics (key 20), versions 1 to 6: deletes topics; their files follow after ``file.delete.delay.ms``.
 
 v1  by name
 v4  flexible

@@ -1,4 +1,4 @@
-"""DescribeGroups (key 15), versions 0 to 5: a group's state, its members, and who reads what.
+"""DescribeGroups (key 15), versions 0 to 5: a group's state, its members, and their assignments.
 
 A group that does not exist is described as Dead. Subscriptions and assignments are there while the group is Stable:
 before that they are those of no generation.

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12), versions 0 to 4: a member lives, and hears whether it has to join again.
+"""Heartbeat (key 12), versions 0 to 4: keeps a member in its group, and tells it when it has to join again.
 
 v1  throttle time
 v2  same as v1

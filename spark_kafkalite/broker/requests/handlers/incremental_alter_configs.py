@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (key 44), versions 0 to 1: set, delete, append to and subtract from single settings.
+"""IncrementalAlterConfigs (key 44), versions 0 to 1: sets, deletes, appends to and subtracts from single settings.
 
 v0  plain
 v1  flexible

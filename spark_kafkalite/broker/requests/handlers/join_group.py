@@ -1,4 +1,4 @@
-"""JoinGroup (key 11), versions 0 to 9: become a member of a group, or stay one in its next generation.
+"""JoinGroup (key 11), versions 0 to 9: makes a client a member of a group, or keeps it one in the next generation.
 
 The answer comes when the generation begins: all members have joined, or their rebalance timeout is over. Only the
 leader is told of the others. A connection that closes while it waits takes its new member with it.

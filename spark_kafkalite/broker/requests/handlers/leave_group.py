@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13), versions 0 to 5: members go at once, and the others share what they read.
+"""LeaveGroup (key 13), versions 0 to 5: takes members out of a group at once, which rebalances it.
 
 v0  one member
 v1  throttle time

@@ -1,4 +1,4 @@
-"""ListConfigResources (key 74), versions 0 to 1: the names of what has settings.
+"""ListConfigResources (key 74), versions 0 to 1: the names of resources that have settings.
 
 v0  client metrics only (the API was ListClientMetricsResources then)
 v1  the types that are asked for; none means all of them

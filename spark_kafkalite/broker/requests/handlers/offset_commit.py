@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8), versions 2 to 9: keep how far a group has read; answered when that is committed to the log.
+"""OffsetCommit (key 8), versions 2 to 9: stores how far a group has read; answered when that is committed.
 
 A member names itself and its generation, and may commit for any partition. A client without a group names neither
 (generation -1, empty member id) and may commit while the group has no members.

@@ -1,4 +1,4 @@
-"""OffsetDelete (key 47), version 0: delete committed offsets of a group; answered when the tombstones are committed.
+"""OffsetDelete (key 47), version 0: deletes committed offsets of a group; answered when the tombstones are committed.
 
 A group without members gives up any offset. Of a group of consumers those stay whose topic a member reads
 (GROUP_SUBSCRIBED_TO_TOPIC); members of any other kind forbid all of it (NON_EMPTY_GROUP). What was never committed is

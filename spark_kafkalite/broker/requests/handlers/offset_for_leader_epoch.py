@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23), versions 2 to 4: where an epoch ends, so that followers and clients see truncation.
+"""OffsetForLeaderEpoch (key 23), versions 2 to 4: where a leader epoch ends, so that readers notice truncation.
 
 The answer is the largest epoch up to the asked one that the leader knows, and its end offset: the start of the next
 one, or the log end. Nothing known: -1 and -1.

@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 3 to 9: append one batch to each named partition.
+"""Produce (key 0), versions 3 to 9: appends one batch to each named partition.
 
 Advertised from version 0 on, although versions 0 to 2 are not served (such a request closes the connection):
 librdkafka up to 2.11.0 sends gzip, snappy and lz4 uncompressed unless version 0 is in the range. Apache Kafka 4 does
@@ -144,7 +144,7 @@ class _Producing:
                 if self._refusal is not None:
                     raise self._refusal
                 if name in INTERNAL_TOPICS:
-                    raise InvalidTopic(f"{name} is the brokers' own; nobody else writes to it")
+                    raise InvalidTopic(f"{name} is an internal topic; only brokers write to it")
                 leader = context.replicas.get(TopicPartition(name, number)).check_leader()
                 leader.check_acks(acks)
                 if not leader.must_queue:

@@ -1,4 +1,4 @@
-"""SyncGroup (key 14), versions 0 to 5: the leader hands in who reads what, and every member gets its share.
+"""SyncGroup (key 14), versions 0 to 5: takes the assignments from the group's leader, and gives each member its own.
 
 All wait until the leader's assignment is committed to ``__consumer_offsets``.
 

@@ -1,0 +1,1 @@
+"""Scripts for ``spark-submit``, one for each job."""

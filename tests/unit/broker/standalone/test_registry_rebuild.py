@@ -290,7 +290,7 @@ def test_a_note_that_cannot_be_true_is_no_evidence(log_dir: Path, caplog: pytest
     add_log(log_dir, "t-0")
     (log_dir / REGISTRY_ZXID_FILE).write_text(f"0\n1\n{zxid}\n")
     assert write(planned(log_dir)) == []
-    assert f"no registry has come to transaction {zxid}" in caplog.text
+    assert f"no registry has reached transaction {zxid}" in caplog.text
     EmbeddedRegistry(registry, check=RegistryEvidence(FS, [str(log_dir)], registry).check_tree).close()
     # The greatest that may be true leaves room.
     (log_dir / REGISTRY_ZXID_FILE).write_text(f"0\n1\n{2**62}\n")

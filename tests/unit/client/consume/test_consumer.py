@@ -48,10 +48,13 @@ def test_a_closed_consumer_says_that_it_is_closed(consumer: Consumer) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("events", "'events' is no list of partitions: give one, such as [TopicPartition('events', 0)]"),
-        (TopicPartition("t", 0), "TopicPartition(topic='t', partition=0) is no list of partitions: give one, such as "),
-        (["ab"], "'ab' is no partition: give such as TopicPartition('events', 0)"),
-        ([("t", "0")], "('t', '0') is no partition: "),
+        ("events", "'events' is not a list of partitions: give one, such as [TopicPartition('events', 0)]"),
+        (
+            TopicPartition("t", 0),
+            "TopicPartition(topic='t', partition=0) is not a list of partitions: give one, such as ",
+        ),
+        (["ab"], "'ab' is not a partition: give one such as TopicPartition('events', 0)"),
+        ([("t", "0")], "('t', '0') is not a partition: "),
     ],
 )
 def test_what_is_no_partition_is_named(consumer: Consumer, given: Any, said: str) -> None:

@@ -321,7 +321,7 @@ def test_a_running_member_goes_on_trying(group: Group, caplog: pytest.LogCapture
     blocker = group.own("t", 4)
     group.set_topic("t", 5)
     reading.wait_for(lambda: reading.owned == {})
-    wait_until(lambda: caplog.text.count("goes on trying") > 1)
+    wait_until(lambda: caplog.text.count("keeps trying") > 1)
     blocker.close()
     reading.wait_for(lambda: len(reading.owned) == 6)
 

@@ -24,7 +24,7 @@ def test_a_whitelist_lets_whole_names_through_and_a_blacklist_the_others(
 
 
 def test_a_pattern_that_is_none_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"topic filter 'a\(' is no regular expression"):
+    with pytest.raises(ConfigError, match=r"topic filter 'a\(' is not a regular expression"):
         Whitelist("a(")
 
 

@@ -321,7 +321,7 @@ def test_a_note_that_cannot_be_true_is_told_of_and_no_evidence(
     (tmp_path / "registry.zxid").write_bytes(b"zxid=%d\n" % (2**63 - 1))
     with EmbeddedRegistry(tmp_path) as registry:
         assert EmbeddedStore(registry).exists("/a").result(10) is not None
-    assert "registry.zxid: no registry has come to transaction 9223372036854775807" in caplog.text
+    assert "registry.zxid: no registry has reached transaction 9223372036854775807" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["registry.db", "registry.db-wal"])
@@ -331,7 +331,7 @@ def test_a_pipe_in_the_place_of_the_database_is_named(tmp_path: Path, name: str)
     (tmp_path / "registry.zxid").unlink()
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
-    with pytest.raises(RegistryError, match=f"{name} is no file; put the file in its place"):
+    with pytest.raises(RegistryError, match=f"{name} is not a file; put the file in its place"):
         EmbeddedRegistry(tmp_path)
 
 

@@ -95,7 +95,7 @@ def test_every_field_of_a_manifest_is_checked(field: str, value: object) -> None
     at[int(last) if isinstance(at, list) else last] = value
     shown = re.escape(json.dumps(value))
     with pytest.raises(
-        ManifestError, match=rf"^hdfs://x/m\.json is no manifest.*: {re.escape(field)} is {shown}, not "
+        ManifestError, match=rf"^hdfs://x/m\.json is not a manifest.*: {re.escape(field)} is {shown}, not "
     ) as caught:
         read_manifest(json.dumps(document), "hdfs://x/m.json", 3)
     assert str(caught.value).endswith("restore the file from a copy, or load into another destination")
@@ -105,7 +105,7 @@ def test_every_field_of_a_manifest_is_checked(field: str, value: object) -> None
 def test_every_field_of_a_manifest_is_needed(name: str) -> None:
     document = full_manifest()
     del document[name]
-    with pytest.raises(ManifestError, match=f"m.json is no manifest of this program: it has no {name}: restore"):
+    with pytest.raises(ManifestError, match=f"m.json is not a manifest of this program: it has no {name}: restore"):
         read_manifest(json.dumps(document), "m.json")
 
 
@@ -141,7 +141,7 @@ def test_a_manifest_names_no_place_twice() -> None:
 def test_format_1_is_checked_as_strictly() -> None:
     for change in ({"next_offsets": {"t": {"0": 4.5}}}, {"next_offsets": {"t": 4}}, {"number": "1"}):
         document = format_1() | change
-        with pytest.raises(ManifestError, match="is no manifest of this program"):
+        with pytest.raises(ManifestError, match="is not a manifest of this program"):
             read_manifest(json.dumps(document), "m.json")
     with pytest.raises(ManifestError, match=r'files\[0\]\.final is "noslash"'):
         document = format_1()
@@ -153,10 +153,10 @@ def test_format_1_is_checked_as_strictly() -> None:
     ("text", "problem"),
     [
         ("[" * 200_000, "it is nested too deeply"),
-        (json.dumps(full_manifest())[:100], "it is no JSON from line 1, column"),
-        (json.dumps(full_manifest()).replace('"records": 5', '"records": NaN'), "NaN is no number"),
+        (json.dumps(full_manifest())[:100], "it is not JSON from line 1, column"),
+        (json.dumps(full_manifest()).replace('"records": 5', '"records": NaN'), "NaN is not a number"),
         (json.dumps(full_manifest())[:-1] + ', "topics": {}}', 'field "topics" is there twice'),
-        ("\0", "it is no JSON from line 1, column 1 on"),
+        ("\0", "it is not JSON from line 1, column 1 on"),
         ('{"records": ' + "9" * 5000 + "}", ""),
     ],
 )
