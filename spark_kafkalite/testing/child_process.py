@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import os
 import queue
+import random
 import shutil
 import signal
 import socket
@@ -25,6 +26,9 @@ from pathlib import Path
 from typing import Final
 
 _POLL_INTERVAL_S: Final = 0.005
+# Linux gives connections the ports from 32768 on unless told otherwise; well-known servers lie below 20000.
+_FIRST_FREE_PORT: Final = 20_000
+_USUAL_FIRST_GIVEN_PORT: Final = 32_768
 _SETPRIV: Final = shutil.which("setpriv")
 
 _live: set[ChildProcess] = set()
@@ -143,12 +147,26 @@ class ChildProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different loopback TCP ports that nobody listens on; they may be taken again by the time they are used."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+    """Return different loopback TCP ports that nobody listens on; they may be taken again by the time they are used.
+
+    They lie below those that the system gives to connections, so a server that is restarted finds its port free.
+    """
+    try:
+        first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        first_given = _USUAL_FIRST_GIVEN_PORT
+    candidates = range(_FIRST_FREE_PORT, max(first_given, _FIRST_FREE_PORT + 1000))
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().choice(candidates)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
 
 
 def _start_in_spawner(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -83,6 +83,19 @@ class _ServerProcess(ABC):
         if self.running:
             raise ChildFailed(f"the {self._what} on {self.address} is already running (pid {self.pid})")
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        # A port may be taken between choosing and binding it; that is then seen as an early end with this reason.
+        chosen = self.port
+        for attempts_left in (2, 1, 0):
+            self.port = chosen or free_ports(1)[0]
+            try:
+                return self._launch()
+            except ChildFailed as failure:
+                self.port = chosen
+                if chosen or not attempts_left or "Address already in use" not in str(failure):
+                    raise
+        return self
+
+    def _launch(self) -> Self:
         self._starts += 1
         began = time.monotonic()
         self._process = process = ChildProcess(
@@ -222,10 +235,9 @@ class BrokerProcess(_ServerProcess):
         return found.group(1)
 
     def start(self) -> Self:
-        super().start()
         if self._registry_port == 0:
-            self._registry_port = int(self.registry_connect.rpartition(":")[2])
-        return self
+            self._registry_port = free_ports(1)[0]
+        return super().start()
 
     def _command(self) -> list[str]:
         settings: dict[str, object] = {

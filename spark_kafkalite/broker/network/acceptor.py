@@ -95,10 +95,13 @@ class Acceptor:
         return [listener for _, listener in self._sockets]
 
     def start(self, serve: Callable[[Connection, memoryview], None]) -> None:
-        """Accept connections from now on, and hand their requests to ``serve``."""
+        """Accept connections from now on, and hand their requests to ``serve``. Raises ConfigError."""
         self.serve = serve
         for bound, listener in self._sockets:
-            bound.listen(self._config["socket.listen.backlog.size"])
+            try:
+                bound.listen(self._config["socket.listen.backlog.size"])
+            except OSError as error:  # a port that is bound can still be lost: to a connection that others have made
+                raise _not_listening(listener, error) from error
             self.loop.add_reader(bound.fileno(), self._on_acceptable, bound, listener)
         self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
 
@@ -240,7 +243,6 @@ class Acceptor:
 
 def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    where = f"{listener.name}://{address_text(listener.host, listener.port)}"
     bound: socket.socket | None = None
     try:
         found = socket.getaddrinfo(
@@ -254,13 +256,15 @@ def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
     except OSError as error:
         if bound is not None:
             bound.close()
-        hint = (
-            "; is another broker running? Stop it, or name another port in listeners"
-            if error.errno == errno.EADDRINUSE
-            else ""
-        )
-        raise ConfigError(f"cannot listen on {where}: {error.strerror}{hint}") from error
+        raise _not_listening(listener, error) from error
     return bound
+
+
+def _not_listening(listener: Listener, error: OSError) -> ConfigError:
+    where = f"{listener.name}://{address_text(listener.host, listener.port)}"
+    is_taken = error.errno == errno.EADDRINUSE
+    hint = "; is another broker running? Stop it, or name another port in listeners" if is_taken else ""
+    return ConfigError(f"cannot listen on {where}: {error.strerror}{hint}")
 
 
 def _open_spare() -> int | None:

@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -50,15 +51,15 @@ def after_phase(monkeypatch: pytest.MonkeyPatch, name: str, then: Any) -> None:
     monkeypatch.setattr(BrokerStart, name, later if inspect.iscoroutinefunction(phase) else at_once)
 
 
-def held() -> tuple[set[threading.Thread], list[str]]:
-    """Return this process's threads, and what its descriptors are open on."""
+def held() -> Counter[threading.Thread | str]:
+    """Return this process's threads, and what its descriptors are open on, how often."""
     opened = []
     for fd in os.listdir("/proc/self/fd"):
         try:
             opened.append(re.sub(r"\d+", "N", os.readlink(f"/proc/self/fd/{fd}")))
         except FileNotFoundError:
             continue  # the one that lists them
-    return set(threading.enumerate()), sorted(opened)
+    return Counter(threading.enumerate()) + Counter(opened)
 
 
 def test_the_phases_are_those_of_the_start() -> None:
@@ -79,14 +80,15 @@ def test_a_phase_that_fails_leaves_nothing(
         # What a start leaves in the process for good, such as loaded modules, is there afterwards.
         async with running_broker(tmp_path / "data", open_store):
             pass
-        tasks, (threads, opened) = asyncio.all_tasks(), held()
+        tasks, before = asyncio.all_tasks(), held()
         with monkeypatch.context() as patched:
             after_phase(patched, phase, fail)
             with pytest.raises(Injected):
                 await RunningBroker(tmp_path / "data", open_store, registry_listener="127.0.0.1:0").run()
         await asyncio.sleep(0)  # for those that have been cancelled
         assert asyncio.all_tasks() == tasks
-        assert held() == (threads, opened)
+        # What others in this process had open may be gone meanwhile.
+        assert held() <= before
         if registry is not None:
             assert not registry.registry.tree.sessions
             assert all(session.is_closed for session in registry.sessions)
@@ -123,7 +125,8 @@ def test_a_stop_after_any_phase_is_obeyed_at_once(
         after_phase(monkeypatch, phase, stop)
         assert await running.run() == 0
         assert time.monotonic() - stopped_s[0] < 1
-        assert held() == before
+        # What others in this process had open may be gone meanwhile.
+        assert held() <= before
         if registry is not None:
             assert not registry.registry.tree.sessions
 
