@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.measurement import Row, Usage, percentile, resident_bytes, warm_page_cache
 from spark_kafkalite import Admin
 from spark_kafkalite.client.config import ADMIN_SETTINGS, client_config, parse_settings
-from spark_kafkalite.client.consume.fetcher import RangeFetcher
+from spark_kafkalite.client.consume.range_fetcher import RangeFetcher
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool

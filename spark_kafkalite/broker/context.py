@@ -23,7 +23,7 @@ from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
-from spark_kafkalite.broker.settings.topic_settings import TopicSettings
+from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.upkeep.retention import Retention
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator

@@ -27,8 +27,8 @@ from spark_kafkalite.broker.replication.bounds import ACKS_ALL
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.page_cache import look_up
+from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.broker.requests.topics import TopicAdmin
-from spark_kafkalite.broker.requests.waiting import DelayedOperation
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import CoordinatorNotAvailable, CorruptMessage, KafkaError, TopicAlreadyExists

@@ -7,10 +7,10 @@ are answered; connections close; threads end; the controller's role and the regi
 flushed and closed and the clean-shutdown marker is written; the registry closes last. Exit code 0.
 
 A session with a registry elsewhere may be lost: the broker lives on and leads nothing until it has the next one
-(``registry.membership``). The embedded registry is lost only with its disk, and then the broker stops with exit code 1:
-it may not lead what it cannot prove to lead. So it does when its last log directory fails, as Kafka halts then: alive
-it could only refuse, and its clients would go on asking it. Nothing is written to failed directories, so their next
-start is one after a crash. Whatever hangs on such a disk is not waited for: the process ends after some seconds.
+(``registry.cluster.membership``). The embedded registry is lost only with its disk, and then the broker stops with exit
+code 1: it may not lead what it cannot prove to lead. So it does when its last log directory fails, as Kafka halts then:
+alive it could only refuse, and its clients would go on asking it. Nothing is written to failed directories, so their
+next start is one after a crash. Whatever hangs on such a disk is not waited for: the process ends after some seconds.
 """
 
 from __future__ import annotations

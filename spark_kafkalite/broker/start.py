@@ -30,20 +30,20 @@ from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
-from spark_kafkalite.broker.requests.waiting import Purgatory
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.group_settings import group_limits, offsets_topic
-from spark_kafkalite.broker.settings.topic_settings import TopicSettings
+from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.standalone.log_dirs_survey import stored_cluster_id
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
 from spark_kafkalite.broker.upkeep.cleaner import Cleaner
 from spark_kafkalite.broker.upkeep.disk_watch import DiskWatch
 from spark_kafkalite.broker.upkeep.retention import Retention
-from spark_kafkalite.broker.upkeep.ticks import Upkeep
+from spark_kafkalite.broker.upkeep.timers import Upkeep
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.collector import Collector
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator

@@ -1,7 +1,7 @@
 """``kafkalite consume``: prints the records of a topic, like Kafka's console consumer, or as JSON lines.
 
 Reads partitions by hand, without a consumer group, and commits nothing; with ``--group`` it is a member of one
-(:mod:`.consume_group`).
+(``cli.groups.consume_group``).
 """
 
 from __future__ import annotations

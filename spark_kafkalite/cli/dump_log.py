@@ -3,7 +3,8 @@
 Damage is reported with file and position, and makes the exit code 1. The newest segment of a running or crashed broker
 has indexes in memory only and may end in the middle of a batch; the broker cuts such an end when it starts.
 
-``--repair`` (``log.repair``) is for stopped brokers. It tells what it will cut, asks, and keeps what it has cut.
+``--repair`` (``log.loading.repair``) is for stopped brokers. It tells what it will cut, asks, and keeps what it has
+cut.
 """
 
 from __future__ import annotations

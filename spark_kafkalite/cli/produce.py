@@ -26,7 +26,7 @@ from spark_kafkalite.cli.record_text import BadRecordText, ParsedRecord, record_
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from spark_kafkalite.cli.retention import RetentionWatch
+    from spark_kafkalite.cli.retention_warning import RetentionWatch
     from spark_kafkalite.client.admin.admin import Admin
     from spark_kafkalite.client.produce.delivery import RecordMetadata
     from spark_kafkalite.client.produce.producer import Producer
@@ -129,7 +129,7 @@ def command(
     with contextlib.ExitStack() as stack:
         lines, size = _opened(stack, file_name)
         admin = stack.enter_context(reachable_admin(settings, shared=True))
-        from spark_kafkalite.cli.retention import RetentionWatch
+        from spark_kafkalite.cli.retention_warning import RetentionWatch
         from spark_kafkalite.client.produce.producer import Producer
 
         watch = RetentionWatch(admin)

@@ -30,6 +30,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.fs import replace_file
+from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.files.small_files import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
@@ -37,7 +38,6 @@ from spark_kafkalite.log.files.small_files import (
     read_topic_id,
     topic_id_text,
 )
-from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.loading.holes import report as report_holes
 from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, forget_producers, load_log, rebuild_producers

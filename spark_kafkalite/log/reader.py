@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.log.files.fs import File
-from spark_kafkalite.log.files.waiting import NeedsThread, NotInMemory, may_wait
+from spark_kafkalite.log.files.needs_thread import NeedsThread, NotInMemory, may_wait
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.segments.segment import Found, LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments

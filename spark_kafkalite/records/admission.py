@@ -35,7 +35,7 @@ from spark_kafkalite.records.compression import CODEC_NAMES, NONE, ZSTD, decompr
 from spark_kafkalite.records.kernel import check_crc, read_header, walk_records
 from spark_kafkalite.records.layout import MAX_INT64, MIN_INT64, BatchHeader
 
-# D3: what the loop may decompress and walk itself, about a millisecond's work.
+# What the loop may decompress and walk itself, about a millisecond's work.
 INLINE_COMPRESSED_BYTES: Final = 64 * 1024
 INLINE_DECOMPRESSED_BYTES: Final = 256 * 1024
 # What the loop may check, and write to a log, itself: some milliseconds' work, the writing nearly all of it.

@@ -48,7 +48,7 @@ class KafkaliteBatchReader(DataSourceReader):
         lookup = ClusterOffsets(self._options)
         assigned = lookup.assigned()
         if self._starting.committed:
-            from spark_kafkalite.spark.offset_registry import committed_start
+            from spark_kafkalite.spark.checkpoint_commits import committed_start
 
             start = committed_start(self._options, lookup, assigned)
         else:

@@ -34,7 +34,7 @@ _PRODUCERS: dict[frozenset[tuple[str, str]], Producer] = {}
 
 # Of a consumer's settings, those that say something about this client and nothing about how to reach the cluster.
 CLIENT_ID: Final = "spark-kafkalite"
-# Fetches for Spark are large, unless the user says otherwise: performance facts, section 4.
+# Fetches for Spark are large, unless the user says otherwise: each request costs a round trip and a wake-up.
 DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
 
 

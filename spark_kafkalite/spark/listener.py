@@ -27,9 +27,9 @@ from py4j.protocol import Py4JError
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_kafkalite.errors import ConfigError, KafkaliteError
+from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry, known_id
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.offset_ranges import Offsets, from_json
-from spark_kafkalite.spark.offset_registry import OffsetRegistry, known_id
 from spark_kafkalite.spark.options import ReaderOptions, reader_options
 from spark_kafkalite.spark.source import FORMAT_NAME
 

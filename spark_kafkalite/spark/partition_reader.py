@@ -1,6 +1,6 @@
 """One task of a read: ranges of partitions in, Arrow record batches out. Runs in Spark's Python workers.
 
-A thread fetches ahead (:class:`~spark_kafkalite.client.consume.fetcher.RangeFetcher`) while Spark takes what was
+A thread fetches ahead (:class:`~spark_kafkalite.client.consume.range_fetcher.RangeFetcher`) while Spark takes what was
 decoded before. Many log batches become one record batch of up to 64 k rows, because each costs a round through Spark.
 Brokers that go away are waited for inside, up to ``kafkaConsumer.pollTimeoutMs`` without progress; then the task fails
 and Spark repeats it.
@@ -22,7 +22,7 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_kafkalite.client.arrow import RecordBatchMaker
 from spark_kafkalite.client.config import ConsumerConfig
-from spark_kafkalite.client.consume.fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
+from spark_kafkalite.client.consume.range_fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError

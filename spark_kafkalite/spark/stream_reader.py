@@ -13,7 +13,7 @@ finished, ``partitions`` comes first. What this must get right, and what each co
   looking again meanwhile, longer the longer nothing comes.
 - ``commit`` is late by one batch and ``stop`` is never called: nothing depends on them. What is durably done is the
   ``start`` of ``latestOffset``, which the engine takes from its commit log: the offset registry is told of that
-  (:mod:`.offset_registry`). An AvailableNow run asks once more after its last batch; Trigger.Once does not, and a
+  (:mod:`.checkpoint_commits`). An AvailableNow run asks once more after its last batch; Trigger.Once does not, and a
   stopped query does not either, so their last batch is committed by the listener, or when the query starts again.
 
 A second such object is made only to be pickled with ``read``, so it connects when first asked and not before.
@@ -48,7 +48,7 @@ from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 
 if TYPE_CHECKING:
-    from spark_kafkalite.spark.offset_registry import OffsetRegistry
+    from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -94,7 +94,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _registry(self) -> OffsetRegistry | None:
         if self._registry_made is None and self._options.commit.commits:
             # Most queries commit nothing, and a process is started for each of them.
-            from spark_kafkalite.spark.offset_registry import OffsetRegistry
+            from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry
 
             self._registry_made = OffsetRegistry.of(self._options)
         return self._registry_made
@@ -107,7 +107,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             assigned = self._lookup.assigned()
             self._note(assigned)
             if self._starting.committed:
-                from spark_kafkalite.spark.offset_registry import committed_start
+                from spark_kafkalite.spark.checkpoint_commits import committed_start
 
                 initial = committed_start(self._options, self._lookup, assigned)
             else:
@@ -250,7 +250,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
     def _ids(self) -> dict[str, bytes]:
-        from spark_kafkalite.spark.offset_registry import known_id
+        from spark_kafkalite.spark.checkpoint_commits import known_id
 
         return {topic: topic_id for topic in self._topic_ids if (topic_id := known_id(self._topic_ids, topic))}
 

@@ -3,8 +3,8 @@
 Clients reach it by their real connections, over pairs of sockets instead of a network: give :meth:`ModelBroker.open` to
 :class:`~spark_kafkalite.client.network.cluster.ClusterClient`. It knows what a producer and a reader ask for (Metadata,
 InitProducerId, Produce, ListOffsets, Fetch); what else comes, a test answers itself (``answer_first``). The rules that
-clients depend on are the real broker's, and one test holds both to them (``tests/interop/test_model_broker.py``):
-sequence numbers, whole batches, errors for offsets outside of the log.
+clients depend on are the real broker's: sequence numbers, whole batches, errors for offsets outside of the log. A test
+holds both to them (``tests/interop/client/test_model_broker.py``).
 """
 
 from __future__ import annotations

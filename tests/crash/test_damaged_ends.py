@@ -13,7 +13,7 @@ import pytest
 from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.consume.consumer import Consumer
-from spark_kafkalite.client.consume.fetcher import RangeFetcher, columns_from
+from spark_kafkalite.client.consume.range_fetcher import RangeFetcher, columns_from
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition

@@ -19,7 +19,7 @@ import pytest
 
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.requests.waiting import Purgatory
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.upkeep.retention import Retention
 from spark_kafkalite.errors import OutOfOrderSequenceNumber
 from spark_kafkalite.log.log_starts import LogStartJob

@@ -30,7 +30,7 @@ class FileLike(Protocol):
 class FileRange:
     """Bytes of a file to be sent; holds the file open. Position and length move while it is sent.
 
-    From when it is queued until it is sent or dropped it is counted with its segment (``log.sending``).
+    From when it is queued until it is sent or dropped it is counted with its segment (``log.segments.sending``).
     """
 
     __slots__ = ("_cuts", "_sending", "file", "is_cut", "length", "position")

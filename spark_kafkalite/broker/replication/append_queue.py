@@ -2,11 +2,11 @@
 
 A batch goes to a thread when checking it is too much for the loop (a large one, more so if it is compressed), or when
 the topic's ``compression.type`` names another codec than the producer's, so that it must be compressed anew; or when
-the log's end has to be read first, which a fast start has put off (``PartitionLog.unread_tail``). The thread
-gets the batch and the rules of that moment, and gives back the batch to append; nothing else is shared with it.
-A large one goes to a thread once more, which writes it behind the log's end (``log.write_ahead``), again and again if
-the end changes meanwhile. Everything handed in later queues behind, in order, and is then appended by the loop without
-a thread where it needs none.
+the log's end has to be read first, which a fast start has put off (``PartitionLog.unread_tail``). The thread gets the
+batch and the rules of that moment, and gives back the batch to append; nothing else is shared with it. A large one goes
+to a thread once more, which writes it behind the log's end (``log.segments.write_ahead``), again and again if the end
+changes meanwhile. Everything handed in later queues behind, in order, and is then appended by the loop without a thread
+where it needs none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.errors import KafkaError, KafkaStorageError
-from spark_kafkalite.log.files.waiting import NeedsThread
+from spark_kafkalite.log.files.needs_thread import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig

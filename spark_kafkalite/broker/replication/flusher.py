@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
-from spark_kafkalite.broker.requests.waiting import Purgatory
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.flush import FlushJob

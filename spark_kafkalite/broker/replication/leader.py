@@ -2,7 +2,8 @@
 
 A :class:`Leader` lives for one leader epoch of one partition. Its queue of appends and its waiting lists end with it
 (:meth:`Leader.end`): whoever waits is told so, and is answered with the reason, whatever the partition does next (rule
-R15: first the epoch, then the offset). What is asked of a leader that has ended says nothing about the partition.
+R15 in docs/architecture.md: first the epoch, then the offset). What is asked of a leader that has ended says nothing
+about the partition.
 
 Three things are waited for, each with a list of its own: that consumers can see more, that followers can (for them the
 log end is the bound), and that more is acknowledged.
@@ -28,7 +29,7 @@ from spark_kafkalite.broker.replication.append_queue import (
 )
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, committed_end_offset, required_isr
 from spark_kafkalite.broker.replication.flusher import Flusher
-from spark_kafkalite.broker.requests.waiting import Purgatory, WaitingList
+from spark_kafkalite.broker.requests.purgatory import Purgatory, WaitingList
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     KafkaError,
@@ -38,7 +39,7 @@ from spark_kafkalite.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
 )
-from spark_kafkalite.log.files.waiting import NeedsThread
+from spark_kafkalite.log.files.needs_thread import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.segments.write_ahead import WriteAhead

@@ -10,7 +10,7 @@ The topic's settings are the log's (``PartitionLog.config``), and everybody look
 
 A failed write or fsync takes the partition offline; a failed fsync is never tried again, because the kernel has
 forgotten by then which pages did not reach the disk. A full disk does not: appends are refused, the partition leads and
-is read (``log.disk``).
+is read (``log.directories.disk``).
 
 There is no await in this file: between reading and changing state nothing else runs, and that is the lock.
 """
@@ -25,7 +25,7 @@ from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.leader import Leader
-from spark_kafkalite.broker.requests.waiting import DelayedOperation, Purgatory
+from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog

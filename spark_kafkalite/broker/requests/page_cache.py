@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
-from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
+from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.slices import Work
 

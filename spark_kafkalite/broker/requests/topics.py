@@ -19,7 +19,7 @@ from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
-from spark_kafkalite.broker.settings.topic_settings import TopicSettings
+from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.errors import (
     KafkaError,
     NotController,

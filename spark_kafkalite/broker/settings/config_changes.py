@@ -24,7 +24,7 @@ from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.settings import logger_levels
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
-from spark_kafkalite.broker.settings.topic_settings import TopicSettings
+from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.errors import (
     ConfigError,
     InvalidConfig,

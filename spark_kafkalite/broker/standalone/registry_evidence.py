@@ -66,7 +66,7 @@ class RegistryEvidence:
         self, fs: Fs, log_dirs: Iterable[str], registry_dir: Path, missing: Mapping[str, str] | None = None
     ) -> None:
         """Look at the directories; one that cannot be read, or does not exist, shows nothing. ``missing``: by id, where
-        directories were that the others know (``log.siblings``)."""
+        directories were that the others know (``log.directories.siblings``)."""
         self._fs = fs
         self._missing = missing or {}
         self._registry_dir = registry_dir

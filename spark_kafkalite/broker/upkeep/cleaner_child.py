@@ -1,7 +1,7 @@
 """The broker's end of a cleaner process: starts it, gives it one job at a time, kills it to call a job off.
 
-See ``log.cleaner_process`` for the other end and for what travels between them. The process inherits the broker's
-standard error, so that what kills it is seen in the broker's log.
+See ``log.compaction.cleaner_process`` for the other end and for what travels between them. The process inherits the
+broker's standard error, so that what kills it is seen in the broker's log.
 """
 
 from __future__ import annotations

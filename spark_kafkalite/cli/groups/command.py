@@ -28,7 +28,7 @@ from spark_kafkalite.cli.groups.views import (
     view_group,
     warn_of_groups,
 )
-from spark_kafkalite.cli.offsets.views import offsets_of
+from spark_kafkalite.cli.offsets.show import offsets_of
 from spark_kafkalite.cli.options import ActionGroup, existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.client.offset_stores.store import KAFKA

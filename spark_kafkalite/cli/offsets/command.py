@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from spark_kafkalite.cli.offsets.moves import migrate, rewind
+from spark_kafkalite.cli.offsets.show import diff, show
 from spark_kafkalite.cli.offsets.texts import parse_partitions, parse_time
-from spark_kafkalite.cli.offsets.views import diff, show
 from spark_kafkalite.cli.options import (
     ActionGroup,
     bootstrap_option,

@@ -31,7 +31,7 @@ from spark_kafkalite.cli.groups.reset_scenarios import (
     scenario_options,
 )
 from spark_kafkalite.cli.groups.resets import count_of_offsets, plan_with_brokers, still_there
-from spark_kafkalite.cli.offsets.views import offsets_of
+from spark_kafkalite.cli.offsets.show import offsets_of
 from spark_kafkalite.cli.options import existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.client.group.offset_resets import listed, only_backwards

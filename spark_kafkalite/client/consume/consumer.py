@@ -5,9 +5,9 @@ Fetching runs ahead in the background (:mod:`.read_ahead`); ``poll()`` decodes a
 returns, by the ends of batches, so that gaps left by compaction and transaction markers are passed. Records of one
 partition come in order of their offsets; partitions take turns.
 
-With a ``group.id`` every poll first looks after the group (:mod:`.group_consumer`): it takes part in rebalances, calls
-the user's callbacks, and commits what *earlier* polls returned, if that is automatic. A consumer that assigns by hand
-is no member, and may commit as long as its group has none.
+With a ``group.id`` every poll first looks after the group (:mod:`~spark_kafkalite.client.group.group_consumer`): it
+takes part in rebalances, calls the user's callbacks, and commits what *earlier* polls returned, if that is automatic. A
+consumer that assigns by hand is no member, and may commit as long as its group has none.
 
 Errors of a partition (a bad CRC, no position with ``auto.offset.reset=none``, missing permission) are raised by the
 next poll that would return its records, and by every later one until a ``seek()``; other partitions go on when it is

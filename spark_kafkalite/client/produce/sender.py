@@ -55,7 +55,7 @@ _TOLD_LOOK_S: Final = 0.1
 
 
 class Sender(threading.Thread):
-    """Sends until the producer is CLOSING and nothing is left, or ABORTING (:mod:`.producer_state`)."""
+    """Sends until the producer is CLOSING and nothing is left, or ABORTING (:mod:`.producer_phase`)."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The groups that this broker coordinates: waiting requests, timers and writes around the pure ``group.py``.
 
-A request to join or sync is a future; it is the *ticket* that a group gives back with its answer. Every call of a group
-ends in one place (:meth:`GroupCoordinator._carry_out`): answers are given, metadata goes to the group's shard, the
-group's one timer is set, and a group of which nothing is left is forgotten.
+A request to join or sync is a future; it is the *ticket* that a group gives back with its answer. What a call of a
+group gives back ends in one place (:meth:`GroupCoordinator._carry_out`): answers are given, metadata goes to the
+group's shard, the group's one timer is set, and a group of which nothing is left is forgotten.
 
 A group is written when its leader has assigned (members get their assignments once that is committed), when it becomes
 empty, and when a static member comes back under a new id. What was committed before a crash is read again by the shard;

@@ -10,7 +10,7 @@ Two habits that the rest of the log relies on:
 * A file is closed when its last holder lets go of it. A queued answer holds the file that it will be sent from; the
   segment may be removed or the log closed meanwhile, and the descriptor still cannot be reused under the answer's feet.
 
-A read waits for the disk when its bytes are not in the page cache; for who may not wait see ``waiting``.
+A read waits for the disk when its bytes are not in the page cache; for who may not wait see ``needs_thread``.
 
 Only regular files are opened, and nothing waits for the other end of a pipe: a name that should be a file's or a
 directory's and is of another kind is an error whose text says so, and what to do (``file_kind``).

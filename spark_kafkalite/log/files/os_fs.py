@@ -11,7 +11,7 @@ from typing import Final
 
 from spark_kafkalite.log.files.file_kind import Kind, kind_of_mode, misplaced
 from spark_kafkalite.log.files.fs import Entry, Space
-from spark_kafkalite.log.files.waiting import NotInMemory, patience
+from spark_kafkalite.log.files.needs_thread import NotInMemory, patience
 
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _NOWAIT_UNKNOWN: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)

@@ -16,8 +16,8 @@ from typing import Final
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.files.fs import File, write_whole
+from spark_kafkalite.log.files.needs_thread import NeedsThread, may_wait
 from spark_kafkalite.log.files.open_files import OpenFiles
-from spark_kafkalite.log.files.waiting import NeedsThread, may_wait
 from spark_kafkalite.log.segments.index_walk import INTERVAL_BYTES, IndexWalk
 from spark_kafkalite.log.segments.segment import IndexesDamaged, Segment
 from spark_kafkalite.log.segments.time_index import TimeIndex

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.files.fs import File
+from spark_kafkalite.log.files.needs_thread import NeedsThread, may_wait
 from spark_kafkalite.log.files.open_files import OpenFiles
-from spark_kafkalite.log.files.waiting import NeedsThread, may_wait
 from spark_kafkalite.log.segments.index_walk import INTERVAL_BYTES, IndexWalk
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.sending import Sending

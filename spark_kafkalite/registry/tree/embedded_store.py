@@ -1,4 +1,4 @@
-"""One session of this process with the embedded registry: the ``Store`` of :mod:`.store` over :mod:`.embedded`.
+"""One session of this process with the embedded registry: a ``registry.store.Store`` over :mod:`.embedded`.
 
 Every request is an operation that the registry's writer thread runs in its turn, and fails with SessionExpired once the
 session has ended. Session listeners run in that thread.

@@ -1,7 +1,8 @@
 """The load job: what a topic received since the last run becomes Parquet files in a directory, once.
 
 Run by ``spark-submit "$(kafkalite jobs path hadoop_load)" ...`` or ``kafkalite jobs run hadoop_load ...``. The steps
-are ``recover`` (finish or drop what an earlier run left), plan, stage, commit; see the modules of those names. A run
+are recover (finish or drop what an earlier run left; ``publish.recover``), plan (``planning``), stage (``staging``) and
+commit (``publish.commit``). A run
 with nothing new publishes nothing and succeeds.
 """
 

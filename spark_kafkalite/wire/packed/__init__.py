@@ -1,4 +1,4 @@
-"""Produce and Fetch, packed and parsed by hand: the four messages that carry records.
+"""Produce, Fetch and OffsetCommit, packed and parsed by hand: the messages that the broker sees most.
 
 The same bytes as ``codec`` for the same content (a test holds both against each other and against kio), but without a
 message object per struct, and without moving records: a parsed request or response holds views into the frame, and what

@@ -28,7 +28,7 @@ from tests.interop.hostile.mutating_peer import DAMAGED_TOPIC, GOOD_VALUES, RESE
 from tests.interop.support.raw_client import RawClient
 
 SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
-FRAMES = 1_000_000 if SOAK else 50_000
+FRAMES = 1_000_000 if SOAK else 100_000
 SEED = int(os.environ.get("KAFKALITE_MUTATION_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
 CONNECTIONS = 8
 MEGABYTE = 1_000_000

@@ -29,7 +29,7 @@ from spark_kafkalite.errors import TopicAlreadyExists
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry.consumer_nodes import encode_offset, offset_path
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
-from spark_kafkalite.spark import offset_registry
+from spark_kafkalite.spark import checkpoint_commits
 from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
@@ -452,7 +452,7 @@ def test_zookeeper_alone(bootstrap, topic, group, ensemble, nodes, warnings):
 
 
 def test_a_zookeeper_that_is_away_warns(bootstrap, topic, group, warnings, monkeypatch):
-    monkeypatch.setattr(offset_registry, "COMMIT_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(checkpoint_commits, "COMMIT_TIMEOUT_MS", 1_000)
     fill(bootstrap, topic, 5)
     options = {"groupId": group.group_id, "commitOffsets": "both", "zookeeper.connect": "127.0.0.1:1"}
     query = Query(bootstrap, topic, **options)

@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.requests.waiting import Purgatory
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
@@ -29,8 +29,8 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
     UnknownLeaderEpoch,
 )
+from spark_kafkalite.log.files.needs_thread import NotInMemory, may_wait
 from spark_kafkalite.log.files.open_files import OpenFiles
-from spark_kafkalite.log.files.waiting import NotInMemory, may_wait
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice

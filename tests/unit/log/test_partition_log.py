@@ -17,7 +17,7 @@ from spark_kafkalite.errors import (
     UnknownProducerId,
 )
 from spark_kafkalite.log import reader
-from spark_kafkalite.log.files.waiting import without_waiting
+from spark_kafkalite.log.files.needs_thread import without_waiting
 from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog

@@ -3,7 +3,7 @@ import pickle
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from spark_kafkalite.client.consume.fetcher import RangeNotInLog
+from spark_kafkalite.client.consume.range_fetcher import RangeNotInLog
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.conditions import SparkConditionError

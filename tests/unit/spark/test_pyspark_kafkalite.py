@@ -56,10 +56,10 @@ def test_what_only_plans_does_not_import_what_reads_and_writes():
     ).split()
     heavy = {
         "pyarrow.compute",
-        "spark_kafkalite.client.consume.fetcher",
+        "spark_kafkalite.client.consume.range_fetcher",
         "spark_kafkalite.client.produce.producer",
         "spark_kafkalite.records.kernel",
-        "spark_kafkalite.spark.offset_registry",
+        "spark_kafkalite.spark.checkpoint_commits",
         "spark_kafkalite.spark.partition_reader",
         "spark_kafkalite.spark.writer",
     }

@@ -30,9 +30,9 @@ from spark_kafkalite.broker.replication.leader import CONSUMER, Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.page_cache import MOST_LOOK_UPS, in_thread, read_into_cache, uncached
-from spark_kafkalite.broker.requests.waiting import DelayedOperation
+from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError
-from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
+from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
@@ -262,7 +262,7 @@ def _reading_again(context: BrokerContext, exchange: Exchange, fetch: FetchReque
         result = _Reading(context, fetch, may_wait=look_ups >= MOST_LOOK_UPS)
         yield from result.read_in_slices()
         look_ups += 1
-    _answer_later(context, exchange, result)
+    _answer_deferred(context, exchange, result)
 
 
 def _report(exchange: Exchange, _: None, error: BaseException | None) -> None:
@@ -272,7 +272,7 @@ def _report(exchange: Exchange, _: None, error: BaseException | None) -> None:
         exchange.close("a handler failed")
 
 
-def _answer_later(context: BrokerContext, exchange: Exchange, result: _Reading) -> None:
+def _answer_deferred(context: BrokerContext, exchange: Exchange, result: _Reading) -> None:
     """Answer an exchange that was deferred."""
     response = _response(context, exchange, result)
     if response is not None:
@@ -404,7 +404,7 @@ class DelayedFetch(DelayedOperation):
         if result.needs_thread:
             _read_again(self._context, self._exchange, self._fetch, result)
         else:
-            _answer_later(self._context, self._exchange, result)
+            _answer_deferred(self._context, self._exchange, result)
 
     def fail(self) -> None:
         self._exchange.close("a handler failed")

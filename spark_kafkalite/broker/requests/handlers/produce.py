@@ -31,7 +31,7 @@ from spark_kafkalite.broker.replication.append_queue import AppendOutcome, Queue
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.broker.requests.waiting import DelayedOperation
+from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.errors import (
     InvalidRequiredAcks,
     InvalidTopic,

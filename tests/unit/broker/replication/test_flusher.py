@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite.broker.replication.flusher import Flusher
-from spark_kafkalite.broker.requests.waiting import Purgatory
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.log_host import LogHost

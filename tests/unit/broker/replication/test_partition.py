@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafkalite.broker.replication.append_queue import AppendOutcome, AppendQueue, QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.requests.waiting import DelayedOperation, Purgatory
+from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,

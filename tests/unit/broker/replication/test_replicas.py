@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.requests.waiting import Purgatory
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from spark_kafkalite.broker.requests.waiting import DelayedOperation, Purgatory
+from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 
 
 class Operation(DelayedOperation):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.requests.waiting import Purgatory
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.upkeep.retention import Retention
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig

@@ -12,7 +12,7 @@ from spark_kafkalite.client.config import consumer_config
 from spark_kafkalite.client.consume.broker_fetcher import BrokerFetcher
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.consume.fetched import BufferPool, columns_from
-from spark_kafkalite.client.consume.fetcher import RangeFetcher, RangeNotInLog
+from spark_kafkalite.client.consume.range_fetcher import RangeFetcher, RangeNotInLog
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline

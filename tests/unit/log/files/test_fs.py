@@ -12,8 +12,8 @@ import pytest
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.file_kind import Kind
 from spark_kafkalite.log.files.fs import read_whole, replace_file, write_whole
+from spark_kafkalite.log.files.needs_thread import NotInMemory, without_waiting
 from spark_kafkalite.log.files.os_fs import OsFs
-from spark_kafkalite.log.files.waiting import NotInMemory, without_waiting
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafkalite.broker.internal_topic_host import _read_and_look
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log.files.waiting import without_waiting
+from spark_kafkalite.log.files.needs_thread import without_waiting
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.reader import DecodeFirst
 from spark_kafkalite.testing.batches import header_of, make_batch

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafkalite.log.files.waiting import without_waiting
+from spark_kafkalite.log.files.needs_thread import without_waiting
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import IndexesDamaged

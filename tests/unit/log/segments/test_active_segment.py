@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafkalite.log.files.waiting import NeedsThread, without_waiting
+from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments import active_segment, index_walk

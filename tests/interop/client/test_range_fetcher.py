@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.config import ClientConfig
-from spark_kafkalite.client.consume.fetcher import RangeFetcher, RangeNotInLog, columns_from
+from spark_kafkalite.client.consume.range_fetcher import RangeFetcher, RangeNotInLog, columns_from
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition

@@ -6,8 +6,8 @@ import pytest
 
 from spark_kafkalite.errors import CoordinatorNotAvailable
 from spark_kafkalite.model import CommittedOffset, TopicPartition
-from spark_kafkalite.spark import offset_registry
-from spark_kafkalite.spark.offset_registry import OffsetRegistry
+from spark_kafkalite.spark import checkpoint_commits
+from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry
 from spark_kafkalite.spark.stored_offset import StoredOffset
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -148,7 +148,7 @@ def test_a_failed_commit_warns_with_the_reason_and_is_repeated_with_the_next_bat
 def test_a_failed_commit_is_repeated_while_idle_and_at_the_end(registry, store, time_s):
     store.down = True
     registry.follow({T0: 5}, {})
-    time_s.now_s += offset_registry._RETRY_S
+    time_s.now_s += checkpoint_commits._RETRY_S
     registry.follow({T0: 5}, {})
     assert store.reads == 2
     store.down = False
@@ -172,7 +172,7 @@ def test_somebody_else_on_the_same_partition_warns(registry, store, caplog):
 
 def test_two_registries_on_one_store_warn_of_each_other(store, time_s, caplog, monkeypatch):
     one = OffsetRegistry([store], time_s)
-    monkeypatch.setattr(offset_registry.os, "getpid", lambda: 2)
+    monkeypatch.setattr(checkpoint_commits.os, "getpid", lambda: 2)
     two = OffsetRegistry([store], time_s)
     one.follow({T0: 5}, {"t": OLD})
     two.follow({T0: 3}, {"t": OLD})
