@@ -73,9 +73,9 @@ not in the table does; only ApiVersions itself answers a version that it does no
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
 - A partition knows `max.producer.ids.per.partition` idempotent producers. One that was forgotten, because that many
   others have written since, gets UNKNOWN_PRODUCER_ID for any batch but one that begins at sequence 0; clients start
-  over with another epoch or id; their records arrive once and in order. Three cases stay open: a batch whose answer
-  was lost is written twice if its producer was forgotten before it sends it again, because clients send it under the
-  new epoch; so is a producer's very first batch; and an old instance of a forgotten producer is not fenced.
+  over with another epoch or id, and their records arrive once and in order. Three things stay open: a batch whose
+  answer was lost is written twice if its producer was forgotten before it sends it again, because clients send it under
+  the new epoch; so is a producer's very first batch; and an old instance of a forgotten producer is not fenced.
 - Settings of a broker that are unknown are refused (INVALID_REQUEST); Apache Kafka keeps them for plug-ins.
 - Levels of a broker's loggers (resource type 8) are altered with IncrementalAlterConfigs only, and hold until the
   broker ends, both as in Apache Kafka. The loggers have the names of this broker's modules.

@@ -32,29 +32,24 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from functools import partial
 
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartition
+from spark_kafkalite.errors import ConfigError, KafkaStorageError
 from spark_kafkalite.log.directories.checkpoints import CheckpointJob, Checkpoints
 from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of, text_of
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.directories.siblings import how_to_go_on
 from spark_kafkalite.log.directories.unopened import LogLimit, Unopened
-from spark_kafkalite.log.files.deletions import DeletionJob, Deletions, Retired, RetireJob
-from spark_kafkalite.log.files.file_kind import Kind
+from spark_kafkalite.log.files.deletions import DeletionJob, Deletions
 from spark_kafkalite.log.files.fs import Fs, remove_tree, replace_file
 from spark_kafkalite.log.files.log_files import LogRefused
 from spark_kafkalite.log.files.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.files.small_files import (
     CLEAN_SHUTDOWN_FILE,
-    PARTITION_METADATA_FILE,
-    CheckpointError,
-    read_topic_id,
 )
 from spark_kafkalite.log.loading.holes import marker_text
 from spark_kafkalite.log.loading.loader import (
     FoundLog,
     Identities,
     Loading,
-    name_out_of_use,
     report_vanished,
     survey,
     without_doubles,
@@ -63,6 +58,7 @@ from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
+from spark_kafkalite.log.retiring import Retiring
 from spark_kafkalite.log.segments.swap import Swap, forget_swap
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition, topic_name_problem
@@ -126,6 +122,18 @@ class LogManager:
         # How log starts move: see log_starts.
         self.log_starts = LogStarts(fs, self.log_dirs)
         self.checkpoints = Checkpoints(fs, self.directories, self.logs, self._unopened, self.log_starts)
+        # How logs go out of use: see retiring.
+        self.retiring = Retiring(
+            fs,
+            clock,
+            self.logs,
+            self._unopened,
+            self.directories,
+            checkpoints=self.checkpoints,
+            log_starts=self.log_starts,
+            deletions=self._deletions,
+            config_of=config_of,
+        )
         self._closed = False
 
     # Start ----------------------------------------------------------------------------------------------------------
@@ -331,8 +339,8 @@ class LogManager:
     def create(self, topic_partition: TopicPartition, topic_id: bytes | None) -> PartitionLog:
         """Make the log of a new partition, or return the one that is there with the same topic id.
 
-        A log of another topic id is never touched: ConfigError (``set_aside`` it first). A log without takes this.
-        KafkaStorageError when the disk fails, or has no room, or as many logs are open as may be.
+        A log of another topic id is never touched: ConfigError (``retiring.set_aside`` it first). A log without takes
+        this one. KafkaStorageError when the disk fails, or has no room, or as many logs are open as may be.
         """
         if topic_partition not in self.logs:
             self._unopened.check_limit(f"the log of {topic_partition}", len(self.logs))
@@ -388,98 +396,9 @@ class LogManager:
                 remove_tree(self.fs, directory)
             raise KafkaStorageError(f"{reason}; {disk.refusal}" if disk.refusal else reason) from error
 
-    def delete(self, topic_partition: TopicPartition) -> None:
-        """Take a log out of use and rename its directory, which goes after ``file.delete.delay.ms``.
-
-        UnknownTopicOrPartition (3) when there is none, KafkaStorageError (56) when it cannot be renamed.
-        """
-        job = self.start_deletion([topic_partition])
-        job.run()
-        for error in self.finish_deletion(job):
-            raise error
-
-    def start_deletion(
-        self, topic_partitions: Iterable[TopicPartition], unopened: Mapping[TopicPartition, bytes] | None = None
-    ) -> RetireJob:
-        """Take logs out of use. The caller runs the job, in any thread, and then calls ``finish_deletion`` in its own;
-        none of the partitions may get a log meanwhile. UnknownTopicOrPartition (3) when one has none.
-
-        ``unopened`` may have logs that could not be opened, too, each with the id of its topic; those of another topic
-        are set aside.
-        """
-        retired = self._start_retiring(topic_partitions, "delete")
-        return RetireJob(self.fs, retired + self._start_retiring_unopened(unopened or {}))
-
-    def finish_deletion(self, job: RetireJob) -> list[KafkaStorageError]:
-        """Have what the job has renamed removed after ``file.delete.delay.ms``; return what could not be renamed."""
-        problems = self._finish_retiring(job)
-        for key, log, _, _, target in job.renamed:
-            if target.endswith("-delete"):
-                config = self._config_of(key.topic) if isinstance(log, FoundLog) else log.config
-                self._deletions.add_directory(self._clock.monotonic_s() + config.file_delete_delay_ms / 1000, target)
-        return problems
-
     def delete_files(self, log: PartitionLog, paths: Sequence[str]) -> None:
         """Have files that ``LocalLog.retire`` has renamed removed after the topic's ``file.delete.delay.ms``."""
         self._deletions.add_files(self._clock.monotonic_s() + log.config.file_delete_delay_ms / 1000, paths)
-
-    def set_aside(self, topic_partition: TopicPartition) -> str:
-        """Take a log out of use and keep its files, under a name that ends in ``-stray``; return that directory.
-
-        For logs that belong to no topic any more, or to an older one of the same name.
-        """
-        job = RetireJob(self.fs, self._start_retiring([topic_partition], "stray"))
-        job.run()
-        for error in self._finish_retiring(job):
-            raise error
-        # Without its disk its files cannot be reached. When they can be, a start finds that no topic owns them.
-        return job.renamed[0].target if job.renamed else job.logs[0].directory
-
-    def _start_retiring(self, topic_partitions: Iterable[TopicPartition], suffix: str) -> list[Retired]:
-        retired = []
-        for topic_partition in topic_partitions:
-            log = self.logs.pop(topic_partition, None)
-            if log is None:
-                raise UnknownTopicOrPartition(f"there is no log of {topic_partition}")
-            log.close(clean=False)
-            self.dirty.discard(log)
-            target = name_out_of_use(log.directory, suffix)
-            retired.append(Retired(topic_partition, log, log.disk, log.directory, target))
-        return retired
-
-    def _start_retiring_unopened(self, topic_ids: Mapping[TopicPartition, bytes]) -> list[Retired]:
-        retired = []
-        for topic_partition, topic_id in topic_ids.items():
-            found = self._unopened.discard(topic_partition)
-            if found is not None:
-                target = name_out_of_use(found.path, "delete" if self._may_be_of(found, topic_id) else "stray")
-                disk = self.directories[found.log_dir]
-                retired.append(Retired(topic_partition, found, disk, found.path, target))
-        return retired
-
-    def _may_be_of(self, found: FoundLog, topic_id: bytes) -> bool:
-        try:
-            known = read_topic_id(self.fs, f"{found.path}/{PARTITION_METADATA_FILE}")
-            return known in (None, topic_id) and self.fs.kind(found.path) is Kind.DIRECTORY
-        except (CheckpointError, OSError):
-            return False
-
-    def _finish_retiring(self, job: RetireJob) -> list[KafkaStorageError]:
-        problems = []
-        for key, log, _, directory, _ in job.logs:
-            error = job.failed.get(directory)
-            if error is not None:
-                problem = f"cannot rename {directory}: {error.strerror or error}"
-                problems.append(KafkaStorageError(problem))
-                if isinstance(log, FoundLog):
-                    self._unopened.add(log, problem)
-                else:
-                    self.logs.setdefault(key, log)
-            else:
-                if not isinstance(log, FoundLog):
-                    self.log_starts.forget(log)
-                self.checkpoints.forget(key)
-        return problems
 
     def update_configs(self) -> None:
         """Ask for every topic's configuration again, after the broker's or a topic's settings have changed."""
@@ -518,7 +437,7 @@ class LogManager:
         self.finish_checkpoint(job)
 
     def due_deletions(self) -> DeletionJob | None:
-        """Take out what ``delete`` and ``delete_files`` left and whose time has come; None when there is nothing.
+        """Take out what ``retiring`` and ``delete_files`` left and whose time has come; None when there is nothing.
 
         The caller runs the job in a thread. Cheap; about once a second.
         """

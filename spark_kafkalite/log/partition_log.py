@@ -15,18 +15,14 @@ Bytes, flushes and failures are ``local_log``'s; this adds what records mean: of
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections import deque
-from collections.abc import Generator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
 
 from spark_kafkalite.errors import (
     CorruptMessage,
     KafkaStorageError,
     OffsetOutOfRange,
-    OutOfOrderSequenceNumber,
     RecordListTooLarge,
-    UnknownProducerId,
 )
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.fs import replace_file
@@ -40,28 +36,18 @@ from spark_kafkalite.log.files.small_files import (
 )
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.loading.holes import report as report_holes
-from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, forget_producers, load_log, rebuild_producers
+from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, load_log
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.log_host import LogHost
-from spark_kafkalite.log.producer_snapshot import (
-    LARGE_SNAPSHOT_BYTES,
-    LARGE_SNAPSHOTS_KEPT,
-    snapshot_path,
-    write_snapshot,
-)
-from spark_kafkalite.log.producer_state import ENTRY, BatchMetadata, ProducerStateManager
+from spark_kafkalite.log.log_producers import LogProducers
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segments.active_segment import EndLost
-from spark_kafkalite.log.segments.segment import DELETED_SUFFIX, LogSlice, Segment
+from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
-
-logger = logging.getLogger(__name__)
-
-_WARN_EVERY_S: Final = 60.0
 
 
 class AppendResult(NamedTuple):
@@ -100,10 +86,7 @@ class PartitionLog(LocalLog):
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
         self.epochs = loaded.epochs
-        self.producers: ProducerStateManager = loaded.producers
-        self._next_warning_s = 0.0
-        # Offsets of those that this run has written.
-        self._large_snapshots: deque[int] = deque()
+        self.producers = LogProducers(host, directory, topic_partition, self.segments, self._reader, loaded.producers)
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
@@ -152,9 +135,7 @@ class PartitionLog(LocalLog):
         try:
             self._go_on_at(end_offset, reason, self.epochs.epoch_at(self.log_end_offset))
             # What a recovery of the new segment begins with is to know the producers of what is lost, too.
-            base_offset = self.segments.active.base_offset
-            self.producers.snapshot_offset = min(self.producers.snapshot_offset, base_offset - 1)
-            self._snapshot_producers(base_offset)
+            self._snapshot_producers(self.producers.write_snapshot_anew)
             if flush:
                 # What proved it may be gone by now.
                 self.flush()
@@ -162,7 +143,7 @@ class PartitionLog(LocalLog):
             # No offset may be given below.
             self.fail(str(error))
             raise
-        self.producers.map_end_offset = end_offset
+        self.producers.state.map_end_offset = end_offset
         self.log_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
 
     @classmethod
@@ -217,7 +198,7 @@ class PartitionLog(LocalLog):
             self._make_ready()
         has_producer = header.producer_id >= 0
         if has_producer:
-            original = self._check_sequence(header)
+            original = self.producers.check(header, self.log_start_offset)
             if original is not None:
                 stamped = self.config.message_timestamp_type == "LogAppendTime"
                 return AppendResult(
@@ -241,9 +222,10 @@ class PartitionLog(LocalLog):
             self._write(batch, base_offset, last_offset, header.max_timestamp, ahead)
             if has_producer:
                 seen_ms = append_time_ms if append_time_ms >= 0 else self._clock.wall_ms()
-                self.producers.update(header, base_offset, seen_ms)
-                if self.producers.forgotten:
-                    self._tell_of_forgotten()
+                producers = self.producers.state
+                producers.update(header, base_offset, seen_ms)
+                if producers.forgotten:
+                    self.producers.tell_of_forgotten()
         except MemoryError:
             self._take_back(base_offset)
             raise
@@ -256,7 +238,7 @@ class PartitionLog(LocalLog):
         """
         if not self.is_ready:
             self._make_ready()
-        if header.producer_id >= 0 and self._check_sequence(header) is not None:
+        if header.producer_id >= 0 and self.producers.check(header, self.log_start_offset) is not None:
             return None
         self._take_room(len(batch))
         append_time_ms = self._append_time_ms()
@@ -279,22 +261,6 @@ class PartitionLog(LocalLog):
         """Return what is stamped into the next batch as LogAppendTime, -1 for nothing."""
         # The clock as it is, as in Kafka: times that may not go back would keep one wrong moment of it for ever.
         return self._clock.wall_ms() if self.config.message_timestamp_type == "LogAppendTime" else -1
-
-    def _tell_of_forgotten(self) -> None:
-        """Warn, at most once a minute, that producers were forgotten for want of room."""
-        now_s = self._clock.monotonic_s()
-        if now_s < self._next_warning_s:
-            return
-        self._next_warning_s = now_s + _WARN_EVERY_S
-        logger.warning(
-            "%s: %d idle producer ids were forgotten, because more than max.producer.ids.per.partition=%d producers "
-            "write to it; one that goes on gets UNKNOWN_PRODUCER_ID and begins anew; let programs keep their "
-            "producers, or raise the setting",
-            self.topic_partition,
-            self.producers.forgotten,
-            self.producers.limits.max_ids,
-        )
-        self.producers.forgotten = 0
 
     def unread_tail(self) -> NeedsThread | None:
         """Return what a thread has to load before the log takes appends, if anything: after a fast start its end is
@@ -330,23 +296,6 @@ class PartitionLog(LocalLog):
         except OSError as error:
             raise self._fail("read the end of", error) from error
 
-    def _check_sequence(self, header: BatchHeader) -> BatchMetadata | None:
-        try:
-            return self.producers.check(header)
-        except UnknownProducerId as error:
-            # Without it the Java client asks again and again.
-            error.log_start_offset = self.log_start_offset
-            raise
-        except OutOfOrderSequenceNumber:
-            if not self.producers.forgot_batches(header.producer_id):
-                raise
-        try:
-            self.producers.recall(header.producer_id, self._reader.late_batches_of(header.producer_id))
-        except (OSError, CorruptMessage):
-            # Nothing is recalled then, and the batch is refused as it would have been.
-            pass
-        return self.producers.check(header)
-
     def append_as_follower(self, batches: bytes | bytearray | memoryview) -> AppendResult:
         """Append whole batches as the leader has them. Their CRCs, offsets and epochs are checked first, all of them:
         nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk fails."""
@@ -380,7 +329,7 @@ class PartitionLog(LocalLog):
             piece = view[position : position + header.size_bytes]
             self._write(piece, header.base_offset, header.last_offset, header.max_timestamp)
             if header.producer_id >= 0:
-                self.producers.update(header, header.base_offset, self._clock.wall_ms())
+                self.producers.state.update(header, header.base_offset, self._clock.wall_ms())
             position += header.size_bytes
         return AppendResult(headers[0].base_offset, headers[-1].last_offset, -1, False)
 
@@ -420,33 +369,19 @@ class PartitionLog(LocalLog):
         if self.segments.active.unread_until_offset >= 0:
             self._make_ready()
         super().roll(base_offset)
-        self._snapshot_producers(self.segments.active.base_offset)
+        self._snapshot_producers(self.producers.write_snapshot)
 
-    def _snapshot_producers(self, end_offset: int) -> None:
+    def _snapshot_producers(self, write: Callable[[int], str | None]) -> None:
         try:
-            self.producers.map_end_offset = end_offset
-            snapshot = write_snapshot(self.producers, self._files.fs, self.directory)
+            snapshot = write(self.segments.active.base_offset)
         except OSError as error:
             if kind_of(error) is FailureKind.BROKEN:
                 raise self._fail("write a producer snapshot of", error) from error
             # The segment has rolled all the same; after a crash recovery replays from the snapshot before this one.
-            snapshot = None
+            return
         if snapshot is not None:
             self._unsynced.add_path(snapshot)
-            self._drop_large_snapshots()
-
-    def _drop_large_snapshots(self) -> None:
-        """Remove large snapshots that a recovery can do without: small segments of many producers would have more bytes
-        of snapshots than of records."""
-        large = self._large_snapshots
-        if len(self.producers) * ENTRY.size > LARGE_SNAPSHOT_BYTES:
-            large.append(self.producers.snapshot_offset)
-        scanned_from_offset = self.segments.floor(self.recovery_point).base_offset
-        while len(large) > LARGE_SNAPSHOTS_KEPT and large[1] <= scanned_from_offset:
-            path = snapshot_path(self.directory, large.popleft())
-            with contextlib.suppress(OSError):
-                # One that stays is removed by the next start.
-                self._files.fs.unlink(path)
+            self.producers.drop_large_snapshots(self.recovery_point)
 
     # Read -----------------------------------------------------------------------------------------------------------
 
@@ -516,9 +451,7 @@ class PartitionLog(LocalLog):
             end = self.segments.batch_start(offset)
             self._before_truncation(end)
             self.segments.truncate(end, self._clock.wall_ms())
-            self.producers = rebuild_producers(
-                self._files, self.directory, self.segments, end, self._clock.wall_ms(), self.producers.limits
-            )
+            self.producers.truncate_to(end)
             self._cut_state(end)
             self.epochs.truncate_from_end(end)
             self._on_truncated(self)
@@ -535,7 +468,7 @@ class PartitionLog(LocalLog):
             self._before_truncation(0)
             self.segments.start_anew(start_offset, self._clock.wall_ms())
             self.epochs.clear()
-            self.producers = forget_producers(self._files.fs, self.directory, start_offset, self.producers.limits)
+            self.producers.truncate_fully(start_offset)
             self.log_start_offset = Offset(start_offset)
             self._cut_state(start_offset)
             self._on_truncated(self)
@@ -584,20 +517,11 @@ class PartitionLog(LocalLog):
 
     def _rename_out_of_use(self, segments: Sequence[Segment]) -> list[str]:
         """Rename the producer snapshots besides, but for the newest and those where a segment (still) begins."""
-        retired = super()._rename_out_of_use(segments)
-        fs = self._files.fs
-        for segment in segments:
-            base = segment.base_offset
-            path = snapshot_path(self.directory, base)
-            replaced = self.segments.floor(base).base_offset == base
-            if not replaced and base != self.producers.snapshot_offset and fs.exists(path):
-                fs.rename(path, path + DELETED_SUFFIX)
-                retired.append(path + DELETED_SUFFIX)
-        return retired
+        return super()._rename_out_of_use(segments) + self.producers.retire_snapshots(segments)
 
     def expire_producers(self) -> Generator[None, None, int]:
         """Forget producers that have been silent for ``producer.id.expiration.ms``, in slices; return how many."""
-        return (yield from self.producers.expire(self._clock.wall_ms()))
+        return (yield from self.producers.state.expire(self._clock.wall_ms()))
 
     def close(self, *, clean: bool = True, sync: bool = True) -> None:
         """End the log's use. With ``clean``, records, indexes and producers are written and synced first, so that the
@@ -632,7 +556,6 @@ class PartitionLog(LocalLog):
         if active.write_indexes():
             self._unsynced.add_path(active.offset_index.path)
             self._unsynced.add_path(active.time_index.path)
-        self.producers.map_end_offset = self.log_end_offset
-        snapshot = write_snapshot(self.producers, self._files.fs, self.directory) if self.log_end_offset > 0 else None
+        snapshot = self.producers.write_snapshot(self.log_end_offset) if self.log_end_offset > 0 else None
         if snapshot is not None:
             self._unsynced.add_path(snapshot)

@@ -269,7 +269,7 @@ class Run:
         model.flushed = 0
         self.begin_truncation(model, model.start)
         log.truncate_fully(target)
-        assert log.log_start_offset == log.log_end_offset == target and not log.producers.producers
+        assert log.log_start_offset == log.log_end_offset == target and not log.producers.state.producers
         model.batches.clear()
         model.records += [UNREADABLE] * (target - len(model.records))
         self.end_truncation(model, target, log)
@@ -301,7 +301,7 @@ class Run:
     def delete(self, key: TopicPartition) -> None:
         self.log(key)
         self.models.pop(key)
-        self.manager.delete(key)
+        self.manager.retiring.delete(key)
 
     def stop_and_start(self, key: TopicPartition) -> None:
         self.manager.shutdown()
@@ -444,7 +444,7 @@ def take_up_again(log: PartitionLog, model: Model) -> None:
     if whole and whole[-1][0] == end and not model.in_flight and model.flushed >= end > log.log_start_offset:
         _, sequence, count = whole[-1]
         repeated = make_batch(
-            count, producer_id=5, producer_epoch=log.producers.producers[5].producer_epoch, base_sequence=sequence
+            count, producer_id=5, producer_epoch=log.producers.state.producers[5].producer_epoch, base_sequence=sequence
         )
         assert log.append_as_leader(repeated, header_of(repeated), log.epochs.latest).duplicate
     batch = make_batch([b"after the crash"])

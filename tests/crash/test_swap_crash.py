@@ -79,7 +79,9 @@ def append(log: PartitionLog, clock: ManualClock, chance: random.Random, sequenc
 
 def fill(log: PartitionLog, clock: ManualClock, chance: random.Random, batches: int) -> None:
     sequences = {
-        producer_id: entry.last_sequence + 1 for producer_id, entry in log.producers.producers.items() if entry.batches
+        producer_id: entry.last_sequence + 1
+        for producer_id, entry in log.producers.state.producers.items()
+        if entry.batches
     }
     for _ in range(batches):
         append(log, clock, chance, sequences)
@@ -172,7 +174,7 @@ def reopened(fs: MemoryFs, clock: ManualClock, policy: str = "compact") -> tuple
 def test_a_crash_leaves_the_old_log_or_the_cleaned_one(seed: int, mode: CrashMode) -> None:
     fs, manager, clock = prepared(seed)
     log = manager.logs[KEY]
-    before, end_offset, producers = records_of(log), log.log_end_offset, encode(log.producers)
+    before, end_offset, producers = records_of(log), log.log_end_offset, encode(log.producers.state)
     first_operation = fs.operations + 1
     assert compact(manager, fs, log, clock).groups
     last_operation = fs.operations
@@ -203,7 +205,7 @@ def test_a_crash_leaves_the_old_log_or_the_cleaned_one(seed: int, mode: CrashMod
         assert found in (before, after), where
         seen.add(found == after)
         check_sound(log, found)
-        assert encode(log.producers)[6:10] == producers[6:10], where
+        assert encode(log.producers.state)[6:10] == producers[6:10], where
         assert not [name for name in left.files() if name.endswith((".cleaned", "cleaner-swap", DELETED_SUFFIX))], where
         # It goes on: what is there can be cleaned, which changes nothing that has been cleaned already.
         log.update_config(config_of())

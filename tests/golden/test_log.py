@@ -67,7 +67,7 @@ def test_captured_directory_opens(directory: Path, clean: bool) -> None:
     assert log.recovered_segments == (0 if clean else 2)
     assert records(log) == EXPECTED
     assert manager.high_watermark(KEY) == 60
-    assert len(log.producers.producers) == 5
+    assert len(log.producers.state.producers) == 5
     assert log.topic_id is not None
     assert log.epochs.entries == [(0, 0)]
     for offset, timestamp, _, _ in EXPECTED:

@@ -111,7 +111,7 @@ def test_directory_of_apache_kafka_opens(kafka_directories: tuple[Path, Path], t
         assert found is not None
         assert (found.offset, found.timestamp_ms) == (wanted, START_MS + wanted * 10)
     # Kafka itself forgets, when it loads, producers whose records are old; those of the last segment it finds again.
-    assert len(log.producers.producers) in (range(1, len(CODECS) + 1) if clean else [len(CODECS)])
+    assert len(log.producers.state.producers) in (range(1, len(CODECS) + 1) if clean else [len(CODECS)])
     assert log.epochs.entries
     assert len(log.segments) > 3, "the test wants several segments"
     manager.shutdown()

@@ -240,9 +240,9 @@ class Replicas:
             yield from self._delete_logs((), some)
 
     def _delete_logs(self, keys: Sequence[TopicPartition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
-        job = self._logs.start_deletion(keys, unopened)
+        job = self._logs.retiring.start_deletion(keys, unopened)
         yield from self._in_thread(job.run)
-        for error in self._logs.finish_deletion(job):
+        for error in self._logs.retiring.finish_deletion(job):
             logger.error("%s", error)
 
     def _in_thread(self, work: Callable[[], T]) -> Work[T]:
@@ -350,7 +350,7 @@ class Replicas:
             if is_missed:
                 self._logs.check_all_online(topic_partition)
             if log is not None and log.topic_id is not None and log.topic_id != topic_id:
-                kept = self._logs.set_aside(topic_partition)
+                kept = self._logs.retiring.set_aside(topic_partition)
                 logger.warning(
                     "the log of %s is that of an older topic of the same name; its files are kept in %s",
                     topic_partition,
@@ -419,7 +419,7 @@ class Replicas:
         for topic_partition in list(self._logs.logs):
             await turn.pause()
             if cluster.partition(topic_partition) is None and topic_partition.topic not in cluster.unreadable_topics:
-                kept = self._logs.set_aside(topic_partition)
+                kept = self._logs.retiring.set_aside(topic_partition)
                 logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)
 
     def check_room(self) -> None:

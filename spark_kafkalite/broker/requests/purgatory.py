@@ -1,4 +1,4 @@
-"""The purgatory: when a waiting request wakes, a fetch for bytes or a produce until its records are committed.
+"""The purgatory: fetches that wait for bytes, produces that wait for commitment, and when each wakes.
 
 A :class:`DelayedOperation` sits on the waiting lists of its partitions and has a deadline. It is finished exactly
 once, by the first of: a wake-up after which :meth:`~DelayedOperation.try_complete` succeeds, its deadline, or its

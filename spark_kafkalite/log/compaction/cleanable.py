@@ -36,7 +36,7 @@ def compaction_state(log: PartitionLog, committed_end_offset: int, next_horizon_
         for segment, following in segments.sealed_from(first.base_offset)
     ]
     committed_end_offset = min(committed_end_offset, log.recovery_point)
-    open_transaction = log.producers.first_open_transaction_offset()
+    open_transaction = log.producers.state.first_open_transaction_offset()
     if open_transaction is not None:
         committed_end_offset = min(committed_end_offset, open_transaction)
     return CompactionState(
@@ -92,5 +92,5 @@ def clean_job(
         index_interval_bytes=config.index_interval_bytes,
         dedupe_buffer_bytes=dedupe_buffer_bytes,
         max_decompressed_bytes=max_decompressed_bytes,
-        last_offset_by_producer=log.producers.last_offsets(),
+        last_offset_by_producer=log.producers.state.last_offsets(),
     )

@@ -45,7 +45,12 @@ def test_append_in_which_memory_ran_out_has_not_happened(
 ) -> None:
     append(log, 0)
     log.flush()
-    owner = {"take_up": ActiveSegment, "update": type(log.producers), "remember": type(log._reader), "_on_dirty": log}
+    owner = {
+        "take_up": ActiveSegment,
+        "update": type(log.producers.state),
+        "remember": type(log._reader),
+        "_on_dirty": log,
+    }
     with monkeypatch.context() as patched:
         patched.setattr(owner[place], place, out_of_memory)
         with pytest.raises(MemoryError):

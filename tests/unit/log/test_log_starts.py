@@ -93,7 +93,7 @@ def test_logs_that_change_meanwhile_are_left_alone(open_manager: Opener, fs: Mem
     log, other = filled(manager, T0), filled(manager, T1)
     job = manager.log_starts.promise({log: 3, other: 5})
     job.run()
-    manager.delete(T0)
+    manager.retiring.delete(T0)
     other.truncate_to(4)
     new = filled(manager, T0)
     assert manager.log_starts.finish(job) == {}

@@ -184,7 +184,7 @@ def test_deleted_log_goes_after_its_delay(start: Starter, fs: MemoryFs, clock: M
     log = manager.create(T0, ID)
     append(log)
     piece = log.read(0, 100, 1)
-    manager.delete(T0)
+    manager.retiring.delete(T0)
     assert manager.get(T0) is None
     assert not manager.due_flushes()
     names = [entry.name for entry in fs.entries("/data") if entry.is_directory]
@@ -204,7 +204,7 @@ def test_deleted_log_goes_after_its_delay(start: Starter, fs: MemoryFs, clock: M
     assert piece is not None
     assert len(piece.read()) == len(make_batch(1))
     with pytest.raises(UnknownTopicOrPartition):
-        manager.delete(TopicPartition("t", 5))
+        manager.retiring.delete(TopicPartition("t", 5))
 
 
 def test_retired_segments_go_after_their_delay(start: Starter, fs: MemoryFs, clock: ManualClock) -> None:
@@ -253,7 +253,7 @@ def test_new_log_of_an_old_name_reads_its_own_files(start: Starter) -> None:
     for _ in range(3):
         append(log, 1)
     assert log.read(0, 1000, 3) is not None
-    manager.delete(T0)
+    manager.retiring.delete(T0)
     new = manager.create(T0, bytes(16))
     assert new.log_end_offset == 0
     append(new)
@@ -266,7 +266,7 @@ def test_new_log_of_an_old_name_reads_its_own_files(start: Starter) -> None:
 def test_deleted_logs_are_removed_at_the_next_start(start: Starter, fs: MemoryFs) -> None:
     manager = start()
     manager.create(T0, ID)
-    manager.delete(T0)
+    manager.retiring.delete(T0)
     manager.shutdown()
     job = start().due_deletions()
     assert job is not None
@@ -278,14 +278,14 @@ def test_longest_topic_name_can_be_deleted(start: Starter, fs: MemoryFs) -> None
     manager = start()
     key = TopicPartition("x" * 249, 0)
     manager.create(key, ID)
-    manager.delete(key)
+    manager.retiring.delete(key)
     assert max(len(entry.name) for entry in fs.entries("/data")) <= 255
 
 
 def test_log_set_aside_keeps_its_files(start: Starter, fs: MemoryFs) -> None:
     manager = start()
     append(manager.create(T0, ID))
-    directory = manager.set_aside(T0)
+    directory = manager.retiring.set_aside(T0)
     assert directory.endswith("-stray")
     assert read_whole(fs, f"{directory}/00000000000000000000.log")
     manager.shutdown()

@@ -754,7 +754,7 @@ def test_full_truncation_forgets_producers_for_good(open_log: LogOpener) -> None
     append(log)
     log.flush()
     for again in (log, open_log(clean=False)):
-        assert not again.producers.producers
+        assert not again.producers.state.producers
 
 
 # The rest
@@ -786,19 +786,19 @@ def test_silent_producers_expire_by_the_wall_clock(open_log: LogOpener, clock: M
     log = open_log()
     append(log, timestamp_ms=1000, producer_id=9, producer_epoch=0, base_sequence=5)
     clock.advance(ms=1001)
-    log.producers.limits.expiration_ms = 1001
+    log.producers.state.limits.expiration_ms = 1001
     list(log.expire_producers())
-    assert len(log.producers) == 1
-    log.producers.limits.expiration_ms = 1000
+    assert len(log.producers.state) == 1
+    log.producers.state.limits.expiration_ms = 1000
     list(log.expire_producers())
-    assert len(log.producers) == 0
+    assert len(log.producers.state) == 0
 
 
 def test_forgotten_producer_is_refused_and_begins_anew(
     open_log: LogOpener, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = open_log()
-    log.producers.limits.max_ids = 10
+    log.producers.state.limits.max_ids = 10
     for producer_id in range(30):
         append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -815,7 +815,7 @@ def test_forgotten_producer_is_refused_and_begins_anew(
         end = log.log_end_offset
         log.close(clean=clean)
         log = open_log(clean=clean, recovery_point=31 if clean else 0, start=3)
-        log.producers.limits.max_ids = 10
+        log.producers.state.limits.max_ids = 10
         assert log.log_end_offset == end
     append(log, producer_id=0, producer_epoch=1, base_sequence=0)
     append(log, producer_id=0, producer_epoch=1, base_sequence=1)
@@ -839,7 +839,7 @@ def test_large_snapshots_do_not_pile_up(fs: MemoryFs, open_log: LogOpener, clean
     assert 3 <= len(snapshot_bytes()) <= 5
     log.close(clean=clean)
     again = open_log(clean=clean, recovery_point=int(log.recovery_point), segment_bytes=20_000)
-    assert len(again.producers) == 4000
+    assert len(again.producers.state) == 4000
     assert len(snapshot_bytes()) <= 4
     for producer_id in (0, 2000, 3999):
         append(again, producer_id=producer_id, producer_epoch=0, base_sequence=1)
@@ -853,7 +853,7 @@ def test_recovery_without_snapshots_forgets_too(fs: MemoryFs, open_log: LogOpene
     limits = ProducerIdLimits(max_ids=10)
     host = LogHost(log._files, ManualClock(), log.disk, limits)
     again = PartitionLog.open(host, log.directory, log.topic_partition, log.config, LastRun(clean=False))
-    assert len(again.producers) <= 10
+    assert len(again.producers.state) <= 10
     with pytest.raises(UnknownProducerId):
         append(again, producer_id=0, producer_epoch=0, base_sequence=1)
     assert append(again, producer_id=29, producer_epoch=0, base_sequence=1).base_offset == 30

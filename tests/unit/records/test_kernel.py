@@ -356,14 +356,19 @@ def test_large_decodes_let_other_threads_run() -> None:
     try:
         thread.start()
         started.wait()
-        begin = time.perf_counter()
-        builder = chosen.ColumnBuilder(False)
-        builder.add_batch(data, 0, header)
-        end = time.perf_counter()
+        # As often as it takes: on busy processors a whole decode may pass before that thread gets one.
+        deadline = time.perf_counter() + 30
+        beside = 0
+        while beside <= 10 and time.perf_counter() < deadline:
+            begin = time.perf_counter()
+            builder = chosen.ColumnBuilder(False)
+            builder.add_batch(data, 0, header)
+            end = time.perf_counter()
+            assert builder.count == 400_000
+            beside += sum(begin < stamp < end for stamp in stamps)
     finally:
         stopped.set()
         sys.setswitchinterval(interval)
         thread.join()
-    assert builder.count == 400_000
-    # With the GIL held throughout, the other thread could not have stamped anything in between.
-    assert sum(begin < stamp < end for stamp in stamps) > 10
+    # With the GIL held throughout, the other thread could not have stamped anything in between, however often.
+    assert beside > 10

@@ -60,7 +60,7 @@ def test_what_is_not_flushed_or_not_committed_is_not_cleaned(log: PartitionLog, 
     log.flush()
     assert cleanable_until(log, clock) == 12
     assert cleanable_until(log, clock, committed=8) == 6
-    log.producers._open_transactions[7] = 4
+    log.producers.state._open_transactions[7] = 4
     assert cleanable_until(log, clock) == 3
 
 

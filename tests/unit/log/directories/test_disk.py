@@ -374,7 +374,7 @@ def test_older_log_of_a_directory_that_was_offline_is_set_aside(clock: ManualClo
     append(manager.create(KEYS[0], ID), 0)
     append(manager.create(KEYS[1], ID), 0)
     manager.fail_directory("/b", "broken")
-    manager.delete(KEYS[1])
+    manager.retiring.delete(KEYS[1])
     newer = bytes(reversed(ID))
     append(manager.create(KEYS[1], newer), 5)
     manager.shutdown()

@@ -38,9 +38,9 @@ def append(log: PartitionLog, count: int) -> None:
 
 
 def delete_unopened(manager: LogManager, key: TopicPartition, topic_id: bytes) -> None:
-    job = manager.start_deletion((), {key: topic_id})
+    job = manager.retiring.start_deletion((), {key: topic_id})
     job.run()
-    assert not manager.finish_deletion(job)
+    assert not manager.retiring.finish_deletion(job)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_checkpoints_say_of_a_closed_log_is_kept(fs: MemoryFs) -> None:
 
 def test_a_closed_log_is_opened_when_another_is_deleted(fs: MemoryFs) -> None:
     manager = start(fs, 2)
-    manager.delete(FIRST)
+    manager.retiring.delete(FIRST)
     assert manager.create(SECOND, ID).log_start_offset == 2
     manager.shutdown()
     assert set(start(fs).logs) == {SECOND, INTERNAL}

@@ -415,8 +415,8 @@ def test_directories_that_were_deleted_are_not_missed(
 ) -> None:
     manager = start()
     manager.checkpoint()
-    manager.delete(KEY)
-    manager.set_aside(OTHER)
+    manager.retiring.delete(KEY)
+    manager.retiring.set_aside(OTHER)
     left = stopped.crash(CrashMode.PROCESS)
     assert b"t 0 10" in left.open("/data/recovery-point-offset-checkpoint").pread(1000, 0)
     start(on=left)
