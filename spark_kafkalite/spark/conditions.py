@@ -69,7 +69,7 @@ def option_error(condition: str, option: str, value: object, wrong: str) -> Spar
     detail = f"{option}={shown}: {wrong}"
     if condition == CONNECTION_FAILED:
         return SparkConditionError(condition, detail)
-    return SparkConditionError(condition, detail, 'format("kafkalite") got an option wrong')
+    return SparkConditionError(condition, detail, 'an option of format("kafkalite") is wrong')
 
 
 def one_line(text: str) -> str:

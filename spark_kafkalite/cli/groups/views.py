@@ -1,4 +1,4 @@
-"""What ``kafkalite groups describe`` shows: groups as values, gathered from brokers or registry, as tables and JSON."""
+"""What ``kafkalite groups describe`` shows, from brokers or the registry, as tables and JSON."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""``kafkalite offsets``: ``get`` (``command.py``), ``show`` and ``diff`` (``views.py``), and moves (``moves.py``)."""
+"""``kafkalite offsets``: ``get`` (``command.py``), ``show`` and ``diff`` (``show.py``), and moves (``moves.py``)."""

@@ -1,4 +1,4 @@
-"""How the event loop asks a log without waiting for the disk: what needs it raises ``NeedsThread``.
+"""How the event loop asks a log without waiting for the disk: what would wait raises ``NeedsThread`` instead.
 
 The broker's loop asks logs inside :func:`without_waiting`. What cannot be done there without waiting for the disk, or
 without long work, raises :class:`NeedsThread`: another thread calls its ``work``, and the loop asks again.

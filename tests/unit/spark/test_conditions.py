@@ -70,7 +70,9 @@ def test_what_an_option_must_be_is_said_once():
 
 
 def test_an_option_is_not_blamed_for_a_server_that_does_not_answer():
-    assert "got an option wrong" in str(option_error(INVALID_OPTION, "subscribe", "x", "is wrong"))
+    assert 'an option of format("kafkalite") is wrong' in str(
+        option_error(INVALID_OPTION, "subscribe", "x", "is wrong")
+    )
     unreachable = option_error(CONNECTION_FAILED, "kafka.bootstrap.servers", "h:1", "no broker answers")
     assert str(unreachable).startswith('format("kafkalite") cannot go on:\n[KAFKALITE_CONNECTION_FAILED] kafka.boot')
 
