@@ -106,7 +106,9 @@ def append_and_read(directory: str, quick: bool) -> dict[str, float]:
         while offset < end and (piece := log.read(offset, 1 << 20, end)) is not None:
             slices += 1
             following = [
-                known for known, position in log._reader._positions.items() if position == piece.position + piece.length
+                known
+                for known, position in log.local.reader._positions.items()
+                if position == piece.position + piece.length
             ]
             offset = following[0] if following else end
 

@@ -146,7 +146,7 @@ class InternalTopicHost:
                 piece = await self._slices.run(look_up(self._io, asyncio.get_running_loop(), find))
                 if piece is None:
                     return
-                read = partial(_read_and_look, piece, offset, hosted.log.damage)
+                read = partial(_read_and_look, piece, offset, hosted.log.local.damage)
                 data, headers = await self._io.run(read, Lane.READ)
             except CorruptMessage as error:
                 # To pass over it would take back what it says, and nobody would know.

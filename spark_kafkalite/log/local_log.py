@@ -1,7 +1,8 @@
 """The files of one log: appends, reads, and which part of them is on the disk.
 
-Knows segments and positions, the log end, the recovery point and the first failure; nothing of producers, leader epochs
-or log start offsets, which ``PartitionLog`` adds on top. The split is Kafka's, of LocalLog and UnifiedLog.
+Knows segments and positions, the log end, the recovery point and the first failure; nothing of producers, leader
+epochs, log start offsets or cleanings, which are those of the ``PartitionLog`` that has it. The split is Kafka's, of
+LocalLog and UnifiedLog.
 
 One thread owns a log and calls everything here; only ``FlushJob.run`` and ``WriteAhead.run`` may be called elsewhere.
 Nothing waits. An append is one ``pwrite`` at a position that only this object advances, so a reader's slice, which ends
@@ -19,18 +20,18 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from spark_kafkalite.errors import ClosedError, KafkaStorageError
+from spark_kafkalite.errors import ClosedError, KafkaStorageError, RecordListTooLarge
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.flush import FlushJob, Unsynced
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.loading.holes import Hole
 from spark_kafkalite.log.loading.holes import report as report_holes
+from spark_kafkalite.log.loading.recovery import LoadedLog
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.reader import LogReader
 from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
-from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
@@ -50,17 +51,14 @@ class LocalLog:
         directory: str,
         topic_partition: TopicPartition,
         config: TopicConfig,
-        segments: Segments,
-        log_end_offset: int,
-        recovery_point: int,
-        cleaned_until_offset: int,
+        loaded: LoadedLog,
     ) -> None:
         self.topic_partition = topic_partition
         self.config = config
         self.directory = directory
-        self.segments = segments
-        self.log_end_offset = Offset(log_end_offset)
-        self.recovery_point = Offset(recovery_point)
+        self.segments: Segments = loaded.segments
+        self.log_end_offset = Offset(loaded.log_end_offset)
+        self.recovery_point = Offset(loaded.recovery_point)
         # What went wrong with the disk; None while the log can be written.
         self.failure: str | None = None
         # Whether that is this log's own damage, which says nothing about the disk.
@@ -68,28 +66,21 @@ class LocalLog:
         self.closed = False
         # How often the log has been truncated.
         self.generation = 0
-        # Compaction: how far the log has been cleaned; whether the cleaner copies segments of it, which nobody may
-        # remove then; and what it is about to put in their place.
-        self.cleaned_until_offset = cleaned_until_offset
-        self.cleaning = False
-        self.swap: Swap | None = None
         # The log directory that it lies in.
         self.disk = host.disk
         self._files = host.files
         self._clock = host.clock
         # What is said of damaged batches.
         self.damage = DamageLines(topic_partition, host.clock)
-        self._reader = LogReader(segments, self.damage)
-        self._on_dirty = host.on_dirty
+        self.reader = LogReader(loaded.segments, self.damage)
         self._on_recovery_point_lowered = host.on_recovery_point_lowered
         # Monotonic time since when something is unflushed; None when nothing is.
         self._dirty_since_s: float | None = None
         self._flushing = False
-        self._unsynced = Unsynced()
+        # What the next flush syncs, besides the active segment.
+        self.unsynced = Unsynced()
         # What the start has found missing, until it is told.
-        self._holes: Sequence[Hole] = ()
-        # Where the latest append begins in the active segment; -1 until its roll, if it needs one, is done.
-        self._append_position = -1
+        self._holes: Sequence[Hole] = loaded.holes
         self._prepare_active()
 
     @property
@@ -130,58 +121,64 @@ class LocalLog:
 
     # Write ----------------------------------------------------------------------------------------------------------
 
-    def _write(
+    def append(
         self,
         batch: bytes | bytearray | memoryview,
         base_offset: int,
         last_offset: int,
         max_timestamp: int,
-        ahead: WriteAhead | None = None,
-    ) -> None:
+    ) -> bool:
+        """Append a batch to the active segment; return whether it is the first since all was on the disk.
+
+        KafkaStorageError (56) when it cannot be written.
+        """
         active = self.segments.active
-        config = self.config
-        self._append_position = -1
-        if ahead is None and active.must_roll(len(batch), last_offset, max_timestamp, config, self._clock):
-            # A gap that the leader's compaction has made stays within a segment, where a recovery takes it for one.
-            self.roll(base_offset if last_offset - self.log_end_offset > MAX_INT32 else None)
-            active = self.segments.active
-        self._append_position = position = active.size_bytes
+        position = active.size_bytes
         try:
-            active.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
+            active.append(batch, last_offset, max_timestamp, self.config.index_interval_bytes)
         except OSError as error:
-            raise self._failed("append to", error, len(batch)) from error
-        self._reader.remember(base_offset, position)
+            raise self.write_error("append to", error, len(batch)) from error
+        self.reader.remember(base_offset, position)
         # Not Offset(...): a call for each append, which gives back what it is given.
         self.log_end_offset = last_offset + 1  # type: ignore[assignment]
-        if self._dirty_since_s is None:
-            self._dirty_since_s = self._clock.monotonic_s()
-            self._on_dirty(self)
+        if self._dirty_since_s is not None:
+            return False
+        self._dirty_since_s = self._clock.monotonic_s()
+        return True
 
-    def _write_ahead(
-        self, batch: bytearray | memoryview, last_offset: int, max_timestamp: int, append_time_ms: int
-    ) -> WriteAhead:
-        if self.segments.active.must_roll(len(batch), last_offset, max_timestamp, self.config, self._clock):
-            self.roll()
+    def take_room(self, size: int) -> None:
+        """Raise unless a batch of this size fits a segment (RecordListTooLarge), and the disk (KafkaStorageError)."""
+        if size > self.config.segment_bytes:
+            raise RecordListTooLarge(
+                f"{self.topic_partition}: a batch of {size} bytes does not fit "
+                f"segment.bytes={self.config.segment_bytes}"
+            )
+        self.disk.budget_bytes -= size
+        if self.disk.budget_bytes < 0:
+            self.disk.check(size)
+
+    def write_ahead(self, batch: bytearray | memoryview, append_time_ms: int) -> WriteAhead:
+        """Return what a thread runs before a large batch is appended to the active segment."""
         try:
             return self.segments.active.write_ahead(batch, append_time_ms)
         except OSError as error:
-            raise self._failed("append to", error) from error
+            raise self.write_error("append to", error) from error
 
     def holds(self, ahead: WriteAhead) -> bool:
         """Return whether what was written ahead is still where the next batch goes."""
         return self.segments.active.holds(ahead)
 
-    def _take_back(self, base_offset: int) -> None:
-        """Undo an append in the middle of which memory ran out, so that nobody sees what its producer is not told of.
+    def take_back(self, base_offset: int, position: int) -> None:
+        """Undo an append at ``position`` in the middle of which memory ran out, so that nobody sees what its producer
+        is not told of.
 
-        Where that fails too, and in the middle of a roll, the log fails.
+        Where that fails too, and in the middle of a roll (position -1), the log fails.
         """
-        active = self.segments.active
         try:
-            if self._append_position < 0:
+            if position < 0:
                 raise MemoryError
-            active.truncate(self._append_position, base_offset)
-            self._reader.forget_positions()
+            self.segments.active.truncate(position, base_offset)
+            self.reader.forget_positions()
             self.log_end_offset = Offset(base_offset)
         except (MemoryError, OSError):
             self.fail(f"out of memory in the middle of an append to {self.topic_partition}; restart the broker")
@@ -193,16 +190,16 @@ class LocalLog:
         try:
             sealed = self.disk.persist(lambda: self.segments.roll(base, self._clock.wall_ms()))
         except OSError as error:
-            raise self._failed("roll a segment of", error) from error
-        self._unsynced.files.append(old_file)
-        self._unsynced.add_path(sealed.offset_index.path)
-        self._unsynced.add_path(sealed.time_index.path)
-        self._reader.forget_positions()
+            raise self.write_error("roll a segment of", error) from error
+        self.unsynced.files.append(old_file)
+        self.unsynced.add_path(sealed.offset_index.path)
+        self.unsynced.add_path(sealed.time_index.path)
+        self.reader.forget_positions()
         if self.config.preallocate:
             old_file.release_reserve()
         self._prepare_active()
 
-    def _go_on_at(self, offset: int, reason: str, leader_epoch: int) -> None:
+    def go_on_at(self, offset: int, reason: str, leader_epoch: int) -> None:
         """Leave a hole from the log end to ``offset``, say what is lost, and go on there: see ``holes``.
 
         A segment of its own begins with a batch without records, of ``leader_epoch``, that spans the hole: readers go
@@ -213,7 +210,7 @@ class LocalLog:
         try:
             if not self.segments.size_bytes:
                 self.segments.start_anew(offset, self._clock.wall_ms())
-                self._reader.forget_positions()
+                self.reader.forget_positions()
                 self._prepare_active()
             elif offset - lost.start_offset > MAX_INT32:
                 # More than a batch can span.
@@ -225,32 +222,36 @@ class LocalLog:
                 active, interval_bytes = self.segments.active, self.config.index_interval_bytes
                 self.disk.persist(lambda: active.append(filler, offset - 1, -1, interval_bytes))
         except OSError as error:
-            raise self._failed("begin a segment of", error) from error
-        self._unsynced.files.append(self.segments.active.file)
-        self._unsynced.directories.append(self.directory)
+            raise self.write_error("begin a segment of", error) from error
+        self.unsynced.files.append(self.segments.active.file)
+        self.unsynced.directories.append(self.directory)
         self.log_end_offset = Offset(offset)
         if self._dirty_since_s is None:
             self._dirty_since_s = self._clock.monotonic_s()
-            self._on_dirty(self)
         # Of the segments that are missing at the end each has its own hole already.
         report_holes(self.directory, [*(hole for hole in self._holes if hole.end_offset <= lost.start_offset), lost])
         self._holes = ()
 
-    def _failed(self, doing: str, error: OSError, size_bytes: int = 0) -> KafkaStorageError:
+    def report_holes(self) -> None:
+        """Say, once, what the start has found missing."""
+        report_holes(self.directory, self._holes)
+        self._holes = ()
+
+    def write_error(self, doing: str, error: OSError, size_bytes: int = 0) -> KafkaStorageError:
         """Take up a failed write that has changed nothing in memory, and return what to raise."""
         kind = kind_of(error)
         if kind is FailureKind.BROKEN:
-            return self._fail(doing, error)
+            return self.fatal_error(doing, error)
         try:
             self.segments.active.cut_back()
         except OSError:
-            return self._fail(doing, error)
+            return self.fatal_error(doing, error)
         doing = f"{doing} {self.topic_partition}"
         if kind is FailureKind.NO_ROOM:
             return self.disk.out_of_room(doing, error, size_bytes)
         return KafkaStorageError(f"cannot {doing}: {error.strerror or error}; nothing was written, try again")
 
-    def _fail(self, doing: str, error: OSError) -> KafkaStorageError:
+    def fatal_error(self, doing: str, error: OSError) -> KafkaStorageError:
         """Mark the log failed, and cut off what a failed append may have left."""
         self.fail(f"cannot {doing} {self.topic_partition} in {self.directory}: {error.strerror or error}")
         try:
@@ -265,7 +266,8 @@ class LocalLog:
         if self.failure is None:
             self.failure = reason
 
-    def _unusable(self) -> KafkaStorageError | ClosedError:
+    def unusable_error(self) -> KafkaStorageError | ClosedError:
+        """Return what to raise when the log is not usable."""
         if self.failure is not None:
             return KafkaStorageError(self.failure)
         return ClosedError(f"the log of {self.topic_partition} is closed")
@@ -276,7 +278,7 @@ class LocalLog:
         """Return whole batches from the one that holds ``start_offset``; see ``PartitionLog.read``, which has checked
         the offsets. Raises CorruptMessage (2), KafkaStorageError (56)."""
         try:
-            return self._reader.slice(start_offset, max_bytes, until_offset, self.log_end_offset, at_least_one)
+            return self.reader.slice(start_offset, max_bytes, until_offset, self.log_end_offset, at_least_one)
         except OSError as error:
             raise KafkaStorageError(
                 f"cannot read {self.topic_partition} in {self.directory}: {error.strerror or error}"
@@ -301,11 +303,11 @@ class LocalLog:
         """
         if self._flushing or not self.is_usable:
             return None
-        unsynced = self._unsynced
+        unsynced = self.unsynced
         if self.recovery_point >= self.log_end_offset and not unsynced.files and not unsynced.paths:
             return None
         self._flushing = True
-        self._unsynced = Unsynced()
+        self.unsynced = Unsynced()
         unsynced.files.append(self.segments.active.file)
         return FlushJob(self._files.fs, unsynced, self.log_end_offset, self.generation, self._clock.monotonic_s())
 
@@ -314,11 +316,11 @@ class LocalLog:
         self._flushing = False
         if job.error is not None:
             if job.can_be_repeated:
-                self._unsynced.put_back(job.unsynced)
+                self.unsynced.put_back(job.unsynced)
                 raise KafkaStorageError(
                     f"cannot flush {self.topic_partition} at present: {job.error.strerror or job.error}"
                 ) from job.error
-            raise self._fail("flush", job.error) from job.error
+            raise self.fatal_error("flush", job.error) from job.error
         if job.generation != self.generation:
             # Truncated meanwhile: what the job synced may have been replaced by other records at the same offsets.
             return
@@ -348,20 +350,34 @@ class LocalLog:
     @property
     def has_sealed_unflushed(self) -> bool:
         """Whether a segment has rolled and is not synced yet."""
-        return bool(self._unsynced.files)
+        return bool(self.unsynced.files)
 
     @property
     def has_unsynced(self) -> bool:
         """Whether a flush would sync anything: records, small files, or names of files."""
-        unsynced = self._unsynced
+        unsynced = self.unsynced
         return bool(self.unflushed_records or unsynced.files or unsynced.paths or unsynced.directories)
 
-    def flush(self) -> None:
-        """Flush now, in this thread. KafkaStorageError when it fails."""
-        job = self.start_flush()
-        if job is not None:
-            job.run()
-            self.finish_flush(job)
+    def forget_flush(self, *, is_synced: bool) -> None:
+        """Have the last flush cover what another one, which is under way, may not bring to its end any more. With
+        ``is_synced`` the file system has been synced, and small files and names need nothing."""
+        self._flushing = False
+        if is_synced:
+            self.unsynced.paths.clear()
+            self.unsynced.directories.clear()
+
+    def write_indexes(self) -> None:
+        """Write the active segment's indexes, for a stop that leaves files that end where the log ends."""
+        active = self.segments.active
+        active.drop_ahead()
+        if active.write_indexes():
+            self.unsynced.add_path(active.offset_index.path)
+            self.unsynced.add_path(active.time_index.path)
+
+    def close(self) -> None:
+        """End the log's use; nothing is written. Slices that are out stay readable."""
+        self.closed = True
+        self.segments.forget_files()
 
     # Remove ---------------------------------------------------------------------------------------------------------
 
@@ -384,10 +400,10 @@ class LocalLog:
         """
         try:
             # What a first attempt has renamed, and a second does not find any more, the next start removes.
-            retired = self.disk.persist(lambda: self._rename_out_of_use(segments))
+            retired = self.disk.persist(lambda: _rename_out_of_use(segments))
         except OSError as error:
-            raise self._failed("remove segments of", error) from error
-        self._reader.forget_positions()
+            raise self.write_error("remove segments of", error) from error
+        self.reader.forget_positions()
         return retired
 
     def replace_segments(self, group: CleanedGroup) -> list[str]:
@@ -408,21 +424,28 @@ class LocalLog:
         max_timestamp = (group.max_timestamp_ms, group.offset_of_max_timestamp)
         try:
             # Half-way there is no way back, so here a full disk is a broken one.
-            retired = self.disk.persist(lambda: self._rename_out_of_use(replaced))
+            retired = self.disk.persist(lambda: _rename_out_of_use(replaced))
             self.disk.persist(lambda: cleaned.take_cleaned_files(max_timestamp))
         except OSError as error:
-            raise self._fail("name the cleaned segments of", error) from error
-        self._reader.forget_positions()
+            raise self.fatal_error("name the cleaned segments of", error) from error
+        self.reader.forget_positions()
         return retired
 
-    def _rename_out_of_use(self, segments: Sequence[Segment]) -> list[str]:
-        return [path for segment in segments for path in segment.retire()]
-
-    def write_checkpoints(self) -> None:
-        """Have the manager write the checkpoints of recovery points and cleaned logs now, in this thread."""
-        self._on_recovery_point_lowered()
-
     # Truncate -------------------------------------------------------------------------------------------------------
+
+    def truncate(self, end_offset: int) -> None:
+        """Remove everything from ``end_offset`` on, where a batch begins. OSError when the disk fails."""
+        self._before_truncation(end_offset)
+        self.segments.truncate(end_offset, self._clock.wall_ms())
+        self.log_end_offset = Offset(end_offset)
+        self._set_jitter()
+
+    def truncate_fully(self, start_offset: int) -> None:
+        """Remove everything, and go on at ``start_offset``. OSError when the disk fails."""
+        self._before_truncation(0)
+        self.segments.start_anew(start_offset, self._clock.wall_ms())
+        self.log_end_offset = Offset(start_offset)
+        self._prepare_active()
 
     def _before_truncation(self, offset: int) -> None:
         """Take the recovery point back, on the disk too, before anything above it changes.
@@ -430,13 +453,10 @@ class LocalLog:
         A crash would otherwise trust what lies below the old one: old segments whose removal was not synced beside new
         records at the same offsets.
         """
-        if self.swap is not None:
-            self.swap.settle()
         self.segments.active.drop_ahead()
         self.generation += 1
-        self._reader.forget_positions()
-        self._unsynced.directories.append(self.directory)
-        self.cleaned_until_offset = min(self.cleaned_until_offset, offset)
+        self.reader.forget_positions()
+        self.unsynced.directories.append(self.directory)
         if offset < self.recovery_point:
             self.recovery_point = Offset(offset)
             self._on_recovery_point_lowered()
@@ -445,3 +465,7 @@ class LocalLog:
         """Put on the disk, in this thread, that what a truncation has removed is gone. OSError when the disk fails."""
         self.segments.active.file.sync()
         self._files.fs.sync_directory(self.directory)
+
+
+def _rename_out_of_use(segments: Sequence[Segment]) -> list[str]:
+    return [path for segment in segments for path in segment.retire()]

@@ -24,7 +24,7 @@ from spark_kafkalite.log.producer_snapshot import (
 )
 from spark_kafkalite.log.producer_state import ENTRY, BatchMetadata, ProducerStateManager
 from spark_kafkalite.log.reader import LogReader
-from spark_kafkalite.log.segments.segment import DELETED_SUFFIX, Segment
+from spark_kafkalite.log.segments.segment import DELETED_SUFFIX
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.layout import BatchHeader
@@ -141,12 +141,11 @@ class LogProducers:
                 # One that stays is removed by the next start.
                 self._files.fs.unlink(path)
 
-    def retire_snapshots(self, segments: Iterable[Segment]) -> list[str]:
+    def retire_snapshots(self, base_offsets: Iterable[int]) -> list[str]:
         """Rename the snapshots of segments that the log has no more, and return the new names, as ``LocalLog.retire``
         does; the newest stays, and those where a segment begins (still, or again)."""
         fs, retired = self._files.fs, []
-        for segment in segments:
-            base = segment.base_offset
+        for base in base_offsets:
             path = snapshot_path(self._directory, base)
             replaced = self._segments.floor(base).base_offset == base
             if not replaced and base != self.state.snapshot_offset and fs.exists(path):

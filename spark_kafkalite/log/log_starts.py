@@ -83,7 +83,7 @@ class LogStartJob:
         self.moves = moves
         self._high_watermarks = high_watermarks
         # Of each log, to see whether it has been truncated meanwhile.
-        self.generations = {log: log.generation for starts in moves.values() for log in starts}
+        self.generations = {log: log.local.generation for starts in moves.values() for log in starts}
         # What could not be written, and why.
         self.errors: dict[LogStartCheckpoint, OSError] = {}
 
@@ -139,10 +139,10 @@ class LogStarts:
                         f"{log.topic_partition}: the log start offset {offset} cannot be written to "
                         f"{checkpoint.path}: {error.strerror or error}"
                     )
-                elif not log.closed and log.failure is None and log.generation == job.generations[log]:
+                elif not log.closed and log.failure is None and log.local.generation == job.generations[log]:
                     log.advance_log_start(offset)
             # A truncation has taken the promise back; what is promised now is another job's.
-            same = {log: offset for log, offset in starts.items() if log.generation == job.generations[log]}
+            same = {log: offset for log, offset in starts.items() if log.local.generation == job.generations[log]}
             checkpoint.settle(_by_name(same))
         return failed
 
@@ -150,7 +150,7 @@ class LogStarts:
         """Have the checkpoint follow a truncation, in this thread; see the module. OSError when the disk fails."""
         checkpoint = self._checkpoint(log)
         if checkpoint.start_of(log.topic_partition) != log.log_start_offset:
-            log.sync_truncation()
+            log.local.sync_truncation()
             checkpoint.begin_anew(log.topic_partition, log.log_start_offset)
             log.disk.persist(checkpoint.write)
 

@@ -209,7 +209,7 @@ class LogManager:
         self.directories.check_any_online()
         for log in self.logs.values():
             if log.disk.offline is not None:
-                log.fail(log.disk.offline)
+                log.local.fail(log.disk.offline)
 
     def _is_set_aside(self, found: FoundLog) -> bool:
         """Return whether a log is not to be opened because it is that of another topic."""
@@ -305,7 +305,7 @@ class LogManager:
             return
         for log in self.logs.values():
             if log.disk.path == path:
-                log.fail(reason)
+                log.local.fail(reason)
         self.on_offline(path)
 
     # Logs -----------------------------------------------------------------------------------------------------------
@@ -419,9 +419,10 @@ class LogManager:
         now = self._clock.monotonic_s() if now_s is None else now_s
         due, clean = [], []
         for log in self.dirty:
-            if log.closed or log.failure is not None or not (log.unflushed_records or log.has_sealed_unflushed):
+            local = log.local
+            if not local.is_usable or not (local.unflushed_records or local.has_sealed_unflushed):
                 clean.append(log)
-            elif not log.flush_in_progress and (log.has_sealed_unflushed or log.flush_due(now)):
+            elif not local.flush_in_progress and (local.has_sealed_unflushed or local.flush_due(now)):
                 due.append(log)
         self.dirty.difference_update(clean)
         return due
@@ -468,7 +469,7 @@ class LogManager:
                 if log.failure is None:
                     log.write_small_files()
             # Not only what was appended to: after a recovery every log has an index and a snapshot to sync.
-            many = sum(log.has_unsynced for log in logs) > _SYNCED_ONE_BY_ONE
+            many = sum(log.local.has_unsynced for log in logs) > _SYNCED_ONE_BY_ONE
             if many:
                 self._sync_everything(self.log_dirs)
         except KafkaStorageError as error:

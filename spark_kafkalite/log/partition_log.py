@@ -9,7 +9,8 @@ Offsets, and what each of them promises::
 
 The high watermark is not the log's: the partition of the broker knows it and passes it to reads as ``until_offset``.
 
-Bytes, flushes and failures are ``local_log``'s; this adds what records mean: offsets, producers, leader epochs, times.
+Bytes, flushes and failures are those of ``local``, its ``LocalLog``; this is what records mean: offsets, producers,
+leader epochs, times, and what a cleaning leaves of them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from spark_kafkalite.errors import (
     CorruptMessage,
     KafkaStorageError,
     OffsetOutOfRange,
-    RecordListTooLarge,
 )
+from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.fs import replace_file
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
@@ -35,7 +36,6 @@ from spark_kafkalite.log.files.small_files import (
     topic_id_text,
 )
 from spark_kafkalite.log.flush import FlushJob
-from spark_kafkalite.log.loading.holes import report as report_holes
 from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, load_log
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.log_host import LogHost
@@ -43,11 +43,12 @@ from spark_kafkalite.log.log_producers import LogProducers
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import LogSlice, Segment
+from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.records.layout import MAX_INT32, BatchHeader
 
 
 class AppendResult(NamedTuple):
@@ -60,7 +61,7 @@ class AppendResult(NamedTuple):
     duplicate: bool
 
 
-class PartitionLog(LocalLog):
+class PartitionLog:
     """The log of one partition. Made by ``PartitionLog.open`` and ``PartitionLog.create``, held by the LogManager."""
 
     def __init__(
@@ -72,21 +73,27 @@ class PartitionLog(LocalLog):
         config: TopicConfig,
         loaded: LoadedLog,
     ) -> None:
-        super().__init__(
-            host,
-            directory,
-            topic_partition,
-            config,
-            loaded.segments,
-            loaded.log_end_offset,
-            loaded.recovery_point,
-            loaded.cleaned_until_offset,
-        )
+        self.topic_partition = topic_partition
+        self.directory = directory
+        self.disk = host.disk
+        self.local = LocalLog(host, directory, topic_partition, config, loaded)
+        self.segments = self.local.segments
+        self._files = host.files
+        self._clock = host.clock
+        self._on_dirty = host.on_dirty
         self._on_truncated = host.on_truncated
+        self._write_checkpoints = host.on_recovery_point_lowered
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
         self.epochs = loaded.epochs
-        self.producers = LogProducers(host, directory, topic_partition, self.segments, self._reader, loaded.producers)
+        self.producers = LogProducers(
+            host, directory, topic_partition, self.segments, self.local.reader, loaded.producers
+        )
+        # Compaction: how far the log has been cleaned; whether the cleaner copies segments of it, which nobody may
+        # remove then; and what it is about to put in their place.
+        self.cleaned_until_offset = loaded.cleaned_until_offset
+        self.cleaning = False
+        self.swap: Swap | None = None
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
@@ -116,12 +123,10 @@ class PartitionLog(LocalLog):
             # An unsynced file that a power loss emptied: nothing was flushed to this log either.
             topic_id = None
         log = cls(host, directory, topic_partition, topic_id, config, loaded)
-        log._holes = loaded.holes
         # What fails is said by ``failure``, and met by the first append.
         with contextlib.suppress(KafkaStorageError):
             log._check_end(loaded)
-        report_holes(directory, log._holes)
-        log._holes = ()
+        log.local.report_holes()
         return log
 
     def _check_end(self, loaded: LoadedLog) -> None:
@@ -133,7 +138,8 @@ class PartitionLog(LocalLog):
 
     def _go_on_at_end(self, end_offset: int, reason: str, *, flush: bool = False) -> None:
         try:
-            self._go_on_at(end_offset, reason, self.epochs.epoch_at(self.log_end_offset))
+            self.local.go_on_at(end_offset, reason, self.epochs.epoch_at(self.log_end_offset))
+            self._on_dirty(self)
             # What a recovery of the new segment begins with is to know the producers of what is lost, too.
             self._snapshot_producers(self.producers.write_snapshot_anew)
             if flush:
@@ -141,7 +147,7 @@ class PartitionLog(LocalLog):
                 self.flush()
         except KafkaStorageError as error:
             # No offset may be given below.
-            self.fail(str(error))
+            self.local.fail(str(error))
             raise
         self.producers.state.map_end_offset = end_offset
         self.log_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
@@ -158,7 +164,7 @@ class PartitionLog(LocalLog):
         """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
         host.files.fs.make_directories(directory)
         log = cls.open(host, directory, topic_partition, config, LastRun(clean=True))
-        log._unsynced.directories += [directory, directory.rpartition("/")[0]]
+        log.local.unsynced.directories += [directory, directory.rpartition("/")[0]]
         if topic_id is not None:
             log.adopt_topic_id(topic_id)
         return log
@@ -168,7 +174,7 @@ class PartitionLog(LocalLog):
         path = f"{self.directory}/{PARTITION_METADATA_FILE}"
         replace_file(self._files.fs, path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode(), sync=False)
         self.topic_id = topic_id
-        self._unsynced.add_path(path)
+        self.local.unsynced.add_path(path)
 
     def __repr__(self) -> str:
         failed = f", failure={self.failure!r}" if self.failure else ""
@@ -177,6 +183,42 @@ class PartitionLog(LocalLog):
             f"recovery_point={self.recovery_point}, log_end_offset={self.log_end_offset}, "
             f"segments={len(self.segments)}{failed})"
         )
+
+    # What many callers ask of ``local``; the rest they ask themselves.
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+        return self.local.config
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Take up changed topic settings; they hold from the next append on."""
+        self.local.update_config(config)
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """The next offset to be given."""
+        return self.local.log_end_offset
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Everything below it is on the disk."""
+        return self.local.recovery_point
+
+    @property
+    def failure(self) -> str | None:
+        """What went wrong with the disk; None while the log can be written."""
+        return self.local.failure
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log is in use no more."""
+        return self.local.closed
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return self.segments.size_bytes
 
     # Append ---------------------------------------------------------------------------------------------------------
 
@@ -194,32 +236,43 @@ class PartitionLog(LocalLog):
         names the original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), UnknownProducerId
         (59), RecordListTooLarge (18), KafkaStorageError (56); nothing is written then.
         """
-        if not self.is_ready:
+        local = self.local
+        if not local.is_ready:
             self._make_ready()
         has_producer = header.producer_id >= 0
         if has_producer:
             original = self.producers.check(header, self.log_start_offset)
             if original is not None:
-                stamped = self.config.message_timestamp_type == "LogAppendTime"
+                stamped = local.config.message_timestamp_type == "LogAppendTime"
                 return AppendResult(
                     original.base_offset, original.last_offset, original.timestamp_ms if stamped else -1, True
                 )
-        base_offset = self.log_end_offset
+        base_offset = local.log_end_offset
         last_offset = base_offset + header.last_offset_delta
-        if ahead is not None and self.holds(ahead):
+        is_ahead = ahead is not None and local.holds(ahead)
+        if ahead is not None and is_ahead:
             append_time_ms = ahead.append_time_ms
             kernel.stamp(batch, 0, base_offset, leader_epoch)
         else:
-            ahead = None
-            self._take_room(len(batch))
+            local.take_room(len(batch))
             append_time_ms = self._append_time_ms()
             kernel.stamp(batch, 0, base_offset, leader_epoch, append_time_ms if append_time_ms >= 0 else None)
         if append_time_ms >= 0:
             header = header._replace(max_timestamp=append_time_ms)
         if leader_epoch != self.epochs.latest:
             self.assign_leader_epoch(leader_epoch, sync=False)
+        position = -1
         try:
-            self._write(batch, base_offset, last_offset, header.max_timestamp, ahead)
+            active = local.segments.active
+            # What is written ahead lies where its segment has room for it.
+            if not is_ahead and active.must_roll(
+                len(batch), last_offset, header.max_timestamp, local.config, self._clock
+            ):
+                self.roll()
+                active = local.segments.active
+            position = active.size_bytes
+            if local.append(batch, base_offset, last_offset, header.max_timestamp):
+                self._on_dirty(self)
             if has_producer:
                 seen_ms = append_time_ms if append_time_ms >= 0 else self._clock.wall_ms()
                 producers = self.producers.state
@@ -227,7 +280,7 @@ class PartitionLog(LocalLog):
                 if producers.forgotten:
                     self.producers.tell_of_forgotten()
         except MemoryError:
-            self._take_back(base_offset)
+            local.take_back(base_offset, position)
             raise
         return AppendResult(base_offset, last_offset, append_time_ms, False)
 
@@ -236,26 +289,20 @@ class PartitionLog(LocalLog):
 
         None when the batch is not going to be written: ``append_as_leader`` says why. Raises what that raises.
         """
-        if not self.is_ready:
+        if not self.local.is_ready:
             self._make_ready()
         if header.producer_id >= 0 and self.producers.check(header, self.log_start_offset) is not None:
             return None
-        self._take_room(len(batch))
+        self.local.take_room(len(batch))
         append_time_ms = self._append_time_ms()
         max_timestamp = append_time_ms if append_time_ms >= 0 else header.max_timestamp
-        last_offset = self.log_end_offset + header.last_offset_delta
-        return self._write_ahead(batch, last_offset, max_timestamp, append_time_ms)
+        self._roll_for(len(batch), self.log_end_offset + header.last_offset_delta, max_timestamp)
+        return self.local.write_ahead(batch, append_time_ms)
 
-    def _take_room(self, size: int) -> None:
-        """Raise unless a batch of this size fits a segment, and the disk."""
-        if size > self.config.segment_bytes:
-            raise RecordListTooLarge(
-                f"{self.topic_partition}: a batch of {size} bytes does not fit "
-                f"segment.bytes={self.config.segment_bytes}"
-            )
-        self.disk.budget_bytes -= size
-        if self.disk.budget_bytes < 0:
-            self.disk.check(size)
+    def _roll_for(self, size: int, last_offset: int, max_timestamp: int, base_offset: int | None = None) -> None:
+        """Begin a new segment if the settings, or the formats of files, want one for a batch."""
+        if self.segments.active.must_roll(size, last_offset, max_timestamp, self.config, self._clock):
+            self.roll(base_offset)
 
     def _append_time_ms(self) -> int:
         """Return what is stamped into the next batch as LogAppendTime, -1 for nothing."""
@@ -265,7 +312,7 @@ class PartitionLog(LocalLog):
     def unread_tail(self) -> NeedsThread | None:
         """Return what a thread has to load before the log takes appends, if anything: after a fast start its end is
         read by the first append, and where the indexes there are damaged all of the active segment is."""
-        if self.is_ready or not self.is_usable:
+        if self.local.is_ready or not self.local.is_usable:
             return None
         try:
             with without_waiting():
@@ -280,26 +327,27 @@ class PartitionLog(LocalLog):
     def _make_ready(self) -> None:
         """Have the log take appends: read what a fast start has left unread. Raises KafkaStorageError (56) or
         ClosedError when it takes none."""
-        if not self.is_usable:
-            raise self._unusable()
+        if not self.local.is_usable:
+            raise self.local.unusable_error()
         try:
             self.segments.active.read_tail()
         except EndLost as error:
             stopped_at = self.segments.active.unread_until_offset
             self.segments.active.unread_until_offset = -1
-            self.log_end_offset = Offset(error.end_offset)
+            self.local.log_end_offset = Offset(error.end_offset)
             self._go_on_at_end(stopped_at, str(error))
         except CorruptMessage as error:
-            self.is_damaged = True
-            self.fail(f"cannot append to {self.topic_partition}: {error}; a restart of the broker recovers the log")
-            raise KafkaStorageError(self.failure) from error
+            self.local.is_damaged = True
+            reason = f"cannot append to {self.topic_partition}: {error}; a restart of the broker recovers the log"
+            self.local.fail(reason)
+            raise KafkaStorageError(reason) from error
         except OSError as error:
-            raise self._fail("read the end of", error) from error
+            raise self.local.fatal_error("read the end of", error) from error
 
     def append_as_follower(self, batches: bytes | bytearray | memoryview) -> AppendResult:
         """Append whole batches as the leader has them. Their CRCs, offsets and epochs are checked first, all of them:
         nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk fails."""
-        if not self.is_ready:
+        if not self.local.is_ready:
             self._make_ready()
         view = memoryview(batches)
         headers = kernel.scan_headers(view)
@@ -327,7 +375,12 @@ class PartitionLog(LocalLog):
             if header.partition_leader_epoch != self.epochs.latest:
                 self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset, sync=False)
             piece = view[position : position + header.size_bytes]
-            self._write(piece, header.base_offset, header.last_offset, header.max_timestamp)
+            base_offset, last_offset = header.base_offset, header.last_offset
+            # A gap that the leader's compaction has made stays within a segment, where a recovery takes it for one.
+            new_base = base_offset if last_offset - self.log_end_offset > MAX_INT32 else None
+            self._roll_for(len(piece), last_offset, header.max_timestamp, new_base)
+            if self.local.append(piece, base_offset, last_offset, header.max_timestamp):
+                self._on_dirty(self)
             if header.producer_id >= 0:
                 self.producers.state.update(header, header.base_offset, self._clock.wall_ms())
             position += header.size_bytes
@@ -343,32 +396,43 @@ class PartitionLog(LocalLog):
         try:
             self.disk.persist(lambda: self.epochs.assign(leader_epoch, start, write=sync))
         except OSError as error:
-            raise self._failed("write the leader epochs of", error) from error
+            raise self.local.write_error("write the leader epochs of", error) from error
 
     def start_flush(self) -> FlushJob | None:
         """Return what to sync; see ``LocalLog.start_flush``. Epochs that are in memory only are written first."""
         error: OSError | None = None
-        if self.epochs.unwritten and not self._flushing and self.is_usable:
+        if self.epochs.unwritten and not self.local.flush_in_progress and self.local.is_usable:
             try:
                 self.disk.persist(self._write_epochs)
             except OSError as failed:
                 error = failed
-        job = super().start_flush()
+        job = self.local.start_flush()
         if job is not None and error is not None:
             job.error = error
             job.can_be_repeated = kind_of(error) is not FailureKind.BROKEN
         return job
 
+    def finish_flush(self, job: FlushJob) -> None:
+        """Take up the result of a flush; see ``LocalLog.finish_flush``."""
+        self.local.finish_flush(job)
+
+    def flush(self) -> None:
+        """Flush now, in this thread. KafkaStorageError when it fails."""
+        job = self.start_flush()
+        if job is not None:
+            job.run()
+            self.finish_flush(job)
+
     def _write_epochs(self) -> None:
         if self.epochs.lacks_epoch_before(self.log_end_offset):
             self.epochs.write(sync=False)
-            self._unsynced.add_path(f"{self.directory}/{LEADER_EPOCH_FILE}")
+            self.local.unsynced.add_path(f"{self.directory}/{LEADER_EPOCH_FILE}")
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment, with a snapshot of the producers. What is new is synced by the next flush."""
         if self.segments.active.unread_until_offset >= 0:
             self._make_ready()
-        super().roll(base_offset)
+        self.local.roll(base_offset)
         self._snapshot_producers(self.producers.write_snapshot)
 
     def _snapshot_producers(self, write: Callable[[int], str | None]) -> None:
@@ -376,11 +440,11 @@ class PartitionLog(LocalLog):
             snapshot = write(self.segments.active.base_offset)
         except OSError as error:
             if kind_of(error) is FailureKind.BROKEN:
-                raise self._fail("write a producer snapshot of", error) from error
+                raise self.local.fatal_error("write a producer snapshot of", error) from error
             # The segment has rolled all the same; after a crash recovery replays from the snapshot before this one.
             return
         if snapshot is not None:
-            self._unsynced.add_path(snapshot)
+            self.local.unsynced.add_path(snapshot)
             self.producers.drop_large_snapshots(self.recovery_point)
 
     # Read -----------------------------------------------------------------------------------------------------------
@@ -395,7 +459,7 @@ class PartitionLog(LocalLog):
         <= log_end_offset; CorruptMessage (2) where the file has been damaged; KafkaStorageError (56) when it cannot be
         read. Source: KIP-74.
         """
-        end_offset = self.log_end_offset
+        end_offset = self.local.log_end_offset
         if not self.log_start_offset <= start_offset <= end_offset:
             raise OffsetOutOfRange(
                 f"{self.topic_partition}: offset {start_offset} lies outside "
@@ -404,14 +468,14 @@ class PartitionLog(LocalLog):
         until_offset = min(until_offset, end_offset)
         if start_offset >= until_offset:
             return None
-        return self.slice(start_offset, max_bytes, until_offset, at_least_one=at_least_one)
+        return self.local.slice(start_offset, max_bytes, until_offset, at_least_one=at_least_one)
 
     def offset_for_timestamp(self, timestamp_ms: int, until_offset: int) -> TimestampOffset | None:
         """Return the first record at or after ``timestamp_ms`` and below ``until_offset``; None when there is none."""
         self._ready_for_times()
         until_offset = min(until_offset, self.log_end_offset)
         try:
-            return self._reader.at_or_after(timestamp_ms, self.log_start_offset, until_offset)
+            return self.local.reader.at_or_after(timestamp_ms, self.log_start_offset, until_offset)
         except OSError as error:
             raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
 
@@ -420,13 +484,13 @@ class PartitionLog(LocalLog):
         self._ready_for_times()
         until_offset = min(until_offset, self.log_end_offset)
         try:
-            return self._reader.with_max_timestamp(self.log_start_offset, until_offset)
+            return self.local.reader.with_max_timestamp(self.log_start_offset, until_offset)
         except OSError as error:
             raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
 
     def _ready_for_times(self) -> None:
         """Read what a fast start has left unread, since the times there count too."""
-        if self.is_usable and not self.is_ready:
+        if self.local.is_usable and not self.local.is_ready:
             self._make_ready()
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
@@ -440,7 +504,7 @@ class PartitionLog(LocalLog):
 
         For followers whose leader's log is another. Answers that are being sent of what is cut are called off.
         """
-        if not self.is_ready:
+        if not self.local.is_ready:
             self._make_ready()
         if offset >= self.log_end_offset:
             return
@@ -449,38 +513,35 @@ class PartitionLog(LocalLog):
             return
         try:
             end = self.segments.batch_start(offset)
-            self._before_truncation(end)
-            self.segments.truncate(end, self._clock.wall_ms())
+            self._end_cleaning(end)
+            self.local.truncate(end)
             self.producers.truncate_to(end)
-            self._cut_state(end)
+            self.log_start_offset = Offset(min(self.log_start_offset, end))
             self.epochs.truncate_from_end(end)
             self._on_truncated(self)
         except OSError as error:
-            raise self._fail("truncate", error) from error
-        self._set_jitter()
+            raise self.local.fatal_error("truncate", error) from error
 
     def truncate_fully(self, start_offset: int) -> None:
         """Remove everything, producers and leader epochs too, and go on at ``start_offset``, which may lie below the
         log start. On the disk when this returns."""
-        if not self.is_ready:
+        if not self.local.is_ready:
             self._make_ready()
         try:
-            self._before_truncation(0)
-            self.segments.start_anew(start_offset, self._clock.wall_ms())
+            self._end_cleaning(0)
+            self.local.truncate_fully(start_offset)
             self.epochs.clear()
             self.producers.truncate_fully(start_offset)
             self.log_start_offset = Offset(start_offset)
-            self._cut_state(start_offset)
             self._on_truncated(self)
         except OSError as error:
-            raise self._fail("truncate", error) from error
-        self._prepare_active()
+            raise self.local.fatal_error("truncate", error) from error
 
-    def _cut_state(self, end: int) -> None:
-        self.log_end_offset = Offset(end)
-        self.log_start_offset = Offset(min(self.log_start_offset, end))
-        self.recovery_point = Offset(min(self.recovery_point, end))
-        self.cleaned_until_offset = min(self.cleaned_until_offset, end)
+    def _end_cleaning(self, offset: int) -> None:
+        """Call a cleaning off or end it before the log is truncated to ``offset``."""
+        if self.swap is not None:
+            self.swap.settle()
+        self.cleaned_until_offset = min(self.cleaned_until_offset, offset)
 
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
@@ -506,18 +567,34 @@ class PartitionLog(LocalLog):
         """
         if self.cleaning:
             return 0
-        return self.segments.count_below(min(self.log_start_offset, self.removable_until_offset))
+        return self.segments.count_below(min(self.log_start_offset, self.local.removable_until_offset))
 
     def drop_hidden(self, at_most: int) -> list[str]:
         """Take the oldest ``hidden_segments`` out of use and return their files' new names, which the manager removes
         (``LogManager.delete_files``). KafkaStorageError when the disk fails."""
-        if not self.is_usable:
-            raise self._unusable()
+        if not self.local.is_usable:
+            raise self.local.unusable_error()
         return self.retire(self.segments.drop_oldest(min(self.hidden_segments, at_most)))
 
-    def _rename_out_of_use(self, segments: Sequence[Segment]) -> list[str]:
-        """Rename the producer snapshots besides, but for the newest and those where a segment (still) begins."""
-        return super()._rename_out_of_use(segments) + self.producers.retire_snapshots(segments)
+    def retire(self, segments: Sequence[Segment]) -> list[str]:
+        """Rename the files of segments and their snapshots of producers; see ``LocalLog.retire``."""
+        retired = self.local.retire(segments)
+        return retired + self._retire_snapshots([segment.base_offset for segment in segments])
+
+    def replace_segments(self, group: CleanedGroup) -> list[str]:
+        """Put a cleaned segment in the place of its sources; see ``LocalLog.replace_segments``."""
+        retired = self.local.replace_segments(group)
+        return retired + self._retire_snapshots(group.sources)
+
+    def _retire_snapshots(self, base_offsets: Sequence[int]) -> list[str]:
+        try:
+            return self.disk.persist(lambda: self.producers.retire_snapshots(base_offsets))
+        except OSError as error:
+            raise self.local.write_error("remove producer snapshots of", error) from error
+
+    def write_checkpoints(self) -> None:
+        """Have the manager write the checkpoints of recovery points and cleaned logs now, in this thread."""
+        self._write_checkpoints()
 
     def expire_producers(self) -> Generator[None, None, int]:
         """Forget producers that have been silent for ``producer.id.expiration.ms``, in slices; return how many."""
@@ -531,31 +608,22 @@ class PartitionLog(LocalLog):
             return
         try:
             if clean and self.failure is None:
-                self._flushing = False
                 self.write_small_files()
-                if not sync:
-                    self._unsynced.paths.clear()
-                    self._unsynced.directories.clear()
+                self.local.forget_flush(is_synced=not sync)
                 self.flush()
         finally:
-            self.closed = True
-            self.segments.forget_files()
+            self.local.close()
 
     def write_small_files(self) -> None:
         """Write the active segment's indexes and a producer snapshot; the next flush syncs them."""
         try:
             self.disk.persist(self._write_small_files)
         except OSError as error:
-            raise self._failed("write the indexes of", error) from error
+            raise self.local.write_error("write the indexes of", error) from error
 
     def _write_small_files(self) -> None:
         self._write_epochs()
-        active = self.segments.active
-        # A clean stop leaves files that end where the log ends.
-        active.drop_ahead()
-        if active.write_indexes():
-            self._unsynced.add_path(active.offset_index.path)
-            self._unsynced.add_path(active.time_index.path)
+        self.local.write_indexes()
         snapshot = self.producers.write_snapshot(self.log_end_offset) if self.log_end_offset > 0 else None
         if snapshot is not None:
-            self._unsynced.add_path(snapshot)
+            self.local.unsynced.add_path(snapshot)

@@ -151,7 +151,7 @@ class Run:
             self.chance.choice([*others, self.remove_oldest, self.delete, self.stop_and_start])(key)
         ahead.run()
         is_next = producer == (model.producer_epoch, model.sequence)
-        if self.manager.get(key) is log and is_next and log.holds(ahead):
+        if self.manager.get(key) is log and is_next and log.local.holds(ahead):
             model.in_flight = [(value, self.epoch) for value in values]
             assert log.append_as_leader(batch, header_of(batch), self.epoch, ahead).base_offset == len(model.records)
             self.appended(model, [values])

@@ -19,6 +19,7 @@ from spark_kafkalite.log.files.fs import Fs, write_whole
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.loading import scan
+from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.log_starts import LogStartCheckpoint
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments import write_ahead
@@ -110,7 +111,7 @@ def _forget_the_old_segment(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def careless(self: PartitionLog, base_offset: int | None = None) -> None:
         roll(self, base_offset)
-        self._unsynced.files.clear()
+        self.local.unsynced.files.clear()
 
     monkeypatch.setattr(PartitionLog, "roll", careless)
 
@@ -135,7 +136,7 @@ def _skip_syncs_of_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     run = FlushJob.run
 
     def careless(self: FlushJob) -> None:
-        self._unsynced.directories.clear()
+        self.unsynced.directories.clear()
         run(self)
 
     monkeypatch.setattr(FlushJob, "run", careless)
@@ -183,13 +184,13 @@ def _forget_other_log_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _keep_the_recovery_point_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = PartitionLog._before_truncation
+    before = LocalLog._before_truncation
 
-    def careless(self: PartitionLog, offset: int) -> None:
+    def careless(self: LocalLog, offset: int) -> None:
         self._on_recovery_point_lowered = lambda: None
         before(self, offset)
 
-    monkeypatch.setattr(PartitionLog, "_before_truncation", careless)
+    monkeypatch.setattr(LocalLog, "_before_truncation", careless)
 
 
 def _keep_log_starts_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +198,7 @@ def _keep_log_starts_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _take_log_starts_back_before_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PartitionLog, "sync_truncation", lambda self: None)
+    monkeypatch.setattr(LocalLog, "sync_truncation", lambda self: None)
 
 
 def _never_stop_what_is_written_ahead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from spark_kafkalite.broker.replication.partition import Partition, PartitionSer
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.upkeep.retention import Retention
 from spark_kafkalite.errors import OutOfOrderSequenceNumber
+from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.log_starts import LogStartJob
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
@@ -283,6 +284,6 @@ def test_the_harness_finds_orders_that_must_not_be(bug: str, monkeypatch: pytest
 
         monkeypatch.setattr(LogStartJob, "run", never)
     else:
-        monkeypatch.setattr(PartitionLog, "removable_until_offset", property(lambda log: log.recovery_point))
+        monkeypatch.setattr(LocalLog, "removable_until_offset", property(lambda log: log.recovery_point))
     with pytest.raises((AssertionError, OutOfOrderSequenceNumber), match=r"starts at \d+, |does not follow"):
         crash_everywhere()

@@ -77,10 +77,10 @@ class Flusher:
 
     def appended(self, size_bytes: int, waits_for_flush: bool) -> None:
         """Do what an append of ``size_bytes`` asks for."""
-        log = self._log
+        local = self._log.local
         self._unwritten_bytes += size_bytes
-        config = log.config
-        if waits_for_flush or log.has_sealed_unflushed or log.unflushed_records >= config.flush_messages:
+        config = local.config
+        if waits_for_flush or local.has_sealed_unflushed or local.unflushed_records >= config.flush_messages:
             self.request()
         elif self._unwritten_bytes >= _WRITEBACK_BYTES:
             self._start_writeback()
@@ -100,10 +100,10 @@ class Flusher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        log = self._log
-        if log.unflushed_records and (waits_for_flush or log.unflushed_records >= log.config.flush_messages):
+        local = self._log.local
+        if local.unflushed_records and (waits_for_flush or local.unflushed_records >= local.config.flush_messages):
             self.request()
-        if log.config.flush_ms < _LONGEST_TIMER_MS:
+        if local.config.flush_ms < _LONGEST_TIMER_MS:
             self._start_timer()
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Flusher:
         self._on_failed = _nothing
 
     def _start_timer(self) -> None:
-        deadline_s = self._log.flush_deadline_s()
+        deadline_s = self._log.local.flush_deadline_s()
         if deadline_s is not None and not self._closed:
             delay_s = deadline_s - self._clock.monotonic_s()
             self._timer = self._purgatory.call_later(delay_s, self._time_is_up)

@@ -172,7 +172,7 @@ class Leader(Appender):
         """
         if not self._isr_is_enough:
             return False
-        end_offset: int = self.log.log_end_offset
+        end_offset: int = self.log.local.log_end_offset
         if self._other_in_sync:
             end_offset = committed_end_offset(end_offset, self._other_in_sync, self._follower_end_offsets)
         return self._bounds.commit(end_offset)
@@ -193,8 +193,8 @@ class Leader(Appender):
 
     def acknowledged_end_offset(self, acks: int) -> int:
         """Return the offset below which produces with these acks are acknowledged."""
-        log = self.log
-        return self._bounds.acknowledged_end_offset(acks, log.log_end_offset, log.recovery_point)
+        local = self.log.local
+        return self._bounds.acknowledged_end_offset(acks, local.log_end_offset, local.recovery_point)
 
     # Appending ------------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Leader(Appender):
         header, needs_thread = admit(batch, 0, len(batch), rules, produce_version=produce_version)
         if needs_thread or (self._recompression is not None and self._recompression.codec != header.codec):
             return header
-        if not self.log.is_ready and self.log.unread_tail() is not None:
+        if not self.log.local.is_ready and self.log.unread_tail() is not None:
             return header
         return self._append(batch, header)
 
@@ -234,7 +234,7 @@ class Leader(Appender):
     def append_checked(self, checked: Checked, ahead: WriteAhead | None) -> AppendResult | WriteAhead:
         """Append a batch that a thread has checked; of a large one return what a thread has to write first."""
         batch, header = checked
-        if len(batch) > INLINE_BATCH_BYTES and not (ahead is not None and self.log.holds(ahead)):
+        if len(batch) > INLINE_BATCH_BYTES and not (ahead is not None and self.log.local.holds(ahead)):
             try:
                 ahead = self.log.write_ahead(batch, header)
             except KafkaStorageError as error:
@@ -291,8 +291,8 @@ class Leader(Appender):
     def end_offset_for(self, replica_id: int) -> int:
         """Return the first offset that a fetch does not get: consumers see the visible end, followers the log end."""
         if replica_id < 0:
-            return self._bounds.visible_end_offset(self.log.recovery_point)
-        return self.log.log_end_offset
+            return self._bounds.visible_end_offset(self.log.local.recovery_point)
+        return self.log.local.log_end_offset
 
     def waiters_with(self, replica_id: int) -> WaitingList:
         """Return the list that a fetch waits in for its bound to move."""

@@ -273,7 +273,7 @@ class Partition:
     def _log_refused(self, error: KafkaStorageError) -> None:
         """Go offline if the log takes nothing any more: alone where it is damaged, with the directory where the disk
         has failed."""
-        if self.log.is_damaged:
+        if self.log.local.is_damaged:
             logger.error("%s is offline: %s", self.topic_partition, error)
             self.go_offline(error)
         elif self.log.failure is not None:

@@ -163,7 +163,7 @@ class Cleaner:
         """Return what to clean of a log now, None when that is nothing; roll its active segment if it is time."""
         log = partition.log
         config = log.config
-        if not config.is_compacted or log.cleaning or self._reason_against(partition, log.generation) is not None:
+        if not config.is_compacted or log.cleaning or self._reason_against(partition, log.local.generation) is not None:
             return None
         if self._deferred.get(log, 0.0) > self._clock.monotonic_s():
             return None
@@ -192,7 +192,7 @@ class Cleaner:
             return "it has been deleted"
         if log.failure is not None or partition.storage_error is not None:
             return "its log directory is offline"
-        if log.generation != generation:
+        if log.local.generation != generation:
             return "it has been truncated"
         if not log.config.is_compacted:
             return "its cleanup.policy is not compact any more"
@@ -212,7 +212,7 @@ class Cleaner:
     async def _clean(self, child: CleanerChild, partition: Partition, plan: CompactionPlan) -> None:
         log = partition.log
         config = self._settings.current
-        generation = log.generation
+        generation = log.local.generation
         began_s = self._clock.monotonic_s()
         try:
             if log.swap is not None:
@@ -317,7 +317,7 @@ class Cleaner:
                 log.swap = None
                 return
             except OSError as error:
-                if not log.is_usable or self._stop_wanted.is_set():
+                if not log.local.is_usable or self._stop_wanted.is_set():
                     raise _CalledOff("the next start ends it") from error
                 if kind_of(error) is FailureKind.BROKEN:
                     raise KafkaStorageError(f"cannot end the cleaning of {log.directory}: {error}") from error

@@ -189,10 +189,10 @@ class Retention:
         plan = self._plan(log, until_offset)
         if plan.includes_active:
             partition.roll()
-        if plan.log_start_offset is not None and plan.log_start_offset > log.removable_until_offset:
+        if plan.log_start_offset is not None and plan.log_start_offset > log.local.removable_until_offset:
             partition.request_flush()
             self.look_soon(partition)
-            plan = self._plan(log, min(until_offset, log.removable_until_offset))
+            plan = self._plan(log, min(until_offset, log.local.removable_until_offset))
         if plan.needs_timestamp:
             # All that goes, goes at once when it is known.
             segments = list(log.segments)[len(plan.reasons) :]
@@ -293,7 +293,7 @@ class Retention:
 
 
 def _is_out_of_use(partition: Partition) -> bool:
-    return partition.storage_error is not None or not partition.log.is_usable
+    return partition.storage_error is not None or not partition.log.local.is_usable
 
 
 def _why(plan: RetentionPlan) -> str:

@@ -48,7 +48,7 @@ def test_append_in_which_memory_ran_out_has_not_happened(
     owner = {
         "take_up": ActiveSegment,
         "update": type(log.producers.state),
-        "remember": type(log._reader),
+        "remember": type(log.local.reader),
         "_on_dirty": log,
     }
     with monkeypatch.context() as patched:

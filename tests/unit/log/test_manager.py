@@ -418,7 +418,7 @@ def test_log_that_is_longer_than_the_broker_left_it_takes_no_appends(start: Star
     manager = start()
     with pytest.raises(KafkaStorageError, match="ends at offset 2, and ended at 1"):
         append(manager.logs[T0])
-    assert manager.logs[T0].is_damaged
+    assert manager.logs[T0].local.is_damaged
     append(manager.logs[TopicPartition("u", 0)])
     manager.shutdown()
     assert not fs.exists("/data/.kafka_cleanshutdown"), "the next start must recover it"

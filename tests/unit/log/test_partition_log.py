@@ -345,7 +345,7 @@ def test_damaged_header_is_an_error_of_the_read(long_log: PartitionLog, fs: Memo
 
 
 def test_failed_read_is_a_storage_error_and_the_log_goes_on(long_log: PartitionLog, fs: MemoryFs) -> None:
-    long_log._reader.forget_positions()
+    long_log.local.reader.forget_positions()
     fs.fail("pread")
     with pytest.raises(KafkaStorageError):
         long_log.read(2, 1, 900)
@@ -618,9 +618,9 @@ def test_flush_moves_the_recovery_point_to_what_was_written_before_it(open_log: 
     job.run()
     assert log.recovery_point == 0
     log.finish_flush(job)
-    assert (log.recovery_point, log.unflushed_records) == (3, 2)
+    assert (log.recovery_point, log.local.unflushed_records) == (3, 2)
     log.flush()
-    assert log.unflushed_records == 0
+    assert log.local.unflushed_records == 0
     assert log.start_flush() is None
 
 
@@ -643,9 +643,9 @@ def test_flush_covers_segments_that_rolled(open_log: LogOpener, fs: MemoryFs) ->
     log = open_log(segment_bytes=100)
     for _ in range(4):
         append(log)
-    assert log.has_sealed_unflushed
+    assert log.local.has_sealed_unflushed
     log.flush()
-    assert (log.recovery_point, log.has_sealed_unflushed) == (4, False)
+    assert (log.recovery_point, log.local.has_sealed_unflushed) == (4, False)
 
 
 def test_flush_that_a_truncation_overtook_says_nothing(open_log: LogOpener) -> None:
@@ -663,31 +663,31 @@ def test_flush_that_a_truncation_overtook_says_nothing(open_log: LogOpener) -> N
 def test_flush_is_due_by_records(open_log: LogOpener, clock: ManualClock) -> None:
     log = open_log(flush_messages=3)
     append(log, 2)
-    assert not log.flush_due(clock.monotonic_s())
+    assert not log.local.flush_due(clock.monotonic_s())
     append(log)
-    assert log.flush_due(clock.monotonic_s())
+    assert log.local.flush_due(clock.monotonic_s())
     log.flush()
-    assert not log.flush_due(clock.monotonic_s())
+    assert not log.local.flush_due(clock.monotonic_s())
 
 
 def test_flush_is_due_by_the_age_of_the_oldest_record(open_log: LogOpener, clock: ManualClock) -> None:
     log = open_log(flush_ms=500)
-    assert log.flush_deadline_s() is None
+    assert log.local.flush_deadline_s() is None
     append(log)
     clock.advance(ms=499)
     append(log)
-    assert not log.flush_due(clock.monotonic_s())
+    assert not log.local.flush_due(clock.monotonic_s())
     clock.advance(ms=1)
-    assert log.flush_due(clock.monotonic_s())
-    assert log.flush_deadline_s() == clock.monotonic_s()
+    assert log.local.flush_due(clock.monotonic_s())
+    assert log.local.flush_deadline_s() == clock.monotonic_s()
     job = log.start_flush()
     assert job is not None
     append(log)
     job.run()
     log.finish_flush(job)
-    assert not log.flush_due(clock.monotonic_s())
+    assert not log.local.flush_due(clock.monotonic_s())
     clock.advance(ms=500)
-    assert log.flush_due(clock.monotonic_s())
+    assert log.local.flush_due(clock.monotonic_s())
 
 
 # Truncate

@@ -224,11 +224,11 @@ class _Reading:
             self.size_bytes += found.length
             self._left_bytes -= found.length
             self.slice_count += 1
-            if not leader.log.is_recent(found):
+            if not leader.log.local.is_recent(found):
                 self.old_slices.append(found)
             records = FileRange(found.file, found.position, found.length, found.sending)
             # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
-            if not leader.log.reaches_end(found):
+            if not leader.log.local.reaches_end(found):
                 self.is_enough = True
         elif limit <= 0:
             self.is_enough = True

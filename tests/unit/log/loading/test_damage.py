@@ -85,7 +85,7 @@ def test_load_of_groups_tells_of_it(open_log: LogOpener, fs: MemoryFs, caplog: p
     piece = log.read(2, 1 << 20, 10)
     assert piece is not None
     with pytest.raises(CorruptMessage, match=f"the batch at offset 4, position {positions[4]} of {PATH}, is damaged"):
-        _read_and_look(piece, 2, log.damage)
+        _read_and_look(piece, 2, log.local.damage)
     (line,) = lines(caplog)
     assert f"t-0: the batch at offset 4 is damaged, at position {positions[4]} of {PATH}" in line
 

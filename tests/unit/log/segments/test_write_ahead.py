@@ -155,7 +155,7 @@ def _begin_another(log: PartitionLog) -> None:
 
 
 def _fail(log: PartitionLog) -> None:
-    log._fail("flush", OSError(errno.EIO, "bad disk"))
+    log.local.fatal_error("flush", OSError(errno.EIO, "bad disk"))
 
 
 # What changes the end of the segment, or relies on it.
@@ -185,7 +185,7 @@ def test_whoever_changes_the_end_stops_it_and_cuts_off_what_was_written(
     before = fs.files()
     ahead.run()
     assert fs.files() == before
-    assert ahead.is_stopped and not log.holds(ahead)
+    assert ahead.is_stopped and not log.local.holds(ahead)
     for segment in log.segments:
         assert segment.file.size() == segment.size_bytes
     if log.failure is not None:
