@@ -3,8 +3,8 @@
 ``key``, ``value`` binary, ``topic`` string, ``partition`` int32, ``offset`` int64, ``timestamp`` in microseconds UTC,
 ``timestampType`` int32, and ``headers`` as a list of (key, value), null for a record without headers. A record without
 a timestamp shows the millisecond before the epoch, as there. The items of the list are called ``element``, as in Spark
-and in Parquet. Apart from what makes and reads the columns (:mod:`.arrow`), because whoever only plans a read needs no
-more than this.
+and in Parquet. Apart from what makes and reads the columns (:mod:`.arrow`), because code that only plans a read needs
+no more than this.
 """
 
 from __future__ import annotations

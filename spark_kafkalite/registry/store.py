@@ -191,7 +191,7 @@ class SessionListeners:
         self._listeners.append(listener)
 
     def clear(self) -> None:
-        """Tell nobody any more: whoever closes knows, only an end that comes from elsewhere is news."""
+        """Notify no listener any more: the caller of close() knows; only an end that comes from elsewhere is news."""
         self._listeners.clear()
 
     def report(self, state: SessionState) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -30,6 +29,7 @@ from spark_kafkalite.model import EARLIEST_TIMESTAMP, TopicPartition
 from spark_kafkalite.records.kernel import read_header, stamp
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import LENGTH, framed
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages import fetch, list_offsets, metadata, produce
 from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -37,7 +37,6 @@ from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRespons
 
 NODE_ID: Final = 1
 LEADER_EPOCH: Final = 3
-_LENGTH: Final = struct.Struct(">i")
 # A broker recognises the last five batches of a producer.
 _REMEMBERED: Final = 5
 
@@ -155,13 +154,13 @@ class ModelBroker:
     def _serve(self, sock: socket.socket) -> None:
         with sock, sock.makefile("rb") as stream, contextlib.suppress(OSError):
             while len(length := stream.read(4)) == 4:
-                frame = memoryview(stream.read(_LENGTH.unpack(length)[0]))
+                frame = memoryview(stream.read(LENGTH.unpack(length)[0]))
                 (api_key, api_version, correlation_id, _), position = read_request_header(frame)
                 request = codec.decode_request(api_key, api_version, frame, position)
                 answer = self._answer(api_key, request)
                 if answer is not None:
                     data = codec.encode_response(answer, api_version, correlation_id)
-                    sock.sendall(_LENGTH.pack(len(data)) + data)
+                    sock.sendall(framed(data))
 
     def _answer(self, api_key: int, request: Any) -> Any:
         if api_key == ApiKey.API_VERSIONS:

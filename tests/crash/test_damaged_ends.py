@@ -89,7 +89,7 @@ def damaged(tmp_path: Path) -> Iterator[BrokerProcess]:
         for topic, damage in DAMAGES.items():
             damage(segments(broker.data_dir, topic))
         broker.start()
-        # Zeros in the place of a batch are seen by whoever first reads them; until then a fetch of them is refused.
+        # Zeros in the place of a batch are found by the first reader; until then a fetch of them is refused.
         with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
             consumer.offsets_for_times({TopicPartition(topic, 0): 0 for topic in DAMAGES})
         yield broker

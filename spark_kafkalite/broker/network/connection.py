@@ -3,7 +3,7 @@
 Reading. All connections read into one scratch buffer that the owner lends; complete requests are served where they lie.
 Only the cut-off last request of a read is copied, into a buffer of its own that takes memory as bytes arrive, and the
 next read fills that buffer and some of the scratch in one call (``wire.frame``). An idle connection therefore owns no
-buffer. A request's memory is valid only until its handler returns; whoever keeps it longer copies it.
+buffer. A request's memory is valid only until its handler returns; code that keeps it longer copies it.
 
 Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
 (``exchange``). What the responses of one read add up to is sent in one call where possible.

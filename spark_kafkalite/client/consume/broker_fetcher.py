@@ -1,7 +1,7 @@
 """Fetches from one broker, one request at a time: the connection, the receive buffer, and what errors ask for.
 
-What all that reads ahead shares (:class:`.fetcher.RangeFetcher`, :class:`.read_ahead.ReadAhead`). What to fetch and
-when, how often to try again, and where to go on when an offset is not in the log is up to each of them.
+What all that reads ahead shares (:class:`.range_fetcher.RangeFetcher`, :class:`.read_ahead.ReadAhead`). What to fetch
+and when, how often to try again, and where to go on when an offset is not in the log is up to each of them.
 
 A fetcher belongs to one thread, which calls :meth:`BrokerFetcher.connect` and then :meth:`BrokerFetcher.fetch`; only
 ``close()`` may come from any. Memory goes back to the pool once every piece of an answer is used up.

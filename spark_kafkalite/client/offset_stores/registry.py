@@ -19,7 +19,7 @@ from spark_kafkalite.client.registry_link import RegistryLink
 from spark_kafkalite.errors import GroupIdNotFound, NonEmptyGroup
 from spark_kafkalite.model import CommittedOffset, CommittedOffsets, TopicPartition
 from spark_kafkalite.registry import consumer_nodes
-from spark_kafkalite.registry.store import NodeExists, NoNode, NotEmpty, Stat
+from spark_kafkalite.registry.store import NodeExists, NoNode, NotEmpty, Stat, Store
 from spark_kafkalite.registry.znodes import partition_of
 
 
@@ -73,10 +73,9 @@ class RegistryOffsets:
         answers = self._link.wait_found([session.set(*each) for each in data.items()], deadline)
         for path, answer in zip(data, answers, strict=True):
             if answer is None:
-                self._create(path, data[path], deadline)
+                self._create(session, path, data[path], deadline)
 
-    def _create(self, path: str, data: bytes, deadline: Deadline | None) -> None:
-        session = self._link.session(deadline)
+    def _create(self, session: Store, path: str, data: bytes, deadline: Deadline | None) -> None:
         try:
             self._link.wait(session.create(path, data, make_parents=True), deadline)
         except NodeExists:

@@ -135,7 +135,7 @@ class Sender(threading.Thread):
         accumulator = self._accumulator
         with accumulator.lock:
             self._life.advance(state)
-            # Whoever adds to an open batch does not ask whether it still may.
+            # Code that adds to an open batch does not ask whether it still may.
             accumulator.close_batches()
             accumulator.memory_freed.notify_all()
         self.wake()
