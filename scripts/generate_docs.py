@@ -23,6 +23,7 @@ from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
 from spark_kafkalite.client.registry_consumer.config import CONNECTOR_SETTINGS
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
+from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
 
@@ -111,6 +112,12 @@ _GROUPS: tuple[tuple[str, str, SettingGroup], ...] = (
     ("Consumer", "`Consumer({...})`, or keywords in snake case.", CONSUMER_SETTINGS),
     ("Consumer connector", "`ConsumerConnector({...})`, or keywords in snake case.", CONNECTOR_SETTINGS),
     ("Admin", "`Admin({...})`, or keywords in snake case.", ADMIN_SETTINGS),
+    (
+        "Security",
+        "Settings of every client: `Producer`, `Consumer`, `ConsumerConnector`, `Admin`, the commands' "
+        "`--command-config FILE`; in Spark with `kafka.` in front.",
+        SettingGroup("security", SECURITY_SETTINGS),
+    ),
     ("Spark reader", '`spark.read.format("kafkalite").option(NAME, VALUE)`, and `readStream`.', READER_OPTIONS),
     ("Spark writer", '`frame.write.format("kafkalite").option(NAME, VALUE)`, and `writeStream`.', WRITER_OPTIONS),
 )
@@ -136,7 +143,8 @@ def configuration_page() -> str:
         parts.append(
             f"\n## {title}\n\n{where}\n\n| name | type | default | allowed | meaning |\n|---|---|---|---|---|\n"
         )
-        parts += [_row(setting) for setting in group]
+        # What every client has is told once.
+        parts += [_row(setting) for setting in group if title == "Security" or setting not in SECURITY_SETTINGS]
     return "".join(parts)
 
 

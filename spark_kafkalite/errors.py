@@ -71,6 +71,21 @@ class BrokerUnreachable(KafkaliteError):
     refresh_metadata = True
 
 
+class HandshakeFailed(BrokerUnreachable):
+    """Something listens there and takes the connection, but does not talk as a broker on such a listener does.
+
+    It may be a broker that starts or stops; a client that has never reached its cluster soon takes it for a wrong
+    address, or a wrong ``security.protocol``, and gives up.
+    """
+
+
+class SslHandshakeFailed(KafkaliteError):
+    """TLS says no: a certificate was refused, by us or by the broker, or no version or cipher is shared.
+
+    Source: org.apache.kafka.common.errors.SslAuthenticationException.
+    """
+
+
 class ConsumerTimeout(KafkaliteError):
     """Nothing came on a message stream for ``consumer.timeout.ms``; the stream can be read on."""
 
@@ -381,6 +396,18 @@ class InvalidTransactionTimeout(KafkaError):
     code = 50
 
 
+class UnsupportedSaslMechanism(KafkaError):
+    """The broker does not offer this SASL mechanism."""
+
+    code = 33
+
+
+class IllegalSaslState(KafkaError):
+    """The request is not possible at this point of the authentication, or the listener does not authenticate."""
+
+    code = 34
+
+
 class TransactionalIdAuthorizationFailed(KafkaError):
     """This principal may not use the transactional id."""
 
@@ -391,6 +418,12 @@ class KafkaStorageError(StaleMetadataError):
     """The disk under this partition has failed."""
 
     code = 56
+
+
+class SaslAuthenticationFailed(KafkaError):
+    """The credentials were refused, or the broker could not prove that it knows them."""
+
+    code = 58
 
 
 class UnknownProducerId(KafkaError):

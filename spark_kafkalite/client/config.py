@@ -19,6 +19,8 @@ from typing import Any, Final
 from spark_kafkalite.client.group.settings import GROUP_SETTINGS, GroupConfig, group_config
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import IsolationLevel
+from spark_kafkalite.security.client_security import PLAINTEXT, ClientSecurity, client_security
+from spark_kafkalite.security.settings import JVM_ONLY_SETTINGS, SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup, property_name
 
 _LOG = logging.getLogger("spark_kafkalite.client")
@@ -30,7 +32,7 @@ LEVEL_CODECS: Final = ("gzip", "lz4", "zstd")
 
 # Names that Kafka's Java clients know and that have no meaning here: warned about as such, not as misspellings.
 _JVM_ONLY_SUFFIXES: Final = (".serializer", ".deserializer", ".classes", ".class")
-_JVM_ONLY: Final = frozenset({"client.dns.lookup", "auto.include.jmx.reporter", "enable.metrics.push"})
+_JVM_ONLY: Final = JVM_ONLY_SETTINGS | {"client.dns.lookup", "auto.include.jmx.reporter", "enable.metrics.push"}
 
 _COMMON: Final = (
     Setting("bootstrap.servers", "list", (), "Brokers to ask first, host:port; any live one of them is enough."),
@@ -45,13 +47,7 @@ _COMMON: Final = (
     Setting("metadata.max.age.ms", "long", 300_000, "Metadata is refreshed after this time.", "ms", 0),
     Setting("send.buffer.bytes", "int", -1, "SO_SNDBUF; -1 leaves it to the system.", "bytes", -1),
     Setting("receive.buffer.bytes", "int", -1, "SO_RCVBUF; -1 leaves it to the system.", "bytes", -1),
-    Setting(
-        "security.protocol",
-        "string",
-        "PLAINTEXT",
-        "How to talk to brokers.",
-        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    ),
+    *SECURITY_SETTINGS,
 )
 
 PRODUCER_SETTINGS: Final = SettingGroup(
@@ -176,6 +172,7 @@ class ClientConfig:
     metadata_max_age_ms: int = 300_000
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
+    security: ClientSecurity = PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +257,6 @@ def client_config(values: Mapping[str, Any]) -> ClientConfig:
         raise ConfigError("bootstrap.servers is not set: name at least one broker as host:port")
     for server in servers:
         parse_address(server)
-    protocol = values["security.protocol"]
-    if protocol != "PLAINTEXT":
-        raise ConfigError(
-            f"security.protocol={protocol}: this version speaks PLAINTEXT only; TLS and SASL come in a later version"
-        )
     return ClientConfig(
         bootstrap_servers=servers,
         client_id=values["client.id"],
@@ -279,6 +271,7 @@ def client_config(values: Mapping[str, Any]) -> ClientConfig:
         metadata_max_age_ms=values["metadata.max.age.ms"],
         send_buffer_bytes=values["send.buffer.bytes"],
         receive_buffer_bytes=values["receive.buffer.bytes"],
+        security=client_security(values),
     )
 
 

@@ -28,8 +28,6 @@ class _Rare(NamedTuple):
 _RARE: Final = (
     _Rare(9, "REPLICA_NOT_AVAILABLE", StaleMetadataError, "The replica is not available."),
     _Rare(11, "STALE_CONTROLLER_EPOCH", KafkaError, "Another broker has become the controller since."),
-    _Rare(33, "UNSUPPORTED_SASL_MECHANISM", KafkaError, "The broker does not offer this SASL mechanism."),
-    _Rare(34, "ILLEGAL_SASL_STATE", KafkaError, "The request is not possible at this point of the authentication."),
     _Rare(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", KafkaError, "The topic's record format is too old for this request."),
     _Rare(48, "INVALID_TXN_STATE", KafkaError, "The transaction is in a state that does not allow this."),
     _Rare(49, "INVALID_PRODUCER_ID_MAPPING", KafkaError, "This producer id does not belong to the transactional id."),
@@ -43,7 +41,6 @@ _RARE: Final = (
         "The operation was not tried, because another one in the request failed.",
     ),
     _Rare(57, "LOG_DIR_NOT_FOUND", KafkaError, "The broker has no such log directory."),
-    _Rare(58, "SASL_AUTHENTICATION_FAILED", KafkaError, "The credentials were refused."),
     _Rare(60, "REASSIGNMENT_IN_PROGRESS", KafkaError, "The partition is being moved already."),
     _Rare(61, "DELEGATION_TOKEN_AUTH_DISABLED", KafkaError, "Delegation tokens are not enabled."),
     _Rare(62, "DELEGATION_TOKEN_NOT_FOUND", KafkaError, "The broker has no such delegation token."),

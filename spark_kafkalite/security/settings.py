@@ -1,0 +1,218 @@
+"""The security settings of a client, under Kafka's names, and what they amount to: a :class:`SecurityConfig`.
+
+``security.protocol`` says whether a connection is encrypted (``ssl.*``) and whether it authenticates by SASL
+(``sasl.*``). Settings of the JVM that mean nothing in Python are known, and warned about when given. A setting of kind
+"password" is a secret: its value appears in no error text, and :class:`SecurityConfig` has no text of its fields.
+
+Ours, beside Kafka's: ``sasl.username`` and ``sasl.password`` (librdkafka's names; they save a JAAS line),
+``sasl.token.file`` and ``sasl.token.provider``.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from spark_kafkalite.settings import Setting
+
+
+class SecurityProtocol(enum.Enum):
+    """How a connection is protected. Source: org.apache.kafka.common.security.auth.SecurityProtocol."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether the connection is TLS."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether the client authenticates by SASL."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+_TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+_STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
+
+SSL_SETTINGS: Final = (
+    Setting(
+        "ssl.protocol",
+        "string",
+        "TLSv1.3",
+        "Newest TLS version to use, of those in ssl.enabled.protocols.",
+        choices=("TLS", *_TLS_VERSIONS),
+    ),
+    Setting("ssl.enabled.protocols", "list", _TLS_VERSIONS, "TLS versions that may be used.", choices=_TLS_VERSIONS),
+    Setting(
+        "ssl.cipher.suites",
+        "list",
+        (),
+        "Cipher suites that may be used, in the names of the IANA or of OpenSSL; empty: OpenSSL's own choice.",
+    ),
+    Setting(
+        "ssl.endpoint.identification.algorithm",
+        "string",
+        "https",
+        "https: the broker's certificate must name the host that was connected to. Empty: any name will do.",
+        choices=("https", ""),
+    ),
+    Setting(
+        "ssl.truststore.location",
+        "string",
+        None,
+        "File with the certificates of the authorities that sign brokers' certificates. Without it, and without "
+        "ssl.truststore.certificates, the system's are trusted.",
+    ),
+    Setting("ssl.truststore.password", "password", None, "Password of that file; PEM has none."),
+    Setting(
+        "ssl.truststore.type",
+        "string",
+        None,
+        "Form of that file; not needed, since the content tells.",
+        choices=_STORE_TYPES,
+    ),
+    Setting("ssl.truststore.certificates", "password", None, "The certificates themselves, as PEM text."),
+    Setting("ssl.keystore.location", "string", None, "File with the client's private key and its certificate chain."),
+    Setting("ssl.keystore.password", "password", None, "Password of that file; PEM has none."),
+    Setting(
+        "ssl.keystore.type",
+        "string",
+        None,
+        "Form of that file; not needed, since the content tells.",
+        choices=_STORE_TYPES,
+    ),
+    Setting("ssl.keystore.key", "password", None, "The private key itself, as PEM text in PKCS#8 form."),
+    Setting("ssl.keystore.certificate.chain", "password", None, "The client's certificate chain itself, as PEM text."),
+    Setting(
+        "ssl.key.password",
+        "password",
+        None,
+        "Password of the private key: in PEM where the key is encrypted, in JKS where it differs from the file's.",
+    ),
+)
+
+SASL_SETTINGS: Final = (
+    Setting(
+        "sasl.mechanism",
+        "string",
+        None,
+        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. GSSAPI (Kerberos) is not supported.",
+    ),
+    Setting(
+        "sasl.jaas.config",
+        "password",
+        None,
+        "User name and password, or OAuth credentials, as one JAAS entry: 'LoginModule required name=\"value\";'. "
+        "It is parsed, and never executed.",
+    ),
+    Setting("sasl.username", "string", None, "User name for PLAIN and SCRAM, instead of sasl.jaas.config."),
+    Setting("sasl.password", "password", None, "Password for PLAIN and SCRAM, instead of sasl.jaas.config."),
+    Setting(
+        "sasl.token.file",
+        "string",
+        None,
+        "File that holds a token, read again before each connection. With SCRAM: a delegation token as TOKENID:HMAC; "
+        "the environment variable KAFKALITE_TOKEN serves instead. With OAUTHBEARER: a JWT.",
+    ),
+    Setting(
+        "sasl.token.provider",
+        "string",
+        None,
+        "OAUTHBEARER: a Python callable as module:function that returns a token, or a token and the time at which it "
+        "expires (seconds since 1970); called when a token is needed. It serves for the signers of managed clusters.",
+        form=(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "of the form module:function"),
+    ),
+    Setting(
+        "sasl.oauthbearer.token.endpoint.url",
+        "string",
+        None,
+        "OAUTHBEARER: where tokens come from. https://... asks by the client-credentials flow; the environment "
+        "variable KAFKALITE_OAUTHBEARER_ALLOWED_URLS must list it. file:///... reads a JWT.",
+    ),
+    Setting("sasl.oauthbearer.client.credentials.client.id", "string", None, "OAUTHBEARER: client id (KIP-1139)."),
+    Setting("sasl.oauthbearer.client.credentials.client.secret", "password", None, "OAUTHBEARER: client secret."),
+    Setting("sasl.oauthbearer.scope", "string", None, "OAUTHBEARER: scope to ask for."),
+    Setting(
+        "sasl.oauthbearer.header.urlencode",
+        "boolean",
+        False,
+        "OAUTHBEARER: URL-encode client id and secret in the request's Authorization header (RFC 6749, 2.3.1).",
+    ),
+    Setting("sasl.login.connect.timeout.ms", "int", 10_000, "OAUTHBEARER: time to reach the token endpoint.", "ms", 1),
+    Setting("sasl.login.read.timeout.ms", "int", 10_000, "OAUTHBEARER: time for the token endpoint's answer.", "ms", 1),
+    Setting(
+        "sasl.login.retry.backoff.ms",
+        "long",
+        100,
+        "OAUTHBEARER: pause before asking for a token again.",
+        "ms",
+        0,
+    ),
+    Setting("sasl.login.retry.backoff.max.ms", "long", 10_000, "OAUTHBEARER: longest such pause.", "ms", 0),
+    Setting(
+        "sasl.login.refresh.window.factor",
+        "double",
+        0.8,
+        "OAUTHBEARER: part of a token's lifetime after which a new one is fetched.",
+        minimum=0.5,
+        maximum=1.0,
+    ),
+    Setting(
+        "sasl.login.refresh.window.jitter",
+        "double",
+        0.05,
+        "OAUTHBEARER: largest random addition to that part.",
+        minimum=0.0,
+        maximum=0.25,
+    ),
+    Setting(
+        "sasl.login.refresh.min.period.seconds",
+        "int",
+        60,
+        "OAUTHBEARER: least time between two tokens, unless the buffer contradicts.",
+        "s",
+        0,
+        900,
+    ),
+    Setting(
+        "sasl.login.refresh.buffer.seconds",
+        "int",
+        300,
+        "OAUTHBEARER: a token is renewed at least this long before it expires.",
+        "s",
+        0,
+        3600,
+    ),
+)
+
+SECURITY_SETTINGS: Final = (
+    Setting(
+        "security.protocol",
+        "string",
+        "PLAINTEXT",
+        "How to talk to brokers: SSL and SASL_SSL encrypt, SASL_PLAINTEXT and SASL_SSL authenticate by SASL.",
+        choices=tuple(protocol.value for protocol in SecurityProtocol),
+    ),
+    *SSL_SETTINGS,
+    *SASL_SETTINGS,
+)
+
+# Names that Kafka's Java clients know and that have no meaning here.
+JVM_ONLY_SETTINGS: Final = frozenset(
+    {
+        "ssl.provider",
+        "ssl.keymanager.algorithm",
+        "ssl.trustmanager.algorithm",
+        "ssl.secure.random.implementation",
+        "security.providers",
+        "sasl.kerberos.service.name",
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.kerberos.min.time.before.relogin",
+    }
+)
