@@ -84,37 +84,51 @@ class EndpointSource:
             pause_s = min(max(pause_s * 2, 0.01), self.backoff_max_s)
 
     def _asked_once(self, deadline_s: float) -> HeldToken:
-        connection = self._connection(min(self.connect_timeout_s, deadline_s - time.monotonic()))
-        # Each read has its timeout, and a server that sends a byte now and then would never exceed it.
-        cut = threading.Timer(deadline_s - time.monotonic(), _shut_down, (connection,))
-        cut.daemon = True
+        connection = self._connection()
         try:
-            cut.start()
-            connection.connect()
-            connection.sock.settimeout(max(0.001, min(self.read_timeout_s, deadline_s - time.monotonic())))
-            connection.request("POST", self._target(), self._body(), self._headers())
-            with connection.getresponse() as response:
-                body = response.read(_LONGEST_ANSWER + 1)
-        except TimeoutError:
-            raise _NotNow("no answer in time") from None
+            sock = socket.create_connection(
+                (connection.host, connection.port), min(self.connect_timeout_s, _left_s(deadline_s))
+            )
+            with sock, sock.dup() as same, connection:
+                # Each read has its timeout, which a server that sends a byte now and then never exceeds.
+                cut = threading.Timer(_left_s(deadline_s), _shut_down, (same,))
+                cut.daemon = True
+                cut.start()
+                try:
+                    status, body = self._asked_over(sock, connection, deadline_s)
+                finally:
+                    cut.cancel()
+                    cut.join()
         except (OSError, http.client.HTTPException, ValueError) as error:
-            problem = "the connection was cut" if time.monotonic() >= deadline_s else _problem(error)
-            raise _NotNow(problem) from None
-        finally:
-            cut.cancel()
-            connection.close()
-        return self._token(response.status, body)
+            is_late = isinstance(error, TimeoutError) or time.monotonic() >= deadline_s
+            raise _NotNow("no answer in time" if is_late else _problem(error)) from None
+        if time.monotonic() >= deadline_s:
+            raise _NotNow("no answer in time")  # what came may be the first part of one
+        return self._token(status, body)
 
-    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+    def _asked_over(
+        self, sock: socket.socket, connection: http.client.HTTPConnection, deadline_s: float
+    ) -> tuple[int, bytes]:
+        if isinstance(connection, http.client.HTTPSConnection):
+            sock = self._tls_context().wrap_socket(sock, server_hostname=connection.host)
+        connection.sock = sock
+        sock.settimeout(min(self.read_timeout_s, _left_s(deadline_s)))
+        connection.request("POST", self._target(), self._body(), self._headers())
+        with connection.getresponse() as response:
+            return response.status, response.read(_LONGEST_ANSWER + 1)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        """Return what speaks HTTP, not connected."""
         parts = urlsplit(self.url)
-        host, port = str(parts.hostname), parts.port
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(str(parts.hostname), parts.port)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        """Return the context, made of what the stores hold now."""
         try:
-            context = endpoint_tls_context(self.tls_options)  # from files that may have changed since the last token
+            return endpoint_tls_context(self.tls_options)
         except ConfigError as error:
             raise SaslAuthenticationFailed(f"{self}: {error}") from None
-        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
     def _target(self) -> str:
         parts = urlsplit(self.url)
@@ -213,12 +227,12 @@ def _problem(error: Exception) -> str:
     return f"the answer is not HTTP ({type(error).__name__})"
 
 
-def _shut_down(connection: http.client.HTTPConnection) -> None:
-    sock = connection.sock
-    if sock is None:
-        return
+def _left_s(deadline_s: float) -> float:
+    return max(0.001, deadline_s - time.monotonic())
+
+
+def _shut_down(sock: socket.socket) -> None:
     try:
-        # Not the method of an SSLSocket, which would take the TLS object away from who reads.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it is gone already
+        pass  # the other end has been quicker
