@@ -37,7 +37,7 @@ class Listener(enum.Enum):
     SSL = ("SSL", "SSL", ())
     # Wants a client certificate; the user is its common name.
     MTLS = ("MTLS", "SSL", ())
-    SASL_PLAINTEXT = ("SASL_PLAINTEXT", "SASL_PLAINTEXT", (PLAIN, SCRAM_256, SCRAM_512, OAUTHBEARER))
+    SASL_PLAINTEXT = ("SASL_PLAINTEXT", "SASL_PLAINTEXT", (PLAIN, SCRAM_256, SCRAM_512))
     SASL_SSL = ("SASL_SSL", "SASL_SSL", (PLAIN, SCRAM_256, SCRAM_512, OAUTHBEARER))
     # Wants every connection to authenticate again after SESSION_MS.
     REAUTHENTICATION = ("REAUTHENTICATION", "SASL_SSL", (PLAIN, SCRAM_256, SCRAM_512, OAUTHBEARER))
