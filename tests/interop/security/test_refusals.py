@@ -14,9 +14,9 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import (
-    BrokerUnreachable,
     IllegalSaslState,
     KafkaliteError,
+    NoBrokerThere,
     SaslAuthenticationFailed,
     SslHandshakeFailed,
     UnsupportedSaslMechanism,
@@ -202,20 +202,20 @@ def test_wrong_doors(secure_kafka: SecureKafka, http_port: int, silent_port: int
     http, silent = ({"bootstrap.servers": f"127.0.0.1:{port}"} for port in (http_port, silent_port))
     setting = ("security.protocol",)
     doors: dict[str, tuple[Settings, type[KafkaliteError], tuple[str, ...]]] = {
-        "plaintext at TLS": (at(Listener.SSL, plain), BrokerUnreachable, setting),
-        "plaintext at SASL": (at(Listener.SASL_PLAINTEXT, plain), BrokerUnreachable, setting),
-        "TLS at plaintext": (at("PLAINTEXT", tls), BrokerUnreachable, setting),
-        "TLS at SASL with TLS": (at(Listener.SASL_SSL, tls), BrokerUnreachable, setting),
-        "TLS at SASL without": (at(Listener.SASL_PLAINTEXT, tls), BrokerUnreachable, setting),
+        "plaintext at TLS": (at(Listener.SSL, plain), NoBrokerThere, setting),
+        "plaintext at SASL": (at(Listener.SASL_PLAINTEXT, plain), NoBrokerThere, setting),
+        "TLS at plaintext": (at("PLAINTEXT", tls), NoBrokerThere, setting),
+        "TLS at SASL with TLS": (at(Listener.SASL_SSL, tls), NoBrokerThere, setting),
+        "TLS at SASL without": (at(Listener.SASL_PLAINTEXT, tls), NoBrokerThere, setting),
         "SASL at plaintext": (at("PLAINTEXT", sasl), IllegalSaslState, setting),
-        "SASL at TLS": (at(Listener.SSL, sasl), BrokerUnreachable, setting),
-        "SASL at SASL with TLS": (at(Listener.SASL_SSL, sasl), BrokerUnreachable, setting),
+        "SASL at TLS": (at(Listener.SSL, sasl), NoBrokerThere, setting),
+        "SASL at SASL with TLS": (at(Listener.SASL_SSL, sasl), NoBrokerThere, setting),
         "SASL with TLS at TLS": (at(Listener.SSL, sasl_tls), IllegalSaslState, setting),
-        "SASL with TLS at SASL without": (at(Listener.SASL_PLAINTEXT, sasl_tls), BrokerUnreachable, setting),
-        "plaintext at HTTP": (plain | http, BrokerUnreachable, ("address",)),
-        "TLS at HTTP": (tls | http, BrokerUnreachable, ("address",)),
-        "plaintext at silence": (plain | silent, BrokerUnreachable, setting),
-        "TLS at silence": (tls | silent, BrokerUnreachable, setting),
+        "SASL with TLS at SASL without": (at(Listener.SASL_PLAINTEXT, sasl_tls), NoBrokerThere, setting),
+        "plaintext at HTTP": (plain | http, NoBrokerThere, ("address",)),
+        "TLS at HTTP": (tls | http, NoBrokerThere, ("bootstrap.servers",)),
+        "plaintext at silence": (plain | silent, NoBrokerThere, setting),
+        "TLS at silence": (tls | silent, NoBrokerThere, setting),
     }
     with ThreadPoolExecutor(len(doors)) as pool:
         found = [line for lines in pool.map(lambda door: problems(door, *doors[door]), doors) for line in lines]
