@@ -25,7 +25,7 @@ from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.first_contact import FirstContact
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
 from spark_kafkalite.client.network.pooled_connection import OpenConnection, PooledConnection
-from spark_kafkalite.client.network.retry import Backoff, Deadline
+from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     BrokerUnreachable,
@@ -72,6 +72,8 @@ class ClusterClient:
         self._refresh_wanted = False
         self._closed = self._silence_reported = False
         self._contact = FirstContact(clock)
+        # Why the background cannot refresh, until it can: what waits for no more than time is not noted.
+        self._failure: KafkaliteError | None = None
 
     def __repr__(self) -> str:
         snapshot = self._snapshot
@@ -178,6 +180,11 @@ class ClusterClient:
         """Whether the snapshot has every topic, since ``watch_all_topics()``."""
         return self._knows_all
 
+    def take_failure(self) -> KafkaliteError | None:
+        """Return why metadata cannot be refreshed in the background until somebody mends it; once for each try."""
+        failure, self._failure = self._failure, None
+        return failure
+
     def request_refresh(self) -> None:
         """Have the metadata refreshed soon, in the background; returns at once."""
         with self._lock:
@@ -212,12 +219,14 @@ class ClusterClient:
             try:
                 self.refresh(None if watches_all else topics, self._deadline(), allow_auto_create=auto_create)
                 reported = ""
+                self._failure = None
                 # Even without errors: who reports stale metadata on every answer must not make us ask on every answer.
                 if backoff.attempts and self._all_have_leaders(topics):
                     backoff.reset()
             except KafkaliteError as error:
                 if self._is_closed():
                     return
+                self._failure = error if isinstance(error, TO_BE_MENDED) else None
                 if reported != str(error):
                     # Once for each outage, not once for each try.
                     reported = str(error)
