@@ -33,13 +33,12 @@ from spark_kafkalite.errors import (
     KafkaError,
     KafkaliteError,
     LeaderNotAvailable,
-    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark_kafkalite.wire.rights import refusal
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -420,11 +419,6 @@ def topic_error(name: str, code: int, *, allow_auto_create: bool = False) -> Kaf
         why = f"it does not exist{hint}"
     elif code in (0, LeaderNotAvailable.code):
         why = "it has no leader yet"
-    elif code == TopicAuthorizationFailed.code:
-        create = ", or CREATE if it is to be made" if allow_auto_create else ""
-        why = (
-            f"this client may not see it; its principal needs DESCRIBE on the topic, which READ and WRITE bring{create}"
-        )
     else:
         why = "the broker refuses it"
-    return error_for(code or LeaderNotAvailable.code, f"topic {name!r}: {why}")
+    return refusal(ApiKey.METADATA, code or LeaderNotAvailable.code, f"topic {name!r}: {why}")
