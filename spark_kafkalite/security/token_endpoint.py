@@ -10,6 +10,7 @@ settings are for brokers. Proxies are not used.
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import math
@@ -89,7 +90,7 @@ class EndpointSource:
             sock = socket.create_connection(
                 (connection.host, connection.port), min(self.connect_timeout_s, _left_s(deadline_s))
             )
-            with sock, sock.dup() as same, connection:
+            with sock, sock.dup() as same, contextlib.closing(connection):
                 # Each read has its timeout, which a server that sends a byte now and then never exceeds.
                 cut = threading.Timer(_left_s(deadline_s), _shut_down, (same,))
                 cut.daemon = True
