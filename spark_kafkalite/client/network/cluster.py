@@ -6,7 +6,8 @@ with :meth:`ClusterClient.connect`, because a long poll or a stream of produce r
 
 Any broker answers metadata: those known are asked first, then the bootstrap addresses, each until the deadline. When
 none can be reached, the error names every address that was tried and why it failed, and says which of them were
-advertised by the cluster, since a wrong ``advertised.listeners`` is the usual reason.
+advertised by the cluster, since a wrong ``advertised.listeners`` is the usual reason. When to give up before the
+deadline is decided in :mod:`.first_contact`.
 
 Thread-safe. ``close()`` may be called from any thread; those that wait get ClosedError or BrokerUnreachable.
 """
@@ -21,21 +22,23 @@ from typing import Any
 
 from spark_kafkalite.client.config import ClientConfig, parse_address
 from spark_kafkalite.client.network.connection import BrokerConnection
+from spark_kafkalite.client.network.first_contact import FirstContact
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
 from spark_kafkalite.client.network.pooled_connection import OpenConnection, PooledConnection
-from spark_kafkalite.client.network.retry import Backoff, Deadline
+from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     ClosedError,
+    KafkaError,
     KafkaliteError,
     LeaderNotAvailable,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark_kafkalite.wire.rights import refusal
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -67,6 +70,9 @@ class ClusterClient:
         self._refresher: threading.Thread | None = None
         self._refresh_wanted = False
         self._closed = self._silence_reported = False
+        self._contact = FirstContact(clock)
+        # Why the background cannot refresh, until it can: what waits for no more than time is not noted.
+        self._failure: KafkaliteError | None = None
 
     def __repr__(self) -> str:
         snapshot = self._snapshot
@@ -131,7 +137,7 @@ class ClusterClient:
             code = UnknownTopicOrPartition.code if info is None else info.error_code
             if info is not None and not code and info.partitions:
                 return info
-            error = error_for(code or LeaderNotAvailable.code, f"topic {name!r}: {_why(code, allow_auto_create)}")
+            error = topic_error(name, code, allow_auto_create=allow_auto_create)
             waits = error.retriable and (allow_auto_create or code != UnknownTopicOrPartition.code)
             pause_s = backoff.next_s()
             if not waits or deadline.left_s() < pause_s:
@@ -173,6 +179,11 @@ class ClusterClient:
         """Whether the snapshot has every topic, since ``watch_all_topics()``."""
         return self._knows_all
 
+    def take_failure(self) -> KafkaliteError | None:
+        """Return why metadata cannot be refreshed in the background until somebody mends it; once for each try."""
+        failure, self._failure = self._failure, None
+        return failure
+
     def request_refresh(self) -> None:
         """Have the metadata refreshed soon, in the background; returns at once."""
         with self._lock:
@@ -207,12 +218,14 @@ class ClusterClient:
             try:
                 self.refresh(None if watches_all else topics, self._deadline(), allow_auto_create=auto_create)
                 reported = ""
+                self._failure = None
                 # Even without errors: who reports stale metadata on every answer must not make us ask on every answer.
                 if backoff.attempts and self._all_have_leaders(topics):
                     backoff.reset()
             except KafkaliteError as error:
                 if self._is_closed():
                     return
+                self._failure = error if isinstance(error, TO_BE_MENDED) else None
                 if reported != str(error):
                     # Once for each outage, not once for each try.
                     reported = str(error)
@@ -273,31 +286,45 @@ class ClusterClient:
             raise self._advertised_unreachable(node, error) from error
 
     def request_any(self, api_key: int, message: Any, deadline: Deadline) -> Any:
-        """Send one request to whichever broker answers first, going round until the deadline."""
+        """Send one request to whichever broker answers first, going round until the deadline.
+
+        Raises BrokerUnreachable then; at once what connecting again would not mend (SslHandshakeFailed,
+        SaslAuthenticationFailed and its like), and NoBrokerThere as :mod:`.first_contact` has it.
+        """
         backoff = Backoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms)
         report_at_s = self._clock.monotonic_s() + _SILENCE_S
         while True:
             self._check_open()
-            failures: list[str] = []
-            for key, host, port, label in self._candidates():
+            failures: list[BrokerUnreachable] = []
+            labels: list[str] = []
+            candidates = self._candidates()
+            for key, host, port, label in candidates:
                 try:
                     # One silent broker must not use up the time of the others.
                     share = deadline.earlier_of(max(1_000, deadline.left_s() * 500))
-                    answer = self._pooled(key, host, port).request(api_key, message, share)
+                    opened_by = self._contact.try_until(share, len(candidates) - len(failures))
+                    answer = self._pooled(key, host, port).request(api_key, message, share, opened_by)
+                    self._contact.made = True
                     self._silence_reported = False
                     return answer
                 except BrokerUnreachable as error:
                     self._check_open()
-                    failures.append(f"{label} {error}" if label else str(error))
+                    failures.append(error)
+                    labels.append(label)
                     if deadline.passed():
                         break
+            told = "; ".join(
+                f"{label} {error}" if label else str(error) for label, error in zip(labels, failures, strict=True)
+            )
+            if len(failures) == len(candidates):
+                self._contact.check(failures, told)
             pause_s = backoff.next_s()
             if deadline.left_s() <= pause_s:
-                raise BrokerUnreachable("no broker answers; tried " + "; ".join(failures))
+                raise BrokerUnreachable("no broker answers; tried " + told)
             if not self._silence_reported and self._clock.monotonic_s() >= report_at_s:
                 # Once for each outage: whoever polls a consumer would else wait and never read why.
                 self._silence_reported = True
-                _LOG.warning("no broker answers, trying again; tried %s", "; ".join(failures))
+                _LOG.warning("no broker answers, trying again; tried %s", told)
             self.pause(pause_s)
 
     def request_controller(self, api_key: int, message: Any, deadline: Deadline) -> Any:
@@ -385,10 +412,13 @@ def not_live(broker_id: int, snapshot: ClusterSnapshot) -> str:
     return f"broker {broker_id} is not among the live brokers of the cluster at present: {live}"
 
 
-def _why(code: int, allow_auto_create: bool) -> str:
+def topic_error(name: str, code: int, *, allow_auto_create: bool = False) -> KafkaError:
+    """Return why a topic cannot be used, by its error code in the metadata; 0 when it has no leader yet."""
     if code == UnknownTopicOrPartition.code:
         hint = "; the broker does not create it automatically" if allow_auto_create else ""
-        return f"it does not exist{hint}"
-    if code in (0, LeaderNotAvailable.code):
-        return "it has no leader yet"
-    return "the broker refuses it"
+        why = f"it does not exist{hint}"
+    elif code in (0, LeaderNotAvailable.code):
+        why = "it has no leader yet"
+    else:
+        why = "the broker refuses it"
+    return refusal(ApiKey.METADATA, code or LeaderNotAvailable.code, f"topic {name!r}: {why}")
