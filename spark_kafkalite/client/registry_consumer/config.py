@@ -13,6 +13,8 @@ from typing import Any, Final
 from spark_kafkalite.client.config import ConsumerConfig, consumer_config, parse_settings
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.registry.consumer_nodes import check_name
+from spark_kafkalite.security.client_security import client_security
+from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 
 _MIB: Final = 1024 * 1024
@@ -161,6 +163,7 @@ CONNECTOR_SETTINGS: Final = SettingGroup(
             "Whether records of open and aborted transactions are returned.",
             choices=("read_uncommitted", "read_committed"),
         ),
+        *SECURITY_SETTINGS,
     ),
 )
 
@@ -248,4 +251,5 @@ def _consumer_config(values: Mapping[str, Any], group_id: str) -> ConsumerConfig
         },
         {},
     )
-    return replace(config, client=replace(config.client, bootstrap_servers=()))
+    client = replace(config.client, bootstrap_servers=(), security=client_security(values))
+    return replace(config, client=client)
