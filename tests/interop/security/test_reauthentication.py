@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from spark_kafkalite.testing.secure_kafka import PLAIN, SCRAM_256, SESSION_MS, Listener, SecureKafka
+from spark_kafkalite.testing.secure_kafka import OAUTHBEARER, PLAIN, SCRAM_256, SESSION_MS, Listener, SecureKafka, jaas
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.round_trip import new_name
 from tests.interop.security.tcp_connections import connections_to
@@ -21,11 +21,17 @@ SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 SESSIONS = 30 if SOAK else 5
 
 
-@pytest.mark.parametrize("mechanism", [PLAIN, SCRAM_256] if SOAK else [SCRAM_256])
-def test_load_over_many_sessions(secure_kafka: SecureKafka, mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("mechanism", [PLAIN, SCRAM_256, OAUTHBEARER] if SOAK else [SCRAM_256])
+def test_load_over_many_sessions(
+    secure_kafka: SecureKafka, mechanism: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is lost, doubled, reordered or logged, and no connection is replaced."""
     caplog.set_level(logging.WARNING)
     settings = secure_kafka.client_settings(Listener.REAUTHENTICATION, mechanism)
+    if mechanism == OAUTHBEARER:
+        monkeypatch.setenv("KAFKALITE_OAUTHBEARER_ALLOWED_URLS", secure_kafka.tokens.url)
+        settings["sasl.oauthbearer.token.endpoint.url"] = secure_kafka.tokens.url
+        settings["sasl.jaas.config"] = jaas(OAUTHBEARER, clientId="client", clientSecret="secret")
     load = NumberedLoad(settings, new_name())
     load.start()
     first = connections_to(settings["bootstrap.servers"])
