@@ -19,7 +19,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus, urlencode, urlsplit
@@ -87,22 +87,17 @@ class EndpointSource:
     def _asked_once(self, deadline_s: float) -> HeldToken:
         connection = self._connection()
         try:
-            sock = socket.create_connection(
+            raw = socket.create_connection(
                 (connection.host, connection.port), min(self.connect_timeout_s, _left_s(deadline_s))
             )
-            with sock, sock.dup() as same, contextlib.closing(connection):
-                # Each read has its timeout, which a server that sends a byte now and then never exceeds.
-                cut = threading.Timer(_left_s(deadline_s), _shut_down, (same,))
-                cut.daemon = True
-                cut.start()
-                try:
-                    status, body = self._asked_over(sock, connection, deadline_s)
-                finally:
-                    cut.cancel()
-                    cut.join()
+            # Each read has its timeout, which a server that sends a byte now and then never exceeds.
+            with raw, raw.dup() as same, contextlib.closing(connection), _cut_at(deadline_s, same):
+                status, body = self._asked_over(raw, connection, deadline_s)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            is_late = isinstance(error, TimeoutError) or time.monotonic() >= deadline_s
-            raise _NotNow("no answer in time" if is_late else _problem(error)) from None
+            if isinstance(error, TimeoutError) or time.monotonic() >= deadline_s:
+                raise _NotNow("no answer in time") from None
+            self._check_trust(error)
+            raise _NotNow(_problem(error)) from None
         if time.monotonic() >= deadline_s:
             raise _NotNow("no answer in time")  # what came may be the first part of one
         return self._token(status, body)
@@ -110,13 +105,27 @@ class EndpointSource:
     def _asked_over(
         self, sock: socket.socket, connection: http.client.HTTPConnection, deadline_s: float
     ) -> tuple[int, bytes]:
-        if isinstance(connection, http.client.HTTPSConnection):
-            sock = self._tls_context().wrap_socket(sock, server_hostname=connection.host)
         connection.sock = sock
-        sock.settimeout(min(self.read_timeout_s, _left_s(deadline_s)))
+        if isinstance(connection, http.client.HTTPSConnection):
+            # In two steps: the first, if it were to shake hands, would pass over a connection that was cut meanwhile,
+            # and what follows would be sent in clear.
+            tls = self._tls_context().wrap_socket(sock, server_hostname=connection.host, do_handshake_on_connect=False)
+            connection.sock = tls
+            tls.do_handshake()
+        connection.sock.settimeout(min(self.read_timeout_s, _left_s(deadline_s)))
         connection.request("POST", self._target(), self._body(), self._headers())
         with connection.getresponse() as response:
             return response.status, response.read(_LONGEST_ANSWER + 1)
+
+    def _check_trust(self, error: Exception) -> None:
+        """Raise SaslAuthenticationFailed if ``error`` says that the endpoint's certificate is not trusted."""
+        import ssl
+
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise SaslAuthenticationFailed(
+                f"{self}: its certificate is not trusted ({error.verify_message}); set ssl.truststore.location in "
+                "sasl.jaas.config to a file with the certificate of its authority"
+            ) from None
 
     def _connection(self) -> http.client.HTTPConnection:
         """Return what speaks HTTP, not connected."""
@@ -216,11 +225,6 @@ def _problem(error: Exception) -> str:
     """Say what went wrong with a connection; never what came over it."""
     import ssl
 
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"its certificate is not trusted ({error.verify_message}); trust another by ssl.truststore.location in "
-            "sasl.jaas.config"
-        )
     if isinstance(error, ssl.SSLError):
         return f"no TLS connection ({error.reason or type(error).__name__})"
     if isinstance(error, OSError):
@@ -230,6 +234,19 @@ def _problem(error: Exception) -> str:
 
 def _left_s(deadline_s: float) -> float:
     return max(0.001, deadline_s - time.monotonic())
+
+
+@contextlib.contextmanager
+def _cut_at(deadline_s: float, sock: socket.socket) -> Iterator[None]:
+    """Shut the connection down at ``deadline_s`` unless the block has ended; ``sock`` is a second handle of it."""
+    timer = threading.Timer(_left_s(deadline_s), _shut_down, (sock,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def _shut_down(sock: socket.socket) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
 import time
@@ -184,13 +185,44 @@ def test_https_with_an_authority_from_the_jaas_options(parsed, trust):
     assert endpoint.request_count == 1
 
 
-def test_an_endpoint_that_is_not_trusted_sees_no_secret(parsed, trust, monkeypatch):
+def test_an_endpoint_that_is_not_trusted_sees_no_secret(parsed, trust):
     endpoint, path = trust
-    monkeypatch.setattr(token_endpoint, "_TOTAL_S", 0.5)
     # As in Kafka the truststore of the brokers says nothing about the identity provider.
     told = refusal(secure_login(parsed, endpoint, "", ssl_truststore_location=str(path)))
-    assert "its certificate is not trusted" in told and "trust another by ssl.truststore.location in sasl.jaas" in told
+    assert "its certificate is not trusted" in told and "set ssl.truststore.location in sasl.jaas.config" in told
     assert endpoint.request_count == 0
+
+
+def test_a_certificate_with_another_name_is_not_trusted(parsed, trust, monkeypatch):
+    endpoint, path = trust
+    url = endpoint.url.replace("127.0.0.1", "localhost")
+    monkeypatch.setenv(URLS_VARIABLE, url)
+    jaas = f'{OAUTHBEARER_MODULE} required clientId=a clientSecret=b ssl.truststore.location="{path}";'
+    told = refusal(login_from(parsed(**GOOD, sasl_oauthbearer_token_endpoint_url=url, sasl_jaas_config=jaas)))
+    assert "its certificate is not trusted (Hostname mismatch" in told and endpoint.request_count == 0
+
+
+@pytest.mark.parametrize("speaks_tls", [True, False])
+def test_a_server_that_says_nothing_costs_no_more_than_its_time(parsed, monkeypatch, speaks_tls):
+    monkeypatch.setattr(token_endpoint, "_TOTAL_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http{'s' if speaks_tls else ''}://127.0.0.1:{silent.getsockname()[1]}/"
+        monkeypatch.setenv(URLS_VARIABLE, url)
+        jaas = f"{OAUTHBEARER_MODULE} required clientId=a clientSecret=b;"
+        begun_s = time.monotonic()
+        told = refusal(login_from(parsed(**GOOD, sasl_oauthbearer_token_endpoint_url=url, sasl_jaas_config=jaas)))
+        assert "no answer in time" in told and time.monotonic() - begun_s < 5
+
+
+def test_http_at_an_https_port_and_the_reverse(parsed, trust, monkeypatch):
+    monkeypatch.setattr(token_endpoint, "_TOTAL_S", 0.2)
+    endpoint, _ = trust
+    with TokenEndpoint(signed=False) as plain:
+        for url in (endpoint.url.replace("https", "http"), plain.url.replace("http", "https")):
+            monkeypatch.setenv(URLS_VARIABLE, url)
+            jaas = f"{OAUTHBEARER_MODULE} required clientId=a clientSecret=b;"
+            told = refusal(login_from(parsed(**GOOD, sasl_oauthbearer_token_endpoint_url=url, sasl_jaas_config=jaas)))
+            assert any(text in told for text in ("is not HTTP", "no TLS connection", "Connection reset", "no answer"))
 
 
 def test_a_truststore_that_is_not_there_is_an_error_of_settings(parsed, trust):
