@@ -18,6 +18,8 @@ INVALID_OPTION: Final = "KAFKALITE_INVALID_OPTION"
 UNKNOWN_OPTION: Final = "KAFKALITE_UNKNOWN_OPTION"
 UNSUPPORTED_OPTION: Final = "KAFKALITE_UNSUPPORTED_OPTION"
 CONNECTION_FAILED: Final = "KAFKALITE_CONNECTION_FAILED"
+AUTHENTICATION_FAILED: Final = "KAFKALITE_AUTHENTICATION_FAILED"
+AUTHORIZATION_FAILED: Final = "KAFKALITE_AUTHORIZATION_FAILED"
 TOPIC_NOT_FOUND: Final = "KAFKALITE_TOPIC_NOT_FOUND"
 INVALID_SCHEMA: Final = "KAFKALITE_INVALID_SCHEMA"
 INVALID_OFFSET: Final = "KAFKALITE_INVALID_OFFSET"
@@ -43,6 +45,7 @@ _SECRET_NAME = re.compile(
 )
 # Secrets inside a value that is not one as a whole, such as a JAAS line given under a misspelt name.
 _SECRET_IN_VALUE = re.compile(r"password|secret|-----BEGIN|tokenauth|hmac", re.IGNORECASE)
+HIDDEN: Final = "*********(redacted)"
 _LONGEST_VALUE: Final = 300
 _LONGEST_LIST: Final = 10
 
@@ -67,7 +70,7 @@ def option_error(condition: str, option: str, value: object, wrong: str) -> Spar
     """
     shown = "(not set)" if value is None else shown_value(option, str(value))
     detail = f"{option}={shown}: {wrong}"
-    if condition == CONNECTION_FAILED:
+    if condition in (CONNECTION_FAILED, AUTHENTICATION_FAILED):
         return SparkConditionError(condition, detail)
     return SparkConditionError(condition, detail, 'an option of format("kafkalite") is wrong')
 
@@ -80,7 +83,7 @@ def one_line(text: str) -> str:
 def shown_value(name: str, value: str) -> str:
     """Return a value as it may be shown: secrets replaced, long ones cut, on one line."""
     if _SECRET_NAME.search(name) or _SECRET_IN_VALUE.search(value):
-        return "*********(redacted)"
+        return HIDDEN
     value = one_line(value)
     return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}... ({len(value)} characters)"
 
