@@ -22,6 +22,7 @@ from spark_kafkalite.client.config import (
 )
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.redaction import REDACTED
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ def _as_condition(error: ConfigError, settings: Mapping[str, str]) -> SparkCondi
     name = text.split("=")[0].split(":")[0].split()[0]
     if name not in settings and name not in PRODUCER_SETTINGS:
         return SparkConditionError(INVALID_OPTION, f"kafka.*: {text}; correct it")
-    wrong = (
-        text.removeprefix(f"{name}=").removeprefix(f"{settings.get(name, '')!r}").removeprefix(settings.get(name, ""))
-    )
+    given = settings.get(name, "")
+    wrong = text.removeprefix(f"{name}=").removeprefix(REDACTED).removeprefix(repr(given)).removeprefix(given)
     remedy = "" if ";" in wrong else "; change or remove it"
     return option_error(INVALID_OPTION, f"kafka.{name}", settings.get(name), f"{wrong.lstrip(': ')}{remedy}")

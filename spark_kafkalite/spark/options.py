@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import topic_name_problem
+from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.commit_options import COMMIT_SETTINGS, CommitOptions, commit_options
 from spark_kafkalite.spark.conditions import INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, option_error
@@ -259,7 +260,7 @@ def _sorted_out(
     known = {setting.name.lower(): setting for setting in ours}
     other = {setting.name.lower(): setting.name for setting in others}
     given: dict[str, Any] = {}
-    client: dict[str, str] = {}
+    client: dict[str, str] = ShownSettings()
     for raw_name, value in options.items():
         name = raw_name.lower()
         if name in known:
