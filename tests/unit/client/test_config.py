@@ -52,7 +52,7 @@ def test_unknown_names_warn_and_name_the_nearest(caplog: pytest.LogCaptureFixtur
     [
         ({}, "bootstrap.servers is not set"),
         ({"bootstrap.servers": "nowhere"}, "'nowhere' is not of the form host:port"),
-        ({**SERVERS, "security.protocol": "SSL"}, "security.protocol=SSL: this version speaks PLAINTEXT only"),
+        ({**SERVERS, "security.protocol": "TLS"}, "security.protocol=TLS: must be one of PLAINTEXT, SSL"),
         ({**SERVERS, "transactional.id": "t"}, "transactional.id=t: transactional producers come in a later version"),
         ({**SERVERS, "acks": "2"}, "acks=2: must be one of 0, 1, all"),
         ({**SERVERS, "enable.idempotence": True, "acks": "1"}, "enable.idempotence=true contradicts acks=1"),
