@@ -19,6 +19,7 @@ from typing import Any, Final
 from spark_kafkalite.client.group.settings import GROUP_SETTINGS, GroupConfig, group_config
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import IsolationLevel
+from spark_kafkalite.redaction import shown_name, shown_value
 from spark_kafkalite.security.client_security import PLAINTEXT, ClientSecurity, client_security
 from spark_kafkalite.security.settings import JVM_ONLY_SETTINGS, SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup, property_name
@@ -244,9 +245,10 @@ def parse_settings(
     for name in group.unknown(given):
         value = given.pop(name)
         if is_jvm_only(name):
-            _LOG.warning("%s setting %s=%s has no effect in this client: it is for the JVM", group.title, name, value)
+            shown = shown_value(name, value)
+            _LOG.warning("%s setting %s=%s has no effect in this client: it is for the JVM", group.title, name, shown)
         else:
-            _LOG.warning("unknown %s setting %r is ignored%s", group.title, name, group.hint(name))
+            _LOG.warning("unknown %s setting %r is ignored%s", group.title, shown_name(name), group.hint(name))
     return {**group.defaults(), **group.parse({name: value for name, value in given.items() if value is not None})}
 
 

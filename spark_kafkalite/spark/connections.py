@@ -24,6 +24,7 @@ from spark_kafkalite.client.config import (
 )
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.redaction import REDACTED
 from spark_kafkalite.spark.cluster_errors import as_options
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
 from spark_kafkalite.spark.shipped_files import located
@@ -132,7 +133,7 @@ def _as_condition(error: ConfigError, settings: Mapping[str, str]) -> SparkCondi
     wrong = text.removeprefix(name)
     if wrong.startswith("="):
         value = settings.get(name, "")
-        wrong = wrong.removeprefix("=").removeprefix("(hidden)").removeprefix(repr(value)).removeprefix(value)
+        wrong = wrong.removeprefix("=").removeprefix(REDACTED).removeprefix(repr(value)).removeprefix(value)
     elif not wrong.startswith(":"):
         wrong = text
     remedy = "" if ";" in wrong else "; change or remove it"

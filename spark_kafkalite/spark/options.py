@@ -25,9 +25,10 @@ from typing import Any, Final
 from spark_kafkalite.client.config import CONSUMER_SETTINGS, is_jvm_only
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import topic_name_problem
+from spark_kafkalite.redaction import REDACTED, ShownSettings
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.commit_options import COMMIT_SETTINGS, CommitOptions, commit_options
-from spark_kafkalite.spark.conditions import HIDDEN, INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, option_error
+from spark_kafkalite.spark.conditions import INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, option_error
 from spark_kafkalite.spark.conditions import SparkConditionError as SparkConditionError
 from spark_kafkalite.spark.offset_options import (
     EARLIEST,
@@ -278,7 +279,7 @@ def _sorted_out(
     known = {setting.name.lower(): setting for setting in ours}
     other = {setting.name.lower(): setting.name for setting in others}
     given: dict[str, Any] = {}
-    client: dict[str, str] = {}
+    client: dict[str, str] = ShownSettings()
     for raw_name, value in options.items():
         name = raw_name.lower()
         if name in known:
@@ -327,7 +328,7 @@ def _check_client_setting(name: str, value: str, forbidden: Mapping[str, str]) -
         near = CONSUMER_SETTINGS.hint(name).removeprefix("; did you mean ").strip("'?")
         hint = f"did you mean kafka.{near}?" if near else "leave it out"
         # Whatever it was meant to be, it may be a secret.
-        raise option_error(UNKNOWN_OPTION, f"kafka.{name}", HIDDEN, f"there is no such setting of clients; {hint}")
+        raise option_error(UNKNOWN_OPTION, f"kafka.{name}", REDACTED, f"there is no such setting of clients; {hint}")
 
 
 def _parsed(setting: Setting, value: str) -> Any:
@@ -352,5 +353,5 @@ def _unknown(name: str, value: str, ours: SettingGroup, others: SettingGroup) ->
     by_lower = {known.lower(): known for known in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean {by_lower[near[0]]}?" if near else "the client's own settings need the prefix kafka."
-    shown = HIDDEN if difflib.get_close_matches(name.lower(), _SECRETS, n=1, cutoff=0.7) else value
+    shown = REDACTED if difflib.get_close_matches(name.lower(), _SECRETS, n=1, cutoff=0.7) else value
     return option_error(UNKNOWN_OPTION, name, shown, f"there is no such option; {hint}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.spark.connections import reading_config
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from spark_kafkalite.spark.options import ReaderOptions
@@ -30,7 +31,7 @@ class ReadPlan:
     def of(cls, options: ReaderOptions, schema: pa.Schema) -> ReadPlan:
         """Return the plan of a read. Raises SparkConditionError for a bad client setting."""
         reading_config(options.client)
-        return cls(dict(options.client), schema, options.fail_on_data_loss, options.read_timeout_ms)
+        return cls(ShownSettings(options.client), schema, options.fail_on_data_loss, options.read_timeout_ms)
 
 
 class ReadTask(InputPartition):

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from spark_kafkalite.errors import KafkaliteError, MessageTooLarge, SerializationError, UnknownTopicOrPartition
+from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.conditions import (
     INVALID_SCHEMA,
@@ -95,7 +96,7 @@ class _Sink:
     """What the batch and the streaming writer have in common; pickled to the tasks."""
 
     def __init__(self, options: WriterOptions, schema: StructType) -> None:
-        self._client = dict(options.client)
+        self._client: dict[str, str] = ShownSettings(options.client)
         self._topic = options.topic
         self._target = options.target
         self._columns = check_schema(schema, options.topic)
