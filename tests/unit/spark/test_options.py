@@ -90,9 +90,8 @@ def test_security_settings_of_the_jvm_pass_to_the_client_which_warns(name):
 )
 def test_a_misspelt_security_setting_names_the_nearest_and_is_not_ignored(name, near):
     text = refusal(read, **{name: "x"})
-    assert text == (
-        f"[KAFKALITE_UNKNOWN_OPTION] {name}=*********(redacted): there is no such setting of clients; did you mean {near}?"
-    )
+    wrong = f"there is no such setting of clients; did you mean {near}?"
+    assert text == f"[KAFKALITE_UNKNOWN_OPTION] {name}=*********(redacted): {wrong}"
 
 
 def test_a_token_file_is_the_clients_setting():
