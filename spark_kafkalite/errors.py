@@ -75,7 +75,16 @@ class HandshakeFailed(BrokerUnreachable):
     """Something listens there and takes the connection, but does not talk as a broker on such a listener does.
 
     It may be a broker that starts or stops; a client that has never reached its cluster soon takes it for a wrong
-    address, or a wrong ``security.protocol``, and gives up.
+    address, or a wrong ``security.protocol``, and gives up with NoBrokerThere. ``is_certain`` when what it says shows
+    that it is no such broker.
+    """
+
+    is_certain = False
+
+
+class NoBrokerThere(KafkaliteError):
+    """A client that has never reached its cluster gives up: what listens at the addresses is no broker, or a listener
+    for another ``security.protocol``.
     """
 
 

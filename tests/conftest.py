@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -15,6 +15,9 @@ from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import hdfs as hdfs_part
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing import zookeeper as zookeeper_part
+
+if TYPE_CHECKING:
+    from spark_kafkalite.testing.secure_kafka import SecureKafka
 
 # A shared machine may take its time over any single example; pytest-timeout bounds the whole.
 settings.register_profile("kafkalite", deadline=None)
@@ -76,6 +79,22 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache_ka
     # Tests write records of long ago, which retention would take.
     overrides = {"log.initial.task.delay.ms": "86400000"}
     with apache_kafka_part.ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), overrides=overrides) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    """Apache Kafka with secured listeners, one node for the whole run: use topics of your own. Mark the test ``kafka``.
+
+    Do not give BOB rights that other tests expect him not to have.
+    """
+    if (reason := apache_kafka_part.available()) is not None:
+        pytest.skip(reason)
+    fetch_or_skip(jars.APACHE_KAFKA)
+    # It loads what makes certificates, which few tests need.
+    from spark_kafkalite.testing.secure_kafka import SecureKafka
+
+    with SecureKafka(tmp_path_factory.mktemp("secure-kafka")) as running:
         yield running
 
 

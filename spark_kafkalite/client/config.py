@@ -244,12 +244,17 @@ def parse_settings(
         given[name] = value
     for name in group.unknown(given):
         value = given.pop(name)
-        if name in _JVM_ONLY or name.endswith(_JVM_ONLY_SUFFIXES):
+        if is_jvm_only(name):
             shown = shown_value(name, value)
             _LOG.warning("%s setting %s=%s has no effect in this client: it is for the JVM", group.title, name, shown)
         else:
             _LOG.warning("unknown %s setting %r is ignored%s", group.title, shown_name(name), group.hint(name))
     return {**group.defaults(), **group.parse({name: value for name, value in given.items() if value is not None})}
+
+
+def is_jvm_only(name: str) -> bool:
+    """Whether Kafka's Java clients know a setting of this name, which has no meaning here."""
+    return name in _JVM_ONLY or name.endswith(_JVM_ONLY_SUFFIXES)
 
 
 def client_config(values: Mapping[str, Any]) -> ClientConfig:

@@ -119,6 +119,13 @@ SASL_SETTINGS: Final = (
         "the environment variable KAFKALITE_TOKEN serves instead. With OAUTHBEARER: a JWT.",
     ),
     Setting(
+        "sasl.login.callback.handler.class",
+        "string",
+        None,
+        "Kafka's own OAuthBearerLoginCallbackHandler is accepted, and has no effect. Any other class is an error, "
+        "since it cannot run here: see sasl.token.provider.",
+    ),
+    Setting(
         "sasl.token.provider",
         "string",
         None,

@@ -18,6 +18,8 @@ INVALID_OPTION: Final = "KAFKALITE_INVALID_OPTION"
 UNKNOWN_OPTION: Final = "KAFKALITE_UNKNOWN_OPTION"
 UNSUPPORTED_OPTION: Final = "KAFKALITE_UNSUPPORTED_OPTION"
 CONNECTION_FAILED: Final = "KAFKALITE_CONNECTION_FAILED"
+AUTHENTICATION_FAILED: Final = "KAFKALITE_AUTHENTICATION_FAILED"
+AUTHORIZATION_FAILED: Final = "KAFKALITE_AUTHORIZATION_FAILED"
 TOPIC_NOT_FOUND: Final = "KAFKALITE_TOPIC_NOT_FOUND"
 INVALID_SCHEMA: Final = "KAFKALITE_INVALID_SCHEMA"
 INVALID_OFFSET: Final = "KAFKALITE_INVALID_OFFSET"
@@ -61,7 +63,7 @@ def option_error(condition: str, option: str, value: object, wrong: str) -> Spar
     """
     shown = "(not set)" if value is None else shown_value(option, value)
     detail = f"{shown_name(option)}={shown}: {wrong}"
-    if condition == CONNECTION_FAILED:
+    if condition in (CONNECTION_FAILED, AUTHENTICATION_FAILED):
         return SparkConditionError(condition, detail)
     return SparkConditionError(condition, detail, 'an option of format("kafkalite") is wrong')
 

@@ -2,17 +2,19 @@
 
 Spark reuses its Python workers from task to task, so a connection that is kept here serves many tasks; a worker that is
 idle for a minute is ended by Spark, and its connections with it. Entries belong to the process that made them: a forked
-child starts with none, because threads and sockets do not survive a fork.
+child starts with none, because threads and sockets do not survive a fork. Configurations are kept as well, since making
+one may read and decrypt key stores.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_kafkalite.client.config import (
+    ADMIN_SETTINGS,
     PRODUCER_SETTINGS,
     ClientConfig,
     ConsumerConfig,
@@ -23,13 +25,18 @@ from spark_kafkalite.client.config import (
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED
+from spark_kafkalite.spark.cluster_errors import as_options
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
+from spark_kafkalite.spark.shipped_files import located
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.produce.producer import Producer
 
+_T = TypeVar("_T")
 _LOCK: Final = threading.Lock()
 _OWNER = os.getpid()
+_READING: dict[frozenset[tuple[str, str]], ConsumerConfig] = {}
+_WRITING: dict[frozenset[tuple[str, str]], ProducerConfig] = {}
 _CLUSTERS: dict[frozenset[tuple[str, str]], ClusterClient] = {}
 _PRODUCERS: dict[frozenset[tuple[str, str]], Producer] = {}
 
@@ -40,20 +47,18 @@ DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
 
 
 def reading_config(settings: Mapping[str, str]) -> ConsumerConfig:
-    """Return the client settings of a read. Raises SparkConditionError for a bad value."""
-    with_defaults = {"max.partition.fetch.bytes": str(DEFAULT_FETCH_BYTES), "client.id": CLIENT_ID, **settings}
-    try:
-        return consumer_config(with_defaults, {})
-    except ConfigError as error:
-        raise _as_condition(error, settings) from None
+    """Return the client settings of a read. Raises SparkConditionError for a bad value, and a file that is missing."""
+    defaults = {"max.partition.fetch.bytes": str(DEFAULT_FETCH_BYTES), "client.id": CLIENT_ID}
+    with _LOCK:
+        _forget_parents()
+        return _kept(_READING, settings, lambda found: consumer_config({**defaults, **found}, {}))
 
 
 def writing_config(settings: Mapping[str, str]) -> ProducerConfig:
-    """Return the client settings of a write. Raises SparkConditionError for a bad value."""
-    try:
-        return producer_config(writing_settings(settings), {})
-    except ConfigError as error:
-        raise _as_condition(error, settings) from None
+    """Return the client settings of a write. Raises SparkConditionError for a bad value, and a file that is missing."""
+    with _LOCK:
+        _forget_parents()
+        return _kept(_WRITING, settings, lambda found: producer_config(_writing_settings(found), {}))
 
 
 def cluster_for(config: ClientConfig, settings: Mapping[str, str]) -> ClusterClient:
@@ -68,22 +73,35 @@ def cluster_for(config: ClientConfig, settings: Mapping[str, str]) -> ClusterCli
 
 
 def producer_for(settings: Mapping[str, str]) -> Producer:
-    """Return this process's producer for these settings. Raises SparkConditionError for a bad value."""
+    """Return this process's producer for these settings. Raises SparkConditionError as :func:`writing_config` does."""
     from spark_kafkalite.client.produce.producer import Producer
 
-    key = frozenset(settings.items())
     with _LOCK:
         _forget_parents()
-        producer = _PRODUCERS.get(key)
-        if producer is None:
-            try:
-                producer = _PRODUCERS[key] = Producer(writing_settings(settings))
-            except ConfigError as error:
-                raise _as_condition(error, settings) from None
-        return producer
+        return _kept(_PRODUCERS, settings, lambda found: Producer(_writing_settings(found)))
 
 
-def writing_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the settings that an administrator reads, with this process's paths of the files in them."""
+    own = {name: value for name, value in located(settings).items() if name in ADMIN_SETTINGS}
+    return {"client.id": CLIENT_ID, **own}
+
+
+def _kept(
+    made: dict[frozenset[tuple[str, str]], _T], settings: Mapping[str, str], make: Callable[[Mapping[str, str]], _T]
+) -> _T:
+    """Return what was made of the settings, or make it now. The caller holds the lock."""
+    key = frozenset(settings.items())
+    if key not in made:
+        found = located(settings)
+        try:
+            made[key] = make(found)
+        except ConfigError as error:
+            raise _as_condition(error, found) from None
+    return made[key]
+
+
+def _writing_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the producer's settings of a write: the user's, over defaults that suit whole columns."""
     return {"client.id": CLIENT_ID, "batch.size": "262144", "linger.ms": "5", **settings}
 
@@ -100,6 +118,8 @@ def _forget_parents() -> None:
     global _OWNER
     if os.getpid() != _OWNER:
         _OWNER = os.getpid()
+        _READING.clear()
+        _WRITING.clear()
         _CLUSTERS.clear()
         _PRODUCERS.clear()
 
@@ -109,8 +129,14 @@ def _as_condition(error: ConfigError, settings: Mapping[str, str]) -> SparkCondi
     text = str(error)
     name = text.split("=")[0].split(":")[0].split()[0]
     if name not in settings and name not in PRODUCER_SETTINGS:
-        return SparkConditionError(INVALID_OPTION, f"kafka.*: {text}; correct it")
-    given = settings.get(name, "")
-    wrong = text.removeprefix(f"{name}=").removeprefix(REDACTED).removeprefix(repr(given)).removeprefix(given)
+        return SparkConditionError(INVALID_OPTION, f"kafka.*: {as_options(text)}; correct it")
+    wrong = text.removeprefix(name)
+    if wrong.startswith("="):
+        value = settings.get(name, "")
+        wrong = wrong.removeprefix("=").removeprefix(REDACTED).removeprefix(repr(value)).removeprefix(value)
+    elif not wrong.startswith(":"):
+        wrong = text
     remedy = "" if ";" in wrong else "; change or remove it"
-    return option_error(INVALID_OPTION, f"kafka.{name}", settings.get(name), f"{wrong.lstrip(': ')}{remedy}")
+    return option_error(
+        INVALID_OPTION, f"kafka.{name}", settings.get(name), f"{as_options(wrong.lstrip(': '))}{remedy}"
+    )

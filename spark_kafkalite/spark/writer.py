@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from spark_kafkalite.errors import KafkaliteError, MessageTooLarge, SerializationError, UnknownTopicOrPartition
 from spark_kafkalite.redaction import ShownSettings
+from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.conditions import (
     INVALID_SCHEMA,
     NULL_TOPIC,
@@ -97,6 +98,7 @@ class _Sink:
     def __init__(self, options: WriterOptions, schema: StructType) -> None:
         self._client: dict[str, str] = ShownSettings(options.client)
         self._topic = options.topic
+        self._target = options.target
         self._columns = check_schema(schema, options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -142,7 +144,10 @@ class _Sink:
             unchecked.append(producer.send_batch(topic, rows))
 
     def _explained(self, error: KafkaliteError) -> SparkConditionError:
-        where = "the topics of the column topic" if self._topic is None else f"topic={self._topic}"
+        where = self._target
+        refused = refusal(error, self._client, where)
+        if refused is not None:
+            return refused
         if isinstance(error, UnknownTopicOrPartition):
             advice = "create the topic, or correct its name"
             if "partition" in self._columns:

@@ -69,6 +69,12 @@ def logging_options() -> tuple[str, ...]:
     return (f"-Dlog4j2.configurationFile={_logging_file(jars.fetch(jars.APACHE_KAFKA))}",)
 
 
+def properties_text(settings: Mapping[str, str]) -> str:
+    """Return the content of a properties file with these settings, as Kafka and its tools read it."""
+    escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in settings.items()}
+    return "".join(f"{name}={value}\n" for name, value in escaped.items())
+
+
 class ApacheKafka:
     """A running Apache Kafka node; a context manager. ``bootstrap`` is its address, ``pid`` its process."""
 
@@ -79,22 +85,31 @@ class ApacheKafka:
         heap_mb: int = 512,
         jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS,
         overrides: Mapping[str, str] | None = None,
+        further_listeners: Mapping[str, str] | None = None,
+        format_arguments: Sequence[str] = (),
     ) -> None:
         """Prepare a node; ``start()`` or ``with`` starts it.
 
         ``overrides`` are lines of server.properties. For a bench give ``heap_mb=1024, jvm_options=("-XX:+UseG1GC",)``:
-        the default options make a JVM start fast and run slowly.
+        the default options make a JVM start fast and run slowly. ``further_listeners`` gives the security protocol of
+        each listener beside PLAINTEXT, by its name; ``format_arguments`` are for the tool that makes the storage.
         """
         self.directory = directory
         self._heap_mb = heap_mb
         self._jvm_options = tuple(jvm_options)
         self._overrides = dict(overrides or {})
+        self._protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **(further_listeners or {})}
+        self._format_arguments = tuple(format_arguments)
         self._process: ChildProcess | None = None
-        self._port = 0
+        self._ports: dict[str, int] = {}
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return self.address("PLAINTEXT")
+
+    def address(self, listener: str) -> str:
+        """Return host and port of the listener of that name; a start after the first one keeps it."""
+        return f"127.0.0.1:{self._ports[listener]}"
 
     @property
     def pid(self) -> int:
@@ -109,8 +124,12 @@ class ApacheKafka:
         """Format the storage when it is new, start the node, and return when it serves."""
         directory = jars.fetch(jars.APACHE_KAFKA)
         self.directory.mkdir(parents=True, exist_ok=True)
+        if self._ports:
+            self._start_once(directory)
+            return self
         # A port may be taken between choosing and binding it; that is then seen as an early end with this reason.
         for attempts_left in (2, 1, 0):
+            self._ports = dict(zip(self._protocols, free_ports(len(self._protocols)), strict=True))
             try:
                 self._start_once(directory)
                 break
@@ -120,17 +139,14 @@ class ApacheKafka:
         return self
 
     def _start_once(self, jar_directory: Path) -> None:
-        broker_port, controller_port = free_ports(2)
-        self._port = broker_port
         config = self.directory / "server.properties"
-        config.write_text(
-            "".join(f"{name}={value}\n" for name, value in self._properties(broker_port, controller_port).items()),
-            encoding="utf-8",
-        )
+        config.write_text(properties_text(self._properties()), encoding="utf-8")
         if not (self.log_directory / "meta.properties").exists():
             # A leading '-' of the URL-safe alphabet would be taken for an option.
             cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
-            kafka_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config))
+            kafka_tool(
+                "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config), *self._format_arguments
+            )
         logging = self.directory / "log4j2.properties"
         logging.write_text(_LOGGING.format(level="WARN"), encoding="utf-8")
         command = java_arguments(
@@ -142,7 +158,9 @@ class ApacheKafka:
         )  # fmt: skip
         self._process = ChildProcess(command, self.directory, "apache-kafka")
         try:
-            self._process.wait_until(lambda: _answers(broker_port), _START_TIMEOUT_S, f"serving on {self.bootstrap}")
+            self._process.wait_until(
+                lambda: _answers(self._ports["PLAINTEXT"]), _START_TIMEOUT_S, f"serving on {self.bootstrap}"
+            )
         except ChildFailed:
             self._process.kill()
             self._process = None
@@ -173,13 +191,16 @@ class ApacheKafka:
             main_class, "--bootstrap-server", self.bootstrap, *arguments, input=input, timeout_s=timeout_s, check=check
         )
 
-    def _properties(self, broker_port: int, controller_port: int) -> dict[str, str]:
+    def _properties(self) -> dict[str, str]:
+        listeners = {name: f"{name}://{self.address(name)}" for name in self._protocols}
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
+            "controller.quorum.voters": f"1@{self.address('CONTROLLER')}",
+            "listeners": ",".join(listeners.values()),
+            "advertised.listeners": ",".join(value for name, value in listeners.items() if name != "CONTROLLER"),
+            "listener.security.protocol.map": ",".join(f"{name}:{value}" for name, value in self._protocols.items()),
+            "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.log_directory),
             "offsets.topic.replication.factor": "1",

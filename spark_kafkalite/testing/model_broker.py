@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from spark_kafkalite.client.config import ClientConfig
-from spark_kafkalite.client.network.connection import SUPPORTED, BrokerConnection
+from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.client.network.served_versions import SUPPORTED
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     OffsetOutOfRange,
@@ -121,7 +122,7 @@ class ModelBroker:
             self.opened += 1
             self._sockets.append(ours)
         threading.Thread(target=self._serve, args=(ours,), name="model-broker", daemon=True).start()
-        return BrokerConnection.over(theirs, f"{host}:{port}", config, deadline)
+        return BrokerConnection.over(theirs, host, port, config, deadline)
 
     def close(self) -> None:
         """Break all connections and let nobody in any more."""

@@ -6,7 +6,8 @@ with :meth:`ClusterClient.connect`, because a long poll or a stream of produce r
 
 Any broker answers metadata: those known are asked first, then the bootstrap addresses, each until the deadline. When
 none can be reached, the error names every address that was tried and why it failed, and says which of them were
-advertised by the cluster, since a wrong ``advertised.listeners`` is the usual reason.
+advertised by the cluster, since a wrong ``advertised.listeners`` is the usual reason. When to give up before the
+deadline is decided in :mod:`.first_contact`.
 
 Thread-safe. ``close()`` may be called from any thread; those that wait get ClosedError or BrokerUnreachable.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 from spark_kafkalite.client.config import ClientConfig, parse_address
 from spark_kafkalite.client.network.connection import BrokerConnection
+from spark_kafkalite.client.network.first_contact import FirstContact
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
 from spark_kafkalite.client.network.pooled_connection import OpenConnection, PooledConnection
 from spark_kafkalite.client.network.retry import Backoff, Deadline
@@ -67,6 +69,7 @@ class ClusterClient:
         self._refresher: threading.Thread | None = None
         self._refresh_wanted = False
         self._closed = self._silence_reported = False
+        self._contact = FirstContact(clock)
 
     def __repr__(self) -> str:
         snapshot = self._snapshot
@@ -273,31 +276,43 @@ class ClusterClient:
             raise self._advertised_unreachable(node, error) from error
 
     def request_any(self, api_key: int, message: Any, deadline: Deadline) -> Any:
-        """Send one request to whichever broker answers first, going round until the deadline."""
+        """Send one request to whichever broker answers first, going round until the deadline.
+
+        Raises BrokerUnreachable then; at once what connecting again would not mend (SslHandshakeFailed,
+        SaslAuthenticationFailed and its like), and NoBrokerThere as :mod:`.first_contact` has it.
+        """
         backoff = Backoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms)
         report_at_s = self._clock.monotonic_s() + _SILENCE_S
         while True:
             self._check_open()
-            failures: list[str] = []
-            for key, host, port, label in self._candidates():
+            failures: list[BrokerUnreachable] = []
+            labels: list[str] = []
+            candidates = self._candidates()
+            for key, host, port, label in candidates:
                 try:
                     # One silent broker must not use up the time of the others.
                     share = deadline.earlier_of(max(1_000, deadline.left_s() * 500))
-                    answer = self._pooled(key, host, port).request(api_key, message, share)
+                    opened_by = self._contact.try_until(share, len(candidates) - len(failures))
+                    answer = self._pooled(key, host, port).request(api_key, message, share, opened_by)
+                    self._contact.made = True
                     self._silence_reported = False
                     return answer
                 except BrokerUnreachable as error:
                     self._check_open()
-                    failures.append(f"{label} {error}" if label else str(error))
+                    failures.append(error)
+                    labels.append(label)
                     if deadline.passed():
                         break
+            told = "; ".join(f"{label} {error}" if label else str(error) for label, error in zip(labels, failures))
+            if len(failures) == len(candidates):
+                self._contact.check(failures, told)
             pause_s = backoff.next_s()
             if deadline.left_s() <= pause_s:
-                raise BrokerUnreachable("no broker answers; tried " + "; ".join(failures))
+                raise BrokerUnreachable("no broker answers; tried " + told)
             if not self._silence_reported and self._clock.monotonic_s() >= report_at_s:
                 # Once for each outage: whoever polls a consumer would else wait and never read why.
                 self._silence_reported = True
-                _LOG.warning("no broker answers, trying again; tried %s", "; ".join(failures))
+                _LOG.warning("no broker answers, trying again; tried %s", told)
             self.pause(pause_s)
 
     def request_controller(self, api_key: int, message: Any, deadline: Deadline) -> Any:

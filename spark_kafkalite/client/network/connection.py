@@ -1,12 +1,15 @@
-"""One TCP connection to one broker: the handshake, versions, frames, and requests answered in order.
+"""One connection to one broker: TLS and authentication where they are wanted, frames, and requests answered in order.
 
 Blocking, for one thread at a time; :meth:`BrokerConnection.close` may be called from any thread and makes the blocked
 one raise. Requests may be pipelined: ``send`` several, ``receive`` as many. A broker answers in order, so an answer
 with another correlation id than the oldest request's means that the stream is broken, and the connection is closed.
 
-On opening, ApiVersions asks the broker what it serves; each request then goes in the highest version that both know
-(:data:`SUPPORTED` is our side). Any failure closes the connection and raises BrokerUnreachable, FrameError for an
-answer that is not the protocol's; errors inside well-formed answers are the caller's.
+Any failure closes the connection and raises BrokerUnreachable, or HandshakeFailed before the broker has shown that it
+talks with us (:mod:`.wrong_door`); errors inside well-formed answers are the caller's.
+
+A session that authentication has made may end (KIP-368). Shortly before, or with the first request after that, the
+connection authenticates again in :meth:`BrokerConnection.send_frame`: answers that are outstanding are taken in first
+and kept for :meth:`BrokerConnection.receive_frame`. If that fails, the connection is broken like any other.
 
 A frame's length is the broker's word: memory for a long answer is taken as its bytes arrive (``wire.frame``).
 """
@@ -15,119 +18,139 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib.metadata
 import itertools
-import re
 import socket
-import struct
 from collections import deque
-from collections.abc import Sequence
-from functools import cache
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spark_kafkalite.client.config import ClientConfig
+from spark_kafkalite.client.network import authentication, wrong_door
 from spark_kafkalite.client.network.retry import Deadline
-from spark_kafkalite.errors import BrokerUnreachable, FrameError, UnsupportedVersion
+from spark_kafkalite.client.network.served_versions import API_VERSIONS_MAX, api_versions_request, version_for
+from spark_kafkalite.client.network.sockets import Buffer, ByteSocket, connect, describe, limit_receiving, send_all
+from spark_kafkalite.clock import Clock
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    FrameError,
+    HandshakeFailed,
+    KafkaliteError,
+    SslHandshakeFailed,
+    UnsupportedVersion,
+)
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import HEAD_BYTES, LENGTH, FrameReader, FrameSizeError, Memory, lend_memory
-from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 
-# The lowest and highest version of each API that the code in this package sends. Fetch ends before topic ids (13),
-# OffsetCommit and OffsetFetch before them (10).
-SUPPORTED: Final[dict[int, tuple[int, int]]] = {
-    ApiKey.PRODUCE: (3, 9),
-    ApiKey.FETCH: (4, 12),
-    ApiKey.LIST_OFFSETS: (1, 9),
-    ApiKey.METADATA: (1, 12),
-    ApiKey.OFFSET_COMMIT: (2, 9),
-    ApiKey.OFFSET_FETCH: (1, 9),
-    ApiKey.FIND_COORDINATOR: (0, 4),
-    ApiKey.JOIN_GROUP: (0, 9),
-    ApiKey.HEARTBEAT: (0, 4),
-    ApiKey.LEAVE_GROUP: (0, 5),
-    ApiKey.SYNC_GROUP: (0, 5),
-    ApiKey.DESCRIBE_GROUPS: (0, 5),
-    ApiKey.LIST_GROUPS: (0, 5),
-    ApiKey.CREATE_TOPICS: (2, 7),
-    ApiKey.DELETE_TOPICS: (1, 6),
-    ApiKey.DELETE_RECORDS: (0, 2),
-    ApiKey.INIT_PRODUCER_ID: (0, 4),
-    ApiKey.DESCRIBE_CONFIGS: (1, 4),
-    ApiKey.ALTER_CONFIGS: (0, 2),
-    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
-    ApiKey.CREATE_PARTITIONS: (0, 3),
-    ApiKey.DELETE_GROUPS: (0, 2),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
-    ApiKey.OFFSET_DELETE: (0, 0),
-    ApiKey.DESCRIBE_CLUSTER: (0, 1),
-}
-_API_VERSIONS_MAX: Final = 3
+if TYPE_CHECKING:
+    from spark_kafkalite.client.network.tls_socket import TlsSocket
 
 MAX_RESPONSE_BYTES: Final = 1 << 30
-_TIMEVAL: Final = struct.Struct("@ll")
+# Of the first answer: what is no broker announces more, and nobody waits for that to come.
+_MAX_FIRST_RESPONSE_BYTES: Final = 1 << 20
 _STAGED_BYTES: Final = 16_384
 
-Buffer = bytes | bytearray | memoryview
+
+class Stage(Enum):
+    """What the other end has shown so far; see :mod:`.wrong_door`."""
+
+    # Nothing: it may be anything.
+    UNKNOWN = auto()
+    # It is a broker: ApiVersions was answered.
+    GREETED = auto()
+    # It has answered a real request, or has authenticated us.
+    IN_USE = auto()
 
 
-@cache
-def _software_version() -> str:
-    """Our version, as the protocol allows it to be written (brokers refuse other characters)."""
-    try:
-        version = importlib.metadata.version("spark-kafkalite")
-    except importlib.metadata.PackageNotFoundError:
-        version = "0"
-    return re.sub(r"[^a-zA-Z0-9.\-]", "-", version).strip(".-") or "0"
+class _Request(NamedTuple):
+    """A request that was sent."""
+
+    correlation_id: int
+    api_key: int
+    version: int
 
 
 class BrokerConnection:
     """An open connection. Make one with :meth:`open`, or :meth:`over`."""
 
-    def __init__(self, sock: socket.socket, name: str, config: ClientConfig) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, name: str, config: ClientConfig, clock: Clock) -> None:
+        self._sock: ByteSocket = sock
+        self.tls: TlsSocket | None = None
         # Frames begin in its scratch, so that a small answer takes one system call and not two: every one of them gives
         # up the interpreter lock, and getting that back is what costs.
-        self._frames = FrameReader(MAX_RESPONSE_BYTES, memoryview(bytearray(HEAD_BYTES + _STAGED_BYTES)))
+        self._frames = FrameReader(_MAX_FIRST_RESPONSE_BYTES, memoryview(bytearray(HEAD_BYTES + _STAGED_BYTES)))
         self.name = name
         self._config = config
+        self._clock = clock
+        self._stage = Stage.UNKNOWN
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation = itertools.count(1)
-        # (correlation id, api key, version) of unanswered requests, oldest first.
-        self._pending: deque[tuple[int, int, int]] = deque()
+        # Unanswered requests, oldest first; and before them those whose answers were taken in early.
+        self._pending: deque[_Request] = deque()
+        self._kept: deque[tuple[_Request, memoryview]] = deque()
+        # When the session is to be renewed (monotonic); None for one without end.
+        self._renew_at_s: float | None = None
         self.closed = False
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._pending)} unanswered"
         return f"BrokerConnection({self.name}, {state})"
 
+    # Opening --------------------------------------------------------------------------------------------------------
+
     @classmethod
     def open(cls, host: str, port: int, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
-        """Connect and learn the broker's versions.
+        """Connect, encrypt, learn the broker's versions and authenticate, as ``security.protocol`` says.
 
-        Every address of the host is tried. Raises BrokerUnreachable naming each and why it failed.
+        Every address of the host is tried. Raises BrokerUnreachable naming each and why it failed, HandshakeFailed for
+        what takes the connection and does not go on, SslHandshakeFailed, SaslAuthenticationFailed (58),
+        UnsupportedSaslMechanism (33), IllegalSaslState (34).
         """
         deadline = deadline.earlier_of(config.connection_setup_timeout_ms)
-        return cls.over(_connect(host, port, config, deadline), f"{host}:{port}", config, deadline)
+        return cls.over(connect(host, port, config, deadline), host, port, config, deadline)
 
     @classmethod
-    def over(cls, sock: socket.socket, name: str, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
-        """Learn the broker's versions over a connected, blocking socket, which is the connection's from then on."""
-        connection = cls(sock, name, config)
+    def over(
+        cls, sock: socket.socket, host: str, port: int, config: ClientConfig, deadline: Deadline
+    ) -> BrokerConnection:
+        """Go on over a connected, blocking socket, which is the connection's from then on; else like :meth:`open`."""
+        connection = cls(sock, f"{host}:{port}", config, deadline.clock)
         try:
-            connection._handshake(deadline)
+            if config.security.tls_context is not None:
+                connection._encrypt(sock, host, deadline)
+            connection._learn_versions(deadline)
+            if config.security.login is not None:
+                try:
+                    connection._authenticate(deadline)
+                except BrokerUnreachable as error:
+                    raise HandshakeFailed(f"{error}, while it was to authenticate this client") from error
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _handshake(self, deadline: Deadline) -> None:
-        version = _API_VERSIONS_MAX
+    def _encrypt(self, sock: socket.socket, host: str, deadline: Deadline) -> None:
+        # A client that does not encrypt loads nothing of this.
+        from spark_kafkalite.client.network.tls_socket import TlsSocket
+        from spark_kafkalite.security.tls import TlsStream
+
+        context = self._config.security.tls_context
+        assert context is not None
+        self._sock = self.tls = TlsSocket(sock, TlsStream(context, host=host))
+        with self._failing("encrypting it"):
+            try:
+                self.tls.handshake(deadline)
+            except HandshakeFailed as error:
+                first = self.tls.first_received
+                if first:
+                    raise wrong_door.stranger(self.name, self._config.security.protocol, first) from error
+                raise ConnectionResetError(errno.ECONNRESET, "the broker closed the connection") from error
+
+    def _learn_versions(self, deadline: Deadline) -> None:
+        version = API_VERSIONS_MAX
         while True:
-            request = ApiVersionsRequest(
-                client_software_name="spark-kafkalite", client_software_version=_software_version()
-            )
-            self._send_encoded(ApiKey.API_VERSIONS, version, request)
+            self._send_encoded(ApiKey.API_VERSIONS, version, api_versions_request())
             # A broker that does not know the version answers in version 0, which the codec understands (KIP-511).
             answer = self.receive(deadline)
             if answer.error_code == UnsupportedVersion.code and version:
@@ -136,8 +159,44 @@ class BrokerConnection:
                 continue
             if answer.error_code:
                 raise BrokerUnreachable(f"broker {self.name}: ApiVersions failed with error code {answer.error_code}")
-            self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-            return
+            break
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        self._stage = Stage.GREETED
+        self._frames.max_frame_bytes = MAX_RESPONSE_BYTES
+
+    def _authenticate(self, deadline: Deadline) -> None:
+        security = self._config.security
+        assert security.login is not None
+        # The requests that carry the exchange must not ask for another one.
+        self._renew_at_s = None
+        lifetime_ms = authentication.authenticate(self, security.login, security.protocol, deadline)
+        self._stage = Stage.IN_USE
+        if lifetime_ms > 0:
+            self._renew_at_s = self._clock.monotonic_s() + authentication.renewal_pause_s(lifetime_ms)
+
+    @property
+    def wants_renewal(self) -> bool:
+        """Whether the connection is to authenticate again before the next request."""
+        return self._renew_at_s is not None and self._clock.monotonic_s() >= self._renew_at_s
+
+    def renew(self, deadline: Deadline) -> None:
+        """Authenticate again. Raises BrokerUnreachable: a new connection finds out whether the credentials still do."""
+        try:
+            self._renew_at_s = None
+            kept, self._kept = self._kept, deque()
+            while self._pending:
+                frame = self._receive_frame(deadline, None)
+                kept.append((self._answered_by(frame), frame))
+            self._authenticate(deadline)
+            self._kept = kept
+        except KafkaliteError as error:
+            self.close()
+            raise BrokerUnreachable(
+                f"broker {self.name}: authenticating again before the session ends failed: {error}"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
 
     def serves(self, api_key: int) -> bool:
         """Whether the broker serves the API at all."""
@@ -145,17 +204,7 @@ class BrokerConnection:
 
     def version(self, api_key: int) -> int:
         """Return the version to use for an API. Raises UnsupportedVersion when broker and client share none."""
-        lowest, highest = SUPPORTED[api_key]
-        if api_key not in self._versions:
-            raise UnsupportedVersion(f"broker {self.name} does not serve {ApiKey(api_key).api_name} (API {api_key})")
-        broker_lowest, broker_highest = self._versions[api_key]
-        version = min(highest, broker_highest)
-        if version < max(lowest, broker_lowest):
-            raise UnsupportedVersion(
-                f"broker {self.name} serves {ApiKey(api_key).api_name} in versions {broker_lowest} to "
-                f"{broker_highest}, this client speaks {lowest} to {highest}"
-            )
-        return version
+        return version_for(api_key, self._versions, self.name)
 
     # Requests -------------------------------------------------------------------------------------------------------
 
@@ -170,15 +219,12 @@ class BrokerConnection:
 
     def receive(self, deadline: Deadline) -> Any:
         """Wait for the oldest unanswered request's answer and return it decoded."""
-        _, api_key, version = self._pending[0]
+        _, api_key, version = self._kept[0][0] if self._kept else self._pending[0]
         frame = self.receive_frame(deadline)
         try:
             return codec.decode_response(api_key, version, frame)[1]
         except FrameError as error:
-            self.close()
-            raise BrokerUnreachable(
-                f"broker {self.name}: its answer to API {api_key} cannot be read: {error}"
-            ) from error
+            raise self._broken(f"its answer to API {api_key} cannot be read: {error}") from error
 
     def next_correlation_id(self) -> int:
         """Return a number for a request that the caller encodes."""
@@ -186,25 +232,35 @@ class BrokerConnection:
 
     def send_frame(self, correlation_id: int, api_key: int, version: int, pieces: Sequence[Buffer]) -> None:
         """Send a request that is encoded already (header and body, without length), as one frame."""
-        self._pending.append((correlation_id, api_key, version))
+        if self._renew_at_s is not None and self.wants_renewal:
+            self.renew(Deadline.after_ms(self._config.default_api_timeout_ms, self._clock))
+        self._pending.append(_Request(correlation_id, api_key, version))
         length = sum(len(piece) for piece in pieces)
         with self._failing("sending to it"):
-            _send_all(self._sock, [LENGTH.pack(length), *pieces])
+            send_all(self._sock, [LENGTH.pack(length), *pieces])
 
     def receive_frame(self, deadline: Deadline, into: Memory | None = None) -> memoryview:
         """Wait for the oldest unanswered request's answer and return its frame, correlation id checked.
 
         ``into`` is used for the frame when it is large enough; the view is then only valid until it is used again.
         """
+        if self._kept:
+            return self._kept.popleft()[1]
         frame = self._receive_frame(deadline, into)
-        correlation_id, api_key, _ = self._pending.popleft()
-        if len(frame) < 4 or int.from_bytes(frame[:4], "big", signed=True) != correlation_id:
-            self.close()
-            raise BrokerUnreachable(
-                f"broker {self.name}: an answer that belongs to no request came instead of that to API {api_key} "
-                f"(correlation id {correlation_id})"
-            )
+        self._answered_by(frame)
         return frame
+
+    def _answered_by(self, frame: memoryview) -> _Request:
+        """Take the oldest request, which this frame must be the answer to."""
+        request = self._pending.popleft()
+        if len(frame) < 4 or int.from_bytes(frame[:4], "big", signed=True) != request.correlation_id:
+            raise self._broken(
+                f"an answer that belongs to no request came instead of that to API {request.api_key} (correlation id "
+                f"{request.correlation_id})"
+            )
+        if self._stage is Stage.GREETED:
+            self._stage = Stage.IN_USE
+        return request
 
     def _send_encoded(self, api_key: int, version: int, message: Any) -> None:
         correlation_id = self.next_correlation_id()
@@ -220,12 +276,7 @@ class BrokerConnection:
         frames = self._frames
         with self._failing("waiting for its answer"):
             while True:
-                try:
-                    staged = frames.next_frame()
-                except FrameSizeError as error:
-                    raise FrameError(
-                        f"{self.name} announces an answer of {error.size_bytes} bytes: this is not a Kafka broker's"
-                    ) from error
+                staged = frames.next_frame()
                 if staged is not None:
                     frame = lend(len(staged))
                     frame[:] = staged
@@ -238,40 +289,73 @@ class BrokerConnection:
 
     def _receive(self, view: memoryview, deadline: Deadline) -> int:
         """Receive at least a byte. Raises TimeoutError at the deadline, ConnectionResetError at the stream's end."""
-        left_s = deadline.left_s()
-        if left_s <= 0:
-            raise TimeoutError
-        # The kernel's own timeout on a blocking socket: settimeout() would cost two more calls, and two locks.
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left_s))
-        try:
-            received = self._sock.recv_into(view)
-        except BlockingIOError:
-            raise TimeoutError from None
-        if not received:
-            raise ConnectionResetError(errno.ECONNRESET, "the broker closed the connection")
-        return received
+        sock = self._sock
+        while True:
+            limit_receiving(sock, deadline)
+            try:
+                received = sock.recv_into(view)
+            except BlockingIOError:
+                raise TimeoutError from None
+            if received:
+                return received
+            if received == 0:
+                raise ConnectionResetError(errno.ECONNRESET, "the broker closed the connection")
+
+    # Failure --------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _failing(self, doing: str) -> Any:
+    def _failing(self, doing: str) -> Iterator[None]:
         """Close the connection on any failure, and raise it as ours."""
         try:
             yield
         except (OSError, FrameError, ValueError) as error:
             closed_by_us = self.closed
             self.close()
-            reason = "the connection was closed" if closed_by_us else describe(error)
-            raise BrokerUnreachable(f"broker {self.name}: failed while {doing}: {reason}") from error
+            if closed_by_us:
+                raise BrokerUnreachable(
+                    f"broker {self.name}: failed while {doing}: the connection was closed"
+                ) from error
+            raise self._failed(doing, error) from error
+        except SslHandshakeFailed as error:
+            self.close()
+            raise SslHandshakeFailed(f"broker {self.name}: {error}") from error
         except BaseException:
             # An interrupted exchange leaves the stream in the middle of a frame.
             self.close()
             raise
 
+    def _failed(self, doing: str, error: Exception) -> BrokerUnreachable:
+        """Return what an error of the stream means at this stage."""
+        protocol = self._config.security.protocol
+        if isinstance(error, FrameSizeError):
+            if self._stage is Stage.UNKNOWN:
+                return wrong_door.stranger(self.name, protocol, LENGTH.pack(error.size_bytes))
+            return BrokerUnreachable(
+                f"broker {self.name} announces an answer of {error.size_bytes} bytes: this is not a Kafka broker's"
+            )
+        if self._stage is Stage.UNKNOWN and isinstance(error, (ConnectionError, TimeoutError, BlockingIOError)):
+            silent = not isinstance(error, ConnectionError)
+            return wrong_door.nothing_said(self.name, protocol, "it is silent" if silent else "it ends the connection")
+        if self._stage is Stage.GREETED and isinstance(error, ConnectionError) and not protocol.uses_sasl:
+            return wrong_door.closed_at_first_request(self.name, protocol)
+        return BrokerUnreachable(f"broker {self.name}: failed while {doing}: {describe(error)}")
+
+    def _broken(self, problem: str) -> BrokerUnreachable:
+        """Close the connection, and return the error for an answer that makes no sense."""
+        self.close()
+        kind = HandshakeFailed if self._stage is Stage.UNKNOWN else BrokerUnreachable
+        return kind(f"broker {self.name}: {problem}")
+
     # The socket -----------------------------------------------------------------------------------------------------
 
-    def detach(self) -> socket.socket:
-        """Return the socket, non-blocking; the connection only knows the versions from then on."""
+    def detach(self) -> ByteSocket:
+        """Return the socket, non-blocking; the connection only knows the versions and the session from then on."""
         self._sock.setblocking(False)
         return self._sock
+
+    def attach(self) -> None:
+        """Take the socket back, with nothing on its way in either direction."""
+        self._sock.setblocking(True)
 
     def close(self) -> None:
         """Close the connection; a thread that waits for an answer gets BrokerUnreachable."""
@@ -282,71 +366,3 @@ class BrokerConnection:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
-
-
-def _connect(host: str, port: int, config: ClientConfig, deadline: Deadline) -> socket.socket:
-    """Return a connected, blocking socket that is the caller's to close. Raises BrokerUnreachable."""
-    try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise BrokerUnreachable(f"{host}:{port}: the host name cannot be resolved: {describe(error)}") from error
-    failures: list[str] = []
-    for family, kind, protocol, _, address in addresses:
-        try:
-            return _connected(socket.socket(family, kind, protocol), address, config, deadline)
-        except OSError as error:
-            shown = f"{host}:{port}" if address[0] == host else f"{host}:{port} ({address[0]})"
-            failures.append(f"{shown}: {describe(error)}")
-    raise BrokerUnreachable("; ".join(failures))
-
-
-def _connected(sock: socket.socket, address: Any, config: ClientConfig, deadline: Deadline) -> socket.socket:
-    """Return the socket connected, or close it and raise OSError."""
-    try:
-        if config.send_buffer_bytes >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
-        if config.receive_buffer_bytes >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.settimeout(max(0.001, deadline.left_s()))
-        sock.connect(address)
-        sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(config.request_timeout_ms / 1000))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _timeval(seconds: float) -> bytes:
-    """Return a time as the socket options want it; at least a microsecond, because zero means for ever."""
-    microseconds = max(1, int(seconds * 1_000_000))
-    return _TIMEVAL.pack(microseconds // 1_000_000, microseconds % 1_000_000)
-
-
-def _send_all(sock: socket.socket, pieces: list[Buffer]) -> None:
-    """Send every piece, gathered into as few system calls as possible."""
-    views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
-    while views:
-        sent = sock.sendmsg(views[:64])
-        views = views_after(views, sent)
-
-
-def views_after(views: list[memoryview], sent: int) -> list[memoryview]:
-    """Return what is left of ``views`` when the first ``sent`` bytes are gone."""
-    for number, view in enumerate(views):
-        if sent < len(view):
-            return [view[sent:], *views[number + 1 :]]
-        sent -= len(view)
-    return []
-
-
-def describe(error: BaseException) -> str:
-    """Return an error's text without its number, for messages."""
-    # A blocking socket whose send timeout passes says EAGAIN.
-    if isinstance(error, (TimeoutError, BlockingIOError)):
-        return "timed out"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror[:1].lower() + error.strerror[1:]
-    return str(error) or type(error).__name__

@@ -8,25 +8,18 @@ raises BrokerUnreachable when the connection is broken; the owner then closes it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from spark_kafkalite.client.network.connection import (
-    MAX_RESPONSE_BYTES,
-    BrokerConnection,
-    Buffer,
-    describe,
-    views_after,
-)
+from spark_kafkalite.client.network.connection import MAX_RESPONSE_BYTES, BrokerConnection
+from spark_kafkalite.client.network.sockets import MAX_PIECES, Buffer, describe, views_after
 from spark_kafkalite.client.produce.accumulator import PartitionQueue
 from spark_kafkalite.client.produce.delivery import ProducerBatch
-from spark_kafkalite.errors import BrokerUnreachable
+from spark_kafkalite.errors import BrokerUnreachable, SslHandshakeFailed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import HEAD_BYTES, LENGTH, FrameReader, FrameSizeError, lend_memory
 
 _RECEIVE_BYTES: Final = 65_536
-# Buffers handed to one sendmsg(); the system's limit (IOV_MAX) is 1024.
-_MAX_PIECES: Final = 64
 
 
 class InFlight(NamedTuple):
@@ -44,6 +37,7 @@ class Pipeline:
         self.connection = connection
         self.version = connection.version(ApiKey.PRODUCE)
         self._sock = connection.detach()
+        self._tls = connection.tls
         self._output: list[memoryview] = []
         self._frames = FrameReader(MAX_RESPONSE_BYTES, memoryview(bytearray(HEAD_BYTES + _RECEIVE_BYTES)))
         self.in_flight: deque[InFlight] = deque()
@@ -58,7 +52,17 @@ class Pipeline:
     @property
     def wants_write(self) -> bool:
         """Whether bytes wait for the socket to take them."""
-        return bool(self._output)
+        return bool(self._output) or (self._tls is not None and self._tls.has_unsent)
+
+    @property
+    def wants_renewal(self) -> bool:
+        """Whether the connection is to authenticate again, and takes no new request until then."""
+        return self.connection.wants_renewal
+
+    def detach(self) -> BrokerConnection:
+        """Return the connection, blocking again; nothing may be in flight or unwritten, and this is over."""
+        self.connection.attach()
+        return self.connection
 
     def send(self, request: InFlight, pieces: Sequence[Buffer], *, answered: bool) -> None:
         """Queue a request, given as header and body without length, and write what the socket takes now."""
@@ -72,27 +76,44 @@ class Pipeline:
 
     def write(self) -> None:
         """Write as much as the socket takes."""
-        while self._output:
-            try:
-                sent = self._sock.sendmsg(self._output[:_MAX_PIECES])
-            except BlockingIOError:
-                return
-            except OSError as error:
-                raise self._broken("sending to it", error) from error
-            self._output = views_after(self._output, sent)
+        try:
+            while self._output:
+                sent = self._sock.sendmsg(self._output[:MAX_PIECES])
+                self._output = views_after(self._output, sent)
+            if self._tls is not None:
+                self._tls.flush()
+        except BlockingIOError:
+            return
+        except (OSError, SslHandshakeFailed) as error:
+            raise self._broken("sending to it", error) from error
 
     def read(self) -> list[tuple[InFlight, memoryview]]:
-        """Read what is there and return the answers that are complete, each with its request."""
+        """Read what is there and return the answers that are complete, each with its request.
+
+        Without TLS that is what one system call brings: the socket stays readable while there is more. With TLS, bytes
+        that have left the socket are all read, as it tells of them no more; they are bounded by one system call too.
+        """
+        answers: list[tuple[InFlight, memoryview]] = []
+        self._read(self._sock.recv_into, answers)
+        tls = self._tls
+        if tls is not None:
+            while tls.has_input and self._read(tls.recv_decrypted, answers):
+                pass
+        return answers
+
+    def _read(self, recv_into: Callable[[memoryview], int | None], answers: list[tuple[InFlight, memoryview]]) -> bool:
+        """Read once, and add the answers that are complete; returns whether anything was there."""
         frames = self._frames
         try:
-            received = self._sock.recv_into(frames.room()[0])
+            received = recv_into(frames.room()[0])
         except BlockingIOError:
-            return []
-        except OSError as error:
+            return False
+        except (OSError, SslHandshakeFailed) as error:
             raise self._broken("waiting for its answer", error) from error
+        if received is None:
+            return False
         if not received:
             raise BrokerUnreachable(f"broker {self.connection.name} closed the connection")
-        answers: list[tuple[InFlight, memoryview]] = []
         completed = frames.received(received)
         if completed is not None:
             answers.append((self._answered_by(completed), completed))
@@ -104,7 +125,7 @@ class Pipeline:
                 f"broker {self.connection.name} announces an answer of {error.size_bytes} bytes"
             ) from error
         frames.keep_rest(lend_memory)
-        return answers
+        return True
 
     def _answered_by(self, frame: memoryview) -> InFlight:
         """Take the oldest request, which this frame answers."""
@@ -113,7 +134,7 @@ class Pipeline:
             raise BrokerUnreachable(f"broker {self.connection.name} answers a request that was not its oldest")
         return self.in_flight.popleft()
 
-    def _broken(self, doing: str, error: OSError) -> BrokerUnreachable:
+    def _broken(self, doing: str, error: Exception) -> BrokerUnreachable:
         return BrokerUnreachable(f"broker {self.connection.name}: failed while {doing}: {describe(error)}")
 
     def close(self) -> None:

@@ -36,18 +36,21 @@ class PooledConnection:
         self._used_s = 0.0
         self._closed = False
 
-    def request(self, api_key: int, message: Any, deadline: Deadline) -> Any:
-        """Send one request; a connection that broke while idle is replaced once."""
+    def request(self, api_key: int, message: Any, deadline: Deadline, opened_by: Deadline | None = None) -> Any:
+        """Send one request; a connection that broke while idle is replaced once.
+
+        A new connection must be open by ``opened_by``, or the deadline.
+        """
         if not self._lock.acquire(timeout=max(0.001, deadline.left_s())):
             raise BrokerUnreachable(f"{self.host}:{self.port}: other requests to it took all of the time")
         try:
             reused = self._connection is not None and not self._connection.closed and not self._is_stale()
             try:
-                return self._open(deadline).request(api_key, message, deadline)
+                return self._open(opened_by or deadline).request(api_key, message, deadline)
             except BrokerUnreachable:
                 if not reused or deadline.passed() or self._closed:
                     raise
-                return self._open(deadline).request(api_key, message, deadline)
+                return self._open(opened_by or deadline).request(api_key, message, deadline)
         finally:
             self._used_s = self._clock.monotonic_s()
             self._lock.release()

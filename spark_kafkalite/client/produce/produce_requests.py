@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from spark_kafkalite.client.network.connection import Buffer
+from spark_kafkalite.client.network.sockets import Buffer
 from spark_kafkalite.client.produce.delivery import ProducerBatch
 from spark_kafkalite.wire.packed import ProducedPartition, pack_produce_request, parse_produce_response
 

@@ -25,9 +25,10 @@ from spark_kafkalite.client.config import ProducerConfig
 from spark_kafkalite.client.lifecycle import Lifecycle
 from spark_kafkalite.client.network.broker_link import BrokerLink, WakeUp
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import BrokerConnection, Buffer
+from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.pipeline import InFlight, Pipeline
 from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable
+from spark_kafkalite.client.network.sockets import Buffer
 from spark_kafkalite.client.produce.accumulator import NO_LEADER, Accumulator, PartitionQueue
 from spark_kafkalite.client.produce.outcomes import Outcomes
 from spark_kafkalite.client.produce.produce_requests import encode_produce, read_produce_answer

@@ -1,0 +1,91 @@
+"""Authenticates a connection by SASL: the exchange of bytes is the login's, here it is carried by Kafka's requests.
+
+SaslHandshake names the mechanism, SaslAuthenticate carries what both say in turn. The last answer may say for how long
+the session lasts (KIP-368); before it ends the same is done again over the same connection, with nothing else in
+between. Source: SaslClientAuthenticator.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final, Protocol
+
+from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.errors import IllegalSaslState, SaslAuthenticationFailed, UnsupportedSaslMechanism
+from spark_kafkalite.security.sasl import Login
+from spark_kafkalite.security.settings import SecurityProtocol
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
+
+# The part of a session's lifetime after which it is renewed, random so that those that began together are not renewed
+# together. Source: SaslClientAuthenticator.ReauthInfo.
+_RENEWED_AFTER: Final = (0.85, 0.95)
+# A broker takes no authentication within this time after the last one.
+_LEAST_PAUSE_S: Final = 1.0
+
+
+class Requests(Protocol):
+    """What is needed of a connection."""
+
+    name: str
+
+    def serves(self, api_key: int) -> bool: ...
+
+    def request(self, api_key: int, message: Any, deadline: Deadline) -> Any: ...
+
+
+def authenticate(connection: Requests, login: Login, protocol: SecurityProtocol, deadline: Deadline) -> int:
+    """Authenticate the connection and return the session's lifetime in ms, 0 for one without end.
+
+    Raises UnsupportedSaslMechanism (33), IllegalSaslState (34) when the listener does not authenticate,
+    SaslAuthenticationFailed (58) with what the broker says, BrokerUnreachable.
+    """
+    if not connection.serves(ApiKey.SASL_HANDSHAKE):
+        raise _no_sasl(connection.name, protocol)
+    answer = connection.request(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism=login.mechanism), deadline)
+    if answer.error_code == UnsupportedSaslMechanism.code:
+        offered = ", ".join(answer.mechanisms) or "none"
+        raise error_for(
+            answer.error_code,
+            f"broker {connection.name} does not offer sasl.mechanism={login.mechanism}; it offers: {offered}",
+        )
+    if answer.error_code == IllegalSaslState.code:
+        raise _no_sasl(connection.name, protocol)
+    if answer.error_code:
+        raise error_for(answer.error_code, f"broker {connection.name} refuses sasl.mechanism={login.mechanism}")
+    exchange = login.exchange()
+    said: bytes | None = exchange.first()
+    lifetime_ms = 0
+    while said is not None:
+        answer = connection.request(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=said), deadline)
+        if answer.error_code:
+            raise _refused(connection.name, login.mechanism, answer)
+        lifetime_ms = answer.session_lifetime_ms
+        try:
+            said = exchange.answer(answer.auth_bytes)
+        except SaslAuthenticationFailed as error:
+            raise SaslAuthenticationFailed(f"broker {connection.name}: {error}") from error
+    return lifetime_ms
+
+
+def _no_sasl(name: str, protocol: SecurityProtocol) -> IllegalSaslState:
+    instead = "SSL" if protocol.encrypts else "PLAINTEXT"
+    return IllegalSaslState(
+        f"the listener at {name} does not authenticate by SASL, security.protocol={protocol.value} does: set "
+        f"security.protocol={instead}, or give the address of another listener"
+    )
+
+
+def _refused(name: str, mechanism: str, answer: Any) -> Exception:
+    why = answer.error_message or "no reason given"
+    hint = ""
+    if answer.error_code == SaslAuthenticationFailed.code:
+        hint = "; check the credentials in sasl.jaas.config, or where else they come from"
+    return error_for(answer.error_code, f"broker {name} refuses the credentials ({mechanism}): {why}{hint}")
+
+
+def renewal_pause_s(lifetime_ms: int) -> float:
+    """Return after how many seconds a session of that lifetime is to be renewed."""
+    return max(_LEAST_PAUSE_S, lifetime_ms / 1000 * random.uniform(*_RENEWED_AFTER))

@@ -1,0 +1,83 @@
+"""Which version of each API client and broker both know.
+
+A connection begins with ApiVersions, which asks the broker what it serves; each request then goes in the highest
+version that is also in :data:`SUPPORTED`, our side.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from spark_kafkalite.errors import UnsupportedVersion
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
+
+# The lowest and highest version of each API that the code in this package sends. Fetch ends before topic ids (13),
+# OffsetCommit and OffsetFetch before them (10). SaslHandshake begins with the version whose tokens come in frames.
+SUPPORTED: Final[dict[int, tuple[int, int]]] = {
+    ApiKey.PRODUCE: (3, 9),
+    ApiKey.FETCH: (4, 12),
+    ApiKey.LIST_OFFSETS: (1, 9),
+    ApiKey.METADATA: (1, 12),
+    ApiKey.OFFSET_COMMIT: (2, 9),
+    ApiKey.OFFSET_FETCH: (1, 9),
+    ApiKey.FIND_COORDINATOR: (0, 4),
+    ApiKey.JOIN_GROUP: (0, 9),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.DESCRIBE_GROUPS: (0, 5),
+    ApiKey.LIST_GROUPS: (0, 5),
+    ApiKey.SASL_HANDSHAKE: (1, 1),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.DELETE_RECORDS: (0, 2),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.ALTER_CONFIGS: (0, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+    ApiKey.SASL_AUTHENTICATE: (0, 2),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DELETE_GROUPS: (0, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.OFFSET_DELETE: (0, 0),
+    ApiKey.DESCRIBE_CLUSTER: (0, 1),
+}
+API_VERSIONS_MAX: Final = 3
+
+
+def version_for(api_key: int, served: Mapping[int, tuple[int, int]], name: str) -> int:
+    """Return the version to use for an API with the broker of that name.
+
+    Raises UnsupportedVersion when broker and client share none.
+    """
+    lowest, highest = SUPPORTED[api_key]
+    if api_key not in served:
+        raise UnsupportedVersion(f"broker {name} does not serve {ApiKey(api_key).api_name} (API {api_key})")
+    broker_lowest, broker_highest = served[api_key]
+    version = min(highest, broker_highest)
+    if version < max(lowest, broker_lowest):
+        raise UnsupportedVersion(
+            f"broker {name} serves {ApiKey(api_key).api_name} in versions {broker_lowest} to "
+            f"{broker_highest}, this client speaks {lowest} to {highest}"
+        )
+    return version
+
+
+def api_versions_request() -> ApiVersionsRequest:
+    """Return the request that a connection begins with; it says who we are."""
+    return ApiVersionsRequest(client_software_name="spark-kafkalite", client_software_version=_software_version())
+
+
+@cache
+def _software_version() -> str:
+    """Our version, as the protocol allows it to be written (brokers refuse other characters)."""
+    try:
+        version = importlib.metadata.version("spark-kafkalite")
+    except importlib.metadata.PackageNotFoundError:
+        version = "0"
+    return re.sub(r"[^a-zA-Z0-9.\-]", "-", version).strip(".-") or "0"

@@ -1,0 +1,69 @@
+"""What a client says when it has come to a wrong door: a port where no broker answers in the way that it speaks.
+
+There is no certain sign of most of it: a listener that expects TLS closes the connection of who speaks without, one
+that authenticates answers ApiVersions and closes at the next request, and what is no broker does as it likes. So the
+errors say what happened, and which settings lead to that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_kafkalite.errors import HandshakeFailed
+from spark_kafkalite.security.settings import SecurityProtocol
+
+# How answers begin that are none of a broker's.
+_HTTP: Final = (b"HTTP", b"<htm", b"<HTM", b"<!do", b"<!DO")
+_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
+
+
+def nothing_said(name: str, protocol: SecurityProtocol, happened: str) -> HandshakeFailed:
+    """Return the error for what closes, or is silent, before its first answer; ``happened`` says which."""
+    if protocol.encrypts:
+        plain = "SASL_PLAINTEXT" if protocol.uses_sasl else "PLAINTEXT"
+        hint = f"a listener without TLS does so (then set security.protocol={plain})"
+    else:
+        tls = "SASL_SSL" if protocol.uses_sasl else "SSL"
+        hint = f"a listener with TLS does so (then set security.protocol={tls})"
+    return HandshakeFailed(
+        f"{name}: {happened}, though it takes connections: {hint}, and so does what is no Kafka broker (then correct "
+        f"the address); this client has security.protocol={protocol.value}"
+    )
+
+
+def closed_at_first_request(name: str, protocol: SecurityProtocol) -> HandshakeFailed:
+    """Return the error for a broker that answers ApiVersions and closes at the first request after it."""
+    sasl = "SASL_SSL" if protocol.encrypts else "SASL_PLAINTEXT"
+    return HandshakeFailed(
+        f"{name}: it is a broker, and closed the connection at the first request: a listener that authenticates by "
+        f"SASL does so (then set security.protocol={sasl}, sasl.mechanism and credentials); this client has "
+        f"security.protocol={protocol.value}"
+    )
+
+
+def stranger(name: str, protocol: SecurityProtocol, first_bytes: bytes) -> HandshakeFailed:
+    """Return the error for a first answer that is no broker's in this protocol, told by the bytes that it begins with.
+
+    ``is_certain`` when they tell what it is.
+    """
+    certain = True
+    if first_bytes[:2] in _TLS_RECORDS and not protocol.encrypts:
+        tls = "SASL_SSL" if protocol.uses_sasl else "SSL"
+        what = f"it speaks TLS, and security.protocol={protocol.value} does not: set security.protocol={tls}"
+    elif first_bytes[:4] in _HTTP:
+        what = "it speaks HTTP and is no Kafka broker: correct the address"
+    elif first_bytes[:4] == b"SSH-":
+        what = "it speaks SSH and is no Kafka broker: correct the address"
+    elif protocol.encrypts:
+        certain = False
+        plain = "SASL_PLAINTEXT" if protocol.uses_sasl else "PLAINTEXT"
+        what = (
+            f"it does not answer in TLS, as security.protocol={protocol.value} asks for: set security.protocol={plain} "
+            "if it is a listener without TLS, else correct the address"
+        )
+    else:
+        certain = False
+        what = f"its answer is none of a Kafka broker (it begins with {first_bytes[:8]!r}): correct the address"
+    error = HandshakeFailed(f"{name}: {what}")
+    error.is_certain = certain
+    return error

@@ -1,0 +1,268 @@
+"""SCRAM, both sides, for SHA-256 and SHA-512: RFC 5802 and RFC 7677 as Apache Kafka speaks them. Bytes in, bytes out.
+
+    client   n,[a=AUTHZID],n=USER,r=NONCE[,tokenauth=true]
+    server   r=NONCE MORE,s=SALT,i=ITERATIONS
+    client   c=biws,r=NONCE MORE,p=PROOF
+    server   v=SIGNATURE            or    e=REASON
+
+Neither side learns the password from the other, and the client knows from the signature that the server holds the
+user's record. There is no channel binding. The password's bytes are its UTF-8 form: Kafka prepares it no further
+(RFC 5802 asks for SASLprep). With ``tokenauth`` the user is the id of a delegation token, and its HMAC the password.
+
+Source: org.apache.kafka.common.security.scram.internals. Stricter than Kafka: nonces must be equal and not only end
+alike (CVE-2024-56128), ``c=`` must be what the client said first, base64 is strict, and a client bounds the iterations
+that a server can make it do.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_kafkalite.errors import SaslAuthenticationFailed
+
+# Mechanism to the name of its hash function.
+SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+MIN_ITERATIONS: Final = 4096
+# A quarter of a second of SHA-256. Without a bound a server stops its clients for as long as it likes (CVE-2026-10143).
+MAX_ITERATIONS: Final = 1_000_000
+
+_LONGEST_MESSAGE: Final = 64 * 1024
+_NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
+# Attributes that the RFC does not know are passed over; m= asks for something that must not be.
+_EXTENSIONS: Final = r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*)"
+_CLIENT_FIRST: Final = re.compile(
+    rf"(?P<gs2>n,(?:a=(?P<authzid>[^,\0]+))?,)(?P<bare>n=(?P<user>[^,\0]+),r=(?P<nonce>{_NONCE}){_EXTENSIONS})"
+)
+_SERVER_FIRST: Final = re.compile(
+    rf"r=(?P<nonce>{_NONCE}),s=(?P<salt>[^,]+),i=(?P<iterations>[0-9]{{1,10}}){_EXTENSIONS}"
+)
+_CLIENT_FINAL: Final = re.compile(
+    rf"(?P<bare>c=(?P<binding>[^,]+),r=(?P<nonce>{_NONCE}){_EXTENSIONS}),p=(?P<proof>[^,]+)"
+)
+_SERVER_FINAL: Final = re.compile(rf"(?:v=(?P<signature>[^,]+)|e=(?P<error>[^,\0]+)){_EXTENSIONS}")
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What a server keeps of a user's password; who has it can pose as the server, not as the user."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+def scram_credential(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:
+    """Return the record of a password."""
+    hash_name = SCRAM_HASHES[mechanism]
+    salted = _salted_password(hash_name, password.encode(), salt, iterations)
+    return ScramCredential(
+        salt=salt,
+        iterations=iterations,
+        stored_key=hashlib.new(hash_name, hmac.digest(salted, b"Client Key", hash_name)).digest(),
+        server_key=hmac.digest(salted, b"Server Key", hash_name),
+    )
+
+
+def decoy_credential(mechanism: str, user: str, secret: bytes) -> ScramCredential:
+    """Return a record for a user who does not exist, with always the same salt: no password fits it.
+
+    With it a server answers an unknown user as it does a known one. ``secret`` is the server's.
+    """
+    digest = hmac.digest(secret, f"{mechanism}\0{user}".encode(), "sha512")
+    size = hashlib.new(SCRAM_HASHES[mechanism]).digest_size
+    return ScramCredential(digest[:16], MIN_ITERATIONS, stored_key=secrets.token_bytes(size), server_key=digest[:size])
+
+
+class ScramClient:
+    """The client's side of one exchange."""
+
+    def __init__(
+        self,
+        mechanism: str,
+        user: str,
+        password: str,
+        *,
+        is_token: bool = False,
+        remedy: str = "check the user name and the password",
+        nonce: str | None = None,
+    ) -> None:
+        """``is_token`` says that user and password are a delegation token's id and HMAC; ``nonce`` is for tests."""
+        self.remedy = remedy
+        self._hash_name = SCRAM_HASHES[mechanism]
+        self._password = password.encode()
+        self._nonce = nonce or secrets.token_urlsafe(24)
+        escaped = user.replace("=", "=3D").replace(",", "=2C")
+        self._first_bare = f"n={escaped},r={self._nonce}" + (",tokenauth=true" if is_token else "")
+        self._signature: bytes | None = None
+        self._is_over = False
+
+    def first(self) -> bytes:
+        """Return the client's first message."""
+        return f"n,,{self._first_bare}".encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """Return the proof to the server's first message, None to its last one.
+
+        Raises SaslAuthenticationFailed for a message that is not of the form, and for a server that does not prove that
+        it knows the password.
+        """
+        if self._is_over:
+            raise SaslAuthenticationFailed("SCRAM: the broker goes on after its last message")
+        if self._signature is None:
+            return self._proof(challenge)
+        self._is_over = True
+        final = _matched(_SERVER_FINAL, challenge, "the broker's last SCRAM message")
+        if final["error"] is not None:
+            raise SaslAuthenticationFailed(f"SCRAM: the broker refuses with {final['error'][:200]!r}; {self.remedy}")
+        if not hmac.compare_digest(_decoded(final["signature"], "the broker's signature"), self._signature):
+            raise SaslAuthenticationFailed(
+                "SCRAM: the broker did not prove that it knows the password: it may be another than it says"
+            )
+        return None
+
+    def _proof(self, challenge: bytes) -> bytes:
+        server_first = _matched(_SERVER_FIRST, challenge, "the broker's first SCRAM message")
+        nonce = server_first["nonce"]
+        if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
+            raise SaslAuthenticationFailed("SCRAM: the broker's nonce does not continue the client's")
+        salt = _decoded(server_first["salt"], "the broker's salt")
+        iterations = int(server_first["iterations"])
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise SaslAuthenticationFailed(
+                f"SCRAM: the broker asks for {iterations} iterations; from {MIN_ITERATIONS} to {MAX_ITERATIONS} are "
+                "allowed. Have the user's SCRAM credentials written anew"
+            )
+        final_bare = f"c=biws,r={nonce}"
+        message = f"{self._first_bare},{server_first.string},{final_bare}".encode()
+        salted = _salted_password(self._hash_name, self._password, salt, iterations)
+        client_key = hmac.digest(salted, b"Client Key", self._hash_name)
+        stored_key = hashlib.new(self._hash_name, client_key).digest()
+        proof = _xor(client_key, hmac.digest(stored_key, message, self._hash_name))
+        server_key = hmac.digest(salted, b"Server Key", self._hash_name)
+        self._signature = hmac.digest(server_key, message, self._hash_name)
+        return f"{final_bare},p={_encoded(proof)}".encode()
+
+
+class ScramServer:
+    """The server's side of one exchange. ``user`` and ``is_token`` are known after the client's first message.
+
+    Every failure looks alike to the client; the exception says what it was, for the server's own log.
+    """
+
+    def __init__(
+        self,
+        mechanism: str,
+        find: Callable[[str, bool], ScramCredential | None],
+        decoy_secret: bytes,
+        *,
+        nonce: str | None = None,
+    ) -> None:
+        """``find`` returns the record of a user, or of a delegation token (True), None when there is none."""
+        self.user = ""
+        self.is_token = False
+        self.is_done = False
+        self._mechanism = mechanism
+        self._hash_name = SCRAM_HASHES[mechanism]
+        self._find = find
+        self._decoy_secret = decoy_secret
+        self._own_nonce = nonce or secrets.token_urlsafe(24)
+        self._nonce = ""
+        self._credential: ScramCredential | None = None
+        self._gs2 = self._first_messages = b""
+        self._is_over = False
+
+    def answer(self, message: bytes) -> bytes:
+        """Return what the server says to the client's message; ``is_done`` tells whether the client has proved itself.
+
+        Raises SaslAuthenticationFailed for what is not of the form and for a proof that does not fit.
+        """
+        if self._is_over:
+            raise SaslAuthenticationFailed("SCRAM: the client goes on after the end")
+        self._is_over = True  # unless this step goes well
+        if self._credential is None:
+            answer = self._challenge(message)
+            self._is_over = False
+            return answer
+        return self._verdict(message, self._credential)
+
+    def _challenge(self, message: bytes) -> bytes:
+        first = _matched(_CLIENT_FIRST, message, "the client's first SCRAM message")
+        self.user = _unescaped(first["user"])
+        if first["authzid"] is not None and _unescaped(first["authzid"]) != self.user:
+            raise SaslAuthenticationFailed("SCRAM: a client may act as nobody but its user")
+        self.is_token = "tokenauth=true" in first["extensions"].lower().split(",")
+        found = self._find(self.user, self.is_token)
+        credential = found or decoy_credential(self._mechanism, self.user, self._decoy_secret)
+        self._nonce = first["nonce"] + self._own_nonce
+        answer = f"r={self._nonce},s={_encoded(credential.salt)},i={credential.iterations}".encode()
+        self._credential = credential
+        self._gs2 = first["gs2"].encode()
+        self._first_messages = first["bare"].encode() + b"," + answer
+        return answer
+
+    def _verdict(self, message: bytes, credential: ScramCredential) -> bytes:
+        final = _matched(_CLIENT_FINAL, message, "the client's last SCRAM message")
+        if not hmac.compare_digest(final["nonce"], self._nonce):
+            raise SaslAuthenticationFailed("SCRAM: the nonce is not this exchange's")
+        if _decoded(final["binding"], "the channel binding") != self._gs2:
+            raise SaslAuthenticationFailed("SCRAM: the channel binding is not what the client said first")
+        proof = _decoded(final["proof"], "the client's proof")
+        if len(proof) != len(credential.stored_key):
+            raise SaslAuthenticationFailed("SCRAM: the proof is not as long as the hash")
+        signed = self._first_messages + b"," + final["bare"].encode()
+        client_key = _xor(proof, hmac.digest(credential.stored_key, signed, self._hash_name))
+        stored_key = hashlib.new(self._hash_name, client_key).digest()
+        if not hmac.compare_digest(stored_key, credential.stored_key):
+            raise SaslAuthenticationFailed("SCRAM: the user does not exist or the password is wrong")
+        self.is_done = True
+        return f"v={_encoded(hmac.digest(credential.server_key, signed, self._hash_name))}".encode()
+
+
+@functools.lru_cache(maxsize=64)
+def _salted_password(hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+    """The expensive step, milliseconds; kept, so that a client's further connections are free."""
+    return hashlib.pbkdf2_hmac(hash_name, password, salt, iterations)
+
+
+def _matched(pattern: re.Pattern[str], message: bytes, what: str) -> re.Match[str]:
+    """Return the parts of a message. Raises SaslAuthenticationFailed when it is not of the form."""
+    try:
+        text = message.decode() if len(message) <= _LONGEST_MESSAGE else ""
+    except UnicodeDecodeError:
+        text = ""
+    match = pattern.fullmatch(text)
+    if match is None or ",m=" in match["extensions"]:
+        raise SaslAuthenticationFailed(f"{what} is not of the form that RFC 5802 gives it ({len(message)} bytes)")
+    return match
+
+
+def _unescaped(name: str) -> str:
+    if re.search(r"=(?!2C|3D)", name):
+        raise SaslAuthenticationFailed("SCRAM: a user name holds a '=' that is neither =2C nor =3D")
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decoded(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text.encode(), validate=True)
+    except (binascii.Error, ValueError):
+        raise SaslAuthenticationFailed(f"SCRAM: {what} is not base64") from None
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return (int.from_bytes(left) ^ int.from_bytes(right)).to_bytes(len(left))

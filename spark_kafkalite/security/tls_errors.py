@@ -1,0 +1,189 @@
+"""What a failed TLS handshake means to a user: one line that names the host, the reason and the setting to change."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
+
+# Codes of OpenSSL's certificate verification (x509_vfy.h).
+_NOT_YET_VALID: Final = 9
+_HAS_EXPIRED: Final = 10
+_UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21, 27})
+_WRONG_NAME: Final = frozenset({62, 64})
+
+# How OpenSSL's names of the alerts end by which a peer refuses a certificate, or asks for one (RFC 8446, section 6.2).
+# Java sends bad_certificate for none at all, and certificate_unknown for one that it does not trust.
+_CERTIFICATE_ALERTS: Final = (
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+    "ALERT_CERTIFICATE_REVOKED",
+    "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_CERTIFICATE_UNKNOWN",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_ACCESS_DENIED",
+    "ALERT_DECRYPT_ERROR",
+    "ALERT_CERTIFICATE_REQUIRED",
+    "ALERT_HANDSHAKE_FAILURE",
+)
+_VERSION_REASONS: Final = frozenset(
+    {
+        "TLSV1_ALERT_PROTOCOL_VERSION",
+        "UNSUPPORTED_PROTOCOL",
+        "NO_PROTOCOLS_AVAILABLE",
+        "WRONG_SSL_VERSION",
+    }
+)
+_CIPHER_REASONS: Final = frozenset({"NO_SHARED_CIPHER", "NO_CIPHERS_AVAILABLE", "TLSV1_ALERT_INSUFFICIENT_SECURITY"})
+_NOT_TLS_REASONS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE"}
+)
+_MOST_NAMES: Final = 8
+_LONGEST_NAME: Final = 253
+
+
+def refuses_certificate(error: ssl.SSLError) -> bool:
+    """Return whether the peer refuses our certificate, or wants one."""
+    return (error.reason or "").endswith(_CERTIFICATE_ALERTS)
+
+
+def plain_reason(error: ssl.SSLError) -> str:
+    """Return OpenSSL's reason in words."""
+    return (error.reason or "broken").replace("_", " ").lower()
+
+
+def handshake_failure(
+    error: ssl.SSLError, connection: ssl.SSLObject, host: str | None, first_bytes: bytes
+) -> SslHandshakeFailed | HandshakeFailed:
+    """Return the error to raise. ``first_bytes`` are the first few that the peer sent."""
+    start = f"TLS with {host or 'the peer'}:"
+    context = connection.context
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return SslHandshakeFailed(f"{start} {_verification_text(error, connection)}")
+    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        if first_bytes:
+            return HandshakeFailed(f"{start} the peer closed the connection during the handshake")
+        return HandshakeFailed(
+            f"{start} the peer closed the connection without an answer, as a listener without TLS does; if it is one, "
+            "set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+        )
+    reason = error.reason or ""
+    if first_bytes.startswith(b"HTTP"):
+        return HandshakeFailed(
+            f"{start} an HTTP server answers there, not a broker with TLS; see the port in bootstrap.servers"
+        )
+    if reason in _NOT_TLS_REASONS:
+        return HandshakeFailed(
+            f"{start} what answers there does not speak TLS; see the port in bootstrap.servers, or, for a listener "
+            "without TLS, set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+        )
+    if reason in _VERSION_REASONS:
+        return SslHandshakeFailed(
+            f"{start} no TLS version in common; we offer {_versions(context)} (ssl.enabled.protocols, ssl.protocol)"
+        )
+    if reason in _CIPHER_REASONS:
+        return SslHandshakeFailed(f"{start} no cipher suite in common (ssl.cipher.suites)")
+    if refuses_certificate(error):
+        return SslHandshakeFailed(f"{start} {_refusal_text(error, context)}")
+    return SslHandshakeFailed(f"{start} the handshake failed: {plain_reason(error)}")
+
+
+def _versions(context: ssl.SSLContext) -> str:
+    lowest, highest = context.minimum_version, context.maximum_version
+    names = [version.name.replace("v1_", "v1.") for version in (lowest, highest)]
+    return " to ".join(dict.fromkeys(names))
+
+
+def _refusal_text(error: ssl.SSLError, context: ssl.SSLContext) -> str:
+    alert = (error.reason or "").partition("ALERT_")[2].lower()
+    key_from = getattr(context, "key_from", None)
+    if key_from is None:
+        text = "the broker wants a client certificate; set ssl.keystore.location"
+    else:
+        text = f"the broker refuses our certificate, which is from {key_from}"
+    if alert == "handshake_failure":  # also what a broker says that shares no cipher suite with us
+        text += "; or no cipher suite is in common (ssl.cipher.suites)"
+    return f"{text} (its alert: {alert})"
+
+
+# Our refusals -------------------------------------------------------------------------------------------------------
+
+
+def _verification_text(error: ssl.SSLCertVerificationError, connection: ssl.SSLObject) -> str:
+    chain = _unverified_chain(connection)
+    code = error.verify_code
+    if code in _UNTRUSTED:
+        trusted_from = getattr(connection.context, "trusted_from", None)
+        trusted = (
+            f"no certificate from {trusted_from} has signed it"
+            if trusted_from
+            else "no authority that this system trusts has signed it; set ssl.truststore.location"
+        )
+        issuer = _name(chain[0].get("issuer")) if chain else ""
+        by = f", issued by {issuer}," if issuer else ""
+        return f"the broker's certificate{by} is not trusted: {trusted} ({error.verify_message})"
+    if code in (_HAS_EXPIRED, _NOT_YET_VALID):
+        return _date_text(code, chain)
+    if code in _WRONG_NAME:
+        names = _names(chain[0]) if chain else ""
+        return (
+            f"the broker's certificate is not for this host{names}; connect by a name that it has (bootstrap.servers; "
+            "advertised.listeners of the broker), or switch the check off by an empty "
+            "ssl.endpoint.identification.algorithm"
+        )
+    return f"the broker's certificate is refused: {error.verify_message} (ssl.truststore.location)"
+
+
+def _unverified_chain(connection: ssl.SSLObject) -> list[Mapping[str, Any]]:
+    """Return what the peer's certificates say, the peer's own first; empty when this Python does not tell.
+
+    For texts only. The public way, SSLObject.get_unverified_chain, is new in Python 3.13, and gives bytes.
+    """
+    try:
+        return [certificate.get_info() for certificate in connection._sslobj.get_unverified_chain()]  # type: ignore[attr-defined]
+    except Exception:
+        return []
+
+
+def _date_text(code: int, chain: list[Mapping[str, Any]]) -> str:
+    now = time.time()
+    field = "notAfter" if code == _HAS_EXPIRED else "notBefore"
+    what = "has expired" if code == _HAS_EXPIRED else "is not valid yet"
+    for number, certificate in enumerate(chain):
+        seconds = ssl.cert_time_to_seconds(certificate[field])
+        if (seconds < now) == (code == _HAS_EXPIRED):
+            whose = "the broker's certificate" if number == 0 else f"the certificate of {_name(certificate['subject'])}"
+            bound = "ended" if code == _HAS_EXPIRED else "begins"
+            return (
+                f"{whose} {what}: it {bound} on {_day(seconds)}, and today is {_day(now)}; the broker needs a new one"
+            )
+    return f"a certificate of the broker's chain {what}; today is {_day(now)}"
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def _names(certificate: Mapping[str, Any]) -> str:
+    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    if not names:
+        common = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+        if not common:
+            return ", and names none"
+        names = common
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f", but for {', '.join(_safe(name) for name in names[:_MOST_NAMES])}{more}"
+
+
+def _name(name: Any) -> str:
+    """Return the common name in a subject or issuer, else the organisation."""
+    parts = {kind: value for part in name or () for kind, value in part}
+    return _safe(parts.get("commonName") or parts.get("organizationName") or "")
+
+
+def _safe(name: str) -> str:
+    """Return a stranger's text as one short printable line."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name[:_LONGEST_NAME])

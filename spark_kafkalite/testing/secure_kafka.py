@@ -1,0 +1,185 @@
+"""Apache Kafka with every kind of secured listener, and the users, rights and certificates that go with them.
+
+One node, one port for each :class:`Listener`, and PLAINTEXT for whoever prepares a test. The users are ALICE, a super
+user, and BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`; both can log in by PLAIN, by
+SCRAM, by a client certificate, and by a token (OAUTHBEARER).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool, properties_text
+from spark_kafkalite.testing.certificates import LOOPBACK, Authority
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+
+PLAIN: Final = "PLAIN"
+SCRAM_256: Final = "SCRAM-SHA-256"
+SCRAM_512: Final = "SCRAM-SHA-512"
+OAUTHBEARER: Final = "OAUTHBEARER"
+
+_JAVA_SECURITY: Final = "org.apache.kafka.common.security"
+_LOGIN_MODULES: Final = {
+    PLAIN: f"{_JAVA_SECURITY}.plain.PlainLoginModule",
+    SCRAM_256: f"{_JAVA_SECURITY}.scram.ScramLoginModule",
+    SCRAM_512: f"{_JAVA_SECURITY}.scram.ScramLoginModule",
+    OAUTHBEARER: f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerLoginModule",
+}
+
+
+class Listener(enum.Enum):
+    """A listener: its name, its security protocol, and the SASL mechanisms it takes."""
+
+    SSL = ("SSL", "SSL", ())
+    # Wants a client certificate; the user is its common name.
+    MTLS = ("MTLS", "SSL", ())
+    SASL_PLAINTEXT = ("SASL_PLAINTEXT", "SASL_PLAINTEXT", (PLAIN, SCRAM_256, SCRAM_512))
+    SASL_SSL = ("SASL_SSL", "SASL_SSL", (PLAIN, SCRAM_256, SCRAM_512, OAUTHBEARER))
+    # Wants every connection to authenticate again after SESSION_MS.
+    REAUTHENTICATION = ("REAUTHENTICATION", "SASL_SSL", (PLAIN, SCRAM_256, SCRAM_512, OAUTHBEARER))
+    # Its certificate is no longer valid.
+    EXPIRED = ("EXPIRED", "SSL", ())
+    # Its certificate names another host.
+    WRONG_HOST = ("WRONG_HOST", "SSL", ())
+
+    def __init__(self, listener_name: str, protocol: str, mechanisms: tuple[str, ...]) -> None:
+        self.listener_name = listener_name
+        self.protocol = protocol
+        self.mechanisms = mechanisms
+
+
+SESSION_MS: Final = 2000
+
+
+@dataclass(frozen=True)
+class User:
+    """A name and the password that goes with it in PLAIN and SCRAM."""
+
+    name: str
+    password: str
+
+
+# What needs quotes in a JAAS line and no comma in the tool's.
+ALICE: Final = User("alice", "al/ice=pass+word")
+BOB: Final = User("bob", "bob's password")
+
+
+class SecureKafka(ApacheKafka):
+    """The node; a context manager. ``authority`` has signed the listeners' certificates and is trusted by MTLS."""
+
+    def __init__(
+        self, directory: Path, *, heap_mb: int = 512, jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS
+    ) -> None:
+        self.authority = Authority(directory / "certificates", "authority")
+        scram = [
+            argument
+            for user in (ALICE, BOB)
+            for mechanism in (SCRAM_256, SCRAM_512)
+            for argument in ("--add-scram", f"{mechanism}=[name={user.name},password={user.password}]")
+        ]
+        super().__init__(
+            directory / "kafka",
+            heap_mb=heap_mb,
+            jvm_options=jvm_options,
+            overrides=self._security(),
+            further_listeners={listener.listener_name: listener.protocol for listener in Listener},
+            format_arguments=scram,
+        )
+
+    def client_settings(self, listener: Listener, mechanism: str | None = None, user: User = ALICE) -> dict[str, str]:
+        """Return what a client needs to reach the listener, under Kafka's names; the truststore is a PEM file.
+
+        For SASL give the mechanism: PLAIN and SCRAM log in as ``user``.
+        """
+        settings = {"bootstrap.servers": self.address(listener.listener_name), "security.protocol": listener.protocol}
+        if listener.protocol.endswith("SSL"):
+            settings |= {"ssl.truststore.location": str(self.authority.pem_file()), "ssl.truststore.type": "PEM"}
+        if listener is Listener.MTLS:
+            certificate = self.authority.issue(user.name)
+            settings |= {"ssl.keystore.location": str(certificate.pem_file()), "ssl.keystore.type": "PEM"}
+        if mechanism is not None:
+            settings["sasl.mechanism"] = mechanism
+            settings["sasl.jaas.config"] = jaas(mechanism, username=user.name, password=user.password)
+        return settings
+
+    def allow(self, user: User, *operations: str, resource: tuple[str, str]) -> None:
+        """Give the user operations, such as ``Read``, on ("topic", name), ("group", name) or ("cluster", "")."""
+        kind, name = resource
+        self.tool(
+            "org.apache.kafka.tools.AclCommand", "--add", "--allow-principal", f"User:{user.name}",
+            *(argument for operation in operations for argument in ("--operation", operation)),
+            *([f"--{kind}", name] if name else [f"--{kind}"]),
+        )  # fmt: skip
+
+    def delegation_token(self, user: User = ALICE) -> DelegationToken:
+        """Have a delegation token made that logs in as ``user``."""
+        config = self.directory / f"{user.name}.properties"
+        settings = self.client_settings(Listener.SASL_SSL, SCRAM_256, user)
+        config.write_text(properties_text(settings), encoding="ascii")
+        answer = kafka_tool(
+            "org.apache.kafka.tools.DelegationTokenCommand", "--create", "--max-life-time-period", "-1",
+            "--bootstrap-server", settings.pop("bootstrap.servers"), "--command-config", str(config),
+        ).stdout  # fmt: skip
+        # A title, the columns' names, and the token: its id and HMAC come first.
+        token_id, hmac = answer.splitlines()[-1].split()[:2]
+        return DelegationToken(token_id, hmac)
+
+    def _security(self) -> dict[str, str]:
+        """Return the lines of server.properties that make the listeners what they are."""
+        server = self.authority.issue("broker", *LOOPBACK)
+        lines = {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            # Who comes without a name comes by PLAINTEXT or SSL.
+            "super.users": f"User:ANONYMOUS;User:{ALICE.name}",
+            "delegation.token.secret.key": "a secret of all brokers",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(server.pem_file()),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.pem_file()),
+        }
+        rsa = self.authority.issue("broker", *LOOPBACK, rsa_key=True, intermediate=True)
+        expired = self.authority.issue("expired-broker", *LOOPBACK, expired=True)
+        elsewhere = self.authority.issue("broker-elsewhere", "elsewhere.example")
+        lines |= _of(Listener.MTLS, {
+            "ssl.keystore.location": str(rsa.pem_file()),
+            "ssl.client.auth": "required",
+            "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/",
+        })  # fmt: skip
+        lines |= _of(Listener.EXPIRED, {"ssl.keystore.location": str(expired.pem_file())})
+        lines |= _of(Listener.WRONG_HOST, {"ssl.keystore.location": str(elsewhere.pem_file())})
+        lines |= _of(Listener.REAUTHENTICATION, {"connections.max.reauth.ms": str(SESSION_MS)})
+        for listener in Listener:
+            if listener.mechanisms:
+                lines |= _of(listener, {"sasl.enabled.mechanisms": ",".join(listener.mechanisms)})
+            for mechanism in listener.mechanisms:
+                lines |= _of(listener, self._mechanism(mechanism), mechanism)
+        return lines
+
+    def _mechanism(self, mechanism: str) -> dict[str, str]:
+        if mechanism == PLAIN:
+            return {"sasl.jaas.config": jaas(PLAIN, **{f"user_{user.name}": user.password for user in (ALICE, BOB)})}
+        return {"sasl.jaas.config": jaas(mechanism)}
+
+
+@dataclass(frozen=True)
+class DelegationToken:
+    """A token's id, and its HMAC in base64: what its holder logs in with by SCRAM."""
+
+    token_id: str
+    hmac: str
+
+
+def jaas(mechanism: str, **options: str) -> str:
+    """Return the JAAS line of a mechanism's login module with these options."""
+    escaped = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in options.items()}
+    given = "".join(f' {name}="{value}"' for name, value in escaped.items())
+    return f"{_LOGIN_MODULES[mechanism]} required{given};"
+
+
+def _of(listener: Listener, lines: Mapping[str, str], mechanism: str | None = None) -> dict[str, str]:
+    prefix = f"listener.name.{listener.listener_name.lower()}." + (f"{mechanism.lower()}." if mechanism else "")
+    return {prefix + name: value for name, value in lines.items()}
