@@ -1,8 +1,8 @@
 """Apache Kafka with every kind of secured listener, and the users, rights and certificates that go with them.
 
 One node, one port for each :class:`Listener`, and PLAINTEXT for whoever prepares a test. The users are ALICE, a super
-user, and BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`; both can log in by PLAIN, by
-SCRAM, by a client certificate, and by a token (OAUTHBEARER).
+user, BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`, and CAROL, who has none. They log in
+by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class User:
 # What needs quotes in a JAAS line and no comma in the tool's.
 ALICE: Final = User("alice", "al/ice=pass+word")
 BOB: Final = User("bob", "bob's password")
+CAROL: Final = User("carol", "carol 3")
+_USERS: Final = (ALICE, BOB, CAROL)
 
 
 class SecureKafka(ApacheKafka):
@@ -77,7 +79,7 @@ class SecureKafka(ApacheKafka):
         self.authority = Authority(directory / "certificates", "authority")
         scram = [
             argument
-            for user in (ALICE, BOB)
+            for user in _USERS
             for mechanism in (SCRAM_256, SCRAM_512)
             for argument in ("--add-scram", f"{mechanism}=[name={user.name},password={user.password}]")
         ]
@@ -117,16 +119,24 @@ class SecureKafka(ApacheKafka):
 
     def delegation_token(self, user: User = ALICE) -> DelegationToken:
         """Have a delegation token made that logs in as ``user``."""
-        config = self.directory / f"{user.name}.properties"
-        settings = self.client_settings(Listener.SASL_SSL, SCRAM_256, user)
-        config.write_text(properties_text(settings), encoding="ascii")
-        answer = kafka_tool(
-            "org.apache.kafka.tools.DelegationTokenCommand", "--create", "--max-life-time-period", "-1",
-            "--bootstrap-server", settings.pop("bootstrap.servers"), "--command-config", str(config),
-        ).stdout  # fmt: skip
+        answer = self._token_tool(user, "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:alice")
         # A title, the columns' names, and the token: its id and HMAC come first.
         token_id, hmac = answer.splitlines()[-1].split()[:2]
         return DelegationToken(token_id, hmac)
+
+    def expire(self, token: DelegationToken) -> None:
+        """Have the broker take the token no more."""
+        self._token_tool(ALICE, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
+
+    def _token_tool(self, user: User, *arguments: str) -> str:
+        """Run Kafka's tool for delegation tokens as ``user``, and return its answer."""
+        config = self.directory / f"{user.name}.properties"
+        settings = self.client_settings(Listener.SASL_SSL, SCRAM_256, user)
+        config.write_text(properties_text(settings), encoding="utf-8")
+        return kafka_tool(
+            "org.apache.kafka.tools.DelegationTokenCommand", *arguments,
+            "--bootstrap-server", settings["bootstrap.servers"], "--command-config", str(config),
+        ).stdout  # fmt: skip
 
     def _security(self) -> dict[str, str]:
         """Return the lines of server.properties that make the listeners what they are."""
@@ -161,7 +171,7 @@ class SecureKafka(ApacheKafka):
 
     def _mechanism(self, mechanism: str) -> dict[str, str]:
         if mechanism == PLAIN:
-            return {"sasl.jaas.config": jaas(PLAIN, **{f"user_{user.name}": user.password for user in (ALICE, BOB)})}
+            return {"sasl.jaas.config": jaas(PLAIN, **{f"user_{user.name}": user.password for user in _USERS})}
         return {"sasl.jaas.config": jaas(mechanism)}
 
 
