@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.spark import fetch_token
 from spark_kafkalite.testing.certificates import STORE_PASSWORD, Authority
 from spark_kafkalite.testing.secure_kafka import ALICE, BOB, PLAIN, SCRAM_256, SCRAM_512, Listener, SecureKafka, jaas
 
@@ -128,10 +130,6 @@ def wrong_doors(kafka: SecureKafka, directory: Path) -> dict[str, tuple[dict[str
             tls | {"bootstrap.servers": kafka.bootstrap},
             "[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers=127.0.0.1: ... kafka.security.protocol",
         ),
-        "no authentication where it is wanted": (
-            {"bootstrap.servers": kafka.address(Listener.SASL_PLAINTEXT.listener_name)},
-            "[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers=127.0.0.1: ... kafka.security.protocol",
-        ),
         "authentication where there is none": (
             scram | {"bootstrap.servers": kafka.address(Listener.SSL.listener_name)},
             "[KAFKALITE_AUTHENTICATION_FAILED] kafka.sasl.mechanism=SCRAM-SHA-512: ... kafka.security.protocol",
@@ -161,7 +159,6 @@ def _token_file(directory: Path) -> Path:
         "no client certificate",
         "plaintext at a TLS port",
         "TLS at a plaintext port",
-        "no authentication where it is wanted",
         "authentication where there is none",
         "no rights",
     ],
@@ -182,3 +179,32 @@ def test_a_wrong_door_is_one_line_within_ten_seconds(
     assert "canary" not in str(caught.value)
     # Spark's own part of it, starting a Python process, takes its time as well.
     assert took_s < 12, line
+
+
+# Delegation tokens --------------------------------------------------------------------------------------------------
+
+
+def test_a_token_of_sparks_own_logs_in(
+    topics: Topics, secure_kafka: SecureKafka, spark: SparkSession, tmp_path: Path
+) -> None:
+    made = secure_kafka.delegation_token()
+    _give_to_hadoops_user(spark, "main", made.token_id, made.hmac)
+    path = tmp_path / "token"
+    path.write_text(fetch_token(spark, "main"))
+    topic = topics.new()
+    topics.fill(topic, range(10))
+    client = secure_kafka.client_settings(Listener.SASL_SSL) | {"sasl.mechanism": SCRAM_256}
+    assert len(topics.values(topic, **options_of(client), tokenFile=path)) == 10
+    with pytest.raises(ConfigError, match=r"cluster_id=other: .*it has some of main\); set spark.kafka.clusters.other"):
+        fetch_token(spark, "other")
+
+
+def _give_to_hadoops_user(spark: SparkSession, cluster_id: str, token_id: str, hmac: str) -> None:
+    """Do as Spark does with the tokens that it obtains: KafkaTokenUtil.obtainToken."""
+    jvm = spark.sparkContext._jvm
+    text = jvm.org.apache.hadoop.io.Text
+    service = text(f"kafka.server.delegation.token.{cluster_id}")
+    token = jvm.org.apache.hadoop.security.token.Token(
+        token_id.encode(), hmac.encode(), text("KAFKA_DELEGATION_TOKEN"), service
+    )
+    jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().addToken(service, token)
