@@ -91,23 +91,6 @@ class ModelPartition:
         return 0, found
 
 
-def _read_frame(channel: ByteSocket) -> memoryview | None:
-    """Return the next frame, None at the end of the stream."""
-    length = _read_exactly(channel, 4)
-    return None if length is None else _read_exactly(channel, LENGTH.unpack(length)[0])
-
-
-def _read_exactly(channel: ByteSocket, count: int) -> memoryview | None:
-    data = memoryview(bytearray(count))
-    filled = 0
-    while filled < count:
-        received = channel.recv_into(data[filled:])
-        if received == 0:
-            return None
-        filled += received or 0
-    return data
-
-
 AnswerFirst = Callable[[int, Any], Any]
 """Given API key and request, returns an answer, None to have the broker give its own, or raises ConnectionError."""
 
@@ -158,14 +141,20 @@ class ModelBroker:
             self._sockets.append(sock)
         threading.Thread(target=self._serve, args=(sock,), name="model-broker", daemon=True).start()
 
+    def break_connections(self) -> None:
+        """Break all connections that are open."""
+        with self.lock:
+            sockets, self._sockets = self._sockets, []
+            for sock in sockets:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Break all connections and let nobody in any more."""
         with self.lock:
             self._closed = True
             self._appended.notify_all()
-            for sock in self._sockets:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+            self.break_connections()
 
     # For tests ------------------------------------------------------------------------------------------------------
 
@@ -309,3 +298,20 @@ class ModelBroker:
         ApiKey.LIST_OFFSETS: _list_offsets,
         ApiKey.FETCH: _fetch,
     }
+
+
+def _read_frame(channel: ByteSocket) -> memoryview | None:
+    """Return the next frame, None at the end of the stream."""
+    length = _read_exactly(channel, 4)
+    return None if length is None else _read_exactly(channel, LENGTH.unpack(length)[0])
+
+
+def _read_exactly(channel: ByteSocket, count: int) -> memoryview | None:
+    data = memoryview(bytearray(count))
+    filled = 0
+    while filled < count:
+        received = channel.recv_into(data[filled:])
+        if received == 0:
+            return None
+        filled += received or 0
+    return data
