@@ -16,6 +16,7 @@ from typing import Final
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool, properties_text
 from spark_kafkalite.testing.certificates import LOOPBACK, Authority
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 
 PLAIN: Final = "PLAIN"
 SCRAM_256: Final = "SCRAM-SHA-256"
@@ -29,6 +30,7 @@ _LOGIN_MODULES: Final = {
     SCRAM_512: f"{_JAVA_SECURITY}.scram.ScramLoginModule",
     OAUTHBEARER: f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerLoginModule",
 }
+_TOKEN_VALIDATOR: Final = f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerValidatorCallbackHandler"
 
 
 class Listener(enum.Enum):
@@ -74,9 +76,16 @@ class SecureKafka(ApacheKafka):
     """The node; a context manager. ``authority`` has signed the listeners' certificates and is trusted by MTLS."""
 
     def __init__(
-        self, directory: Path, *, heap_mb: int = 512, jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS
+        self,
+        directory: Path,
+        tokens: TokenEndpoint,
+        *,
+        heap_mb: int = 512,
+        jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS,
     ) -> None:
+        """Prepare a node, as an ApacheKafka is; it takes the tokens that ``tokens`` gives, which is to be running."""
         self.authority = Authority(directory / "certificates", "authority")
+        self.tokens = tokens
         scram = [
             argument
             for user in _USERS
@@ -86,7 +95,7 @@ class SecureKafka(ApacheKafka):
         super().__init__(
             directory / "kafka",
             heap_mb=heap_mb,
-            jvm_options=jvm_options,
+            jvm_options=(*jvm_options, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.jwks_url}"),
             overrides=self._security(),
             further_listeners={listener.listener_name: listener.protocol for listener in Listener},
             format_arguments=scram,
@@ -95,7 +104,8 @@ class SecureKafka(ApacheKafka):
     def client_settings(self, listener: Listener, mechanism: str | None = None, user: User = ALICE) -> dict[str, str]:
         """Return what a client needs to reach the listener, under Kafka's names; the truststore is a PEM file.
 
-        For SASL give the mechanism: PLAIN and SCRAM log in as ``user``.
+        For SASL give the mechanism: PLAIN and SCRAM log in as ``user``. For OAUTHBEARER the source of tokens is left to
+        the caller.
         """
         settings = {"bootstrap.servers": self.address(listener.listener_name), "security.protocol": listener.protocol}
         if listener.protocol.endswith("SSL"):
@@ -105,6 +115,7 @@ class SecureKafka(ApacheKafka):
             settings |= {"ssl.keystore.location": str(certificate.pem_file()), "ssl.keystore.type": "PEM"}
         if mechanism is not None:
             settings["sasl.mechanism"] = mechanism
+        if mechanism is not None and mechanism != OAUTHBEARER:
             settings["sasl.jaas.config"] = jaas(mechanism, username=user.name, password=user.password)
         return settings
 
@@ -172,7 +183,15 @@ class SecureKafka(ApacheKafka):
     def _mechanism(self, mechanism: str) -> dict[str, str]:
         if mechanism == PLAIN:
             return {"sasl.jaas.config": jaas(PLAIN, **{f"user_{user.name}": user.password for user in _USERS})}
-        return {"sasl.jaas.config": jaas(mechanism)}
+        lines = {"sasl.jaas.config": jaas(mechanism)}
+        if mechanism == OAUTHBEARER:
+            lines |= {
+                "sasl.server.callback.handler.class": _TOKEN_VALIDATOR,
+                "sasl.oauthbearer.jwks.endpoint.url": self.tokens.jwks_url,
+                "sasl.oauthbearer.expected.issuer": self.tokens.issuer,
+                "sasl.oauthbearer.expected.audience": "kafka",
+            }
+        return lines
 
 
 @dataclass(frozen=True)
