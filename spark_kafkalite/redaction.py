@@ -20,7 +20,7 @@ REDACTED: Final = "*********(redacted)"
 _LONGEST_VALUE: Final = 300
 
 _SECRET_NAME: Final = re.compile(
-    r"password|passwd|passphrase|secret|token|jaas|credential|hmac|digest|private[._-]?key|access[._-]?key|api[._-]?key"
+    r"pas+w|passphrase|pwd|secret|token|jaas|credential|hmac|digest|private[._-]?key|access[._-]?key|api[._-]?key"
     r"|authorization|(^|\.)ssl\..*(key|certificate)",
     re.IGNORECASE,
 )
@@ -31,12 +31,17 @@ _PLACE_NAME: Final = re.compile(
     re.IGNORECASE,
 )
 # What is a secret whatever its name is: key material, tokens, and anything that is being given a password.
-_SECRET_VALUE: Final = re.compile(
+_KEY_OR_TOKEN: Final = re.compile(
     r"""-----BEGIN\s
-    |\bbearer\s+[\w.~+/-]{4}
     |\beyJ[\w-]{8,}\.                                       # a JWT: base64 of '{"', and a dot behind the header
     |\b[\w-]{22}:[A-Za-z0-9+/]{40,}={0,2}                   # a delegation token: its id and its HMAC
-    |loginmodule\s+\w+\s+\w
+    |loginmodule\s+\w+\s+\w                                 # a JAAS entry
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_SECRET_VALUE: Final = re.compile(
+    rf"""{_KEY_OR_TOKEN.pattern}
+    |\bbearer\s+[\w.~+/-]{{4}}
     |tokenauth
     |(passw(or)?d|passphrase|secret|token|hmac|credentials?|access[._-]?key|private[._-]?key)["']?\s*[=:]\s*["']?[^\s"']
     |://[^/\s:@]*:[^/\s@]+@                                 # https://user:password@host
@@ -54,6 +59,11 @@ def is_secret(name: str, value: str = "") -> bool:
     if _PLACE_NAME.search(name):
         return False
     return bool(_SECRET_NAME.search(name) or _SECRET_WORD.search(value))
+
+
+def is_key_or_token(value: str) -> bool:
+    """Return whether ``value`` is unmistakably a private key, a certificate, a token or a JAAS entry."""
+    return _KEY_OR_TOKEN.search(value) is not None
 
 
 def shown_value(name: str, value: object) -> str:

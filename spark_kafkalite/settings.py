@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.redaction import REDACTED, is_secret, shown_name
+from spark_kafkalite.redaction import REDACTED, is_key_or_token, is_secret, shown_name
 
 Kind = Literal["boolean", "int", "long", "double", "string", "list", "password"]
 
@@ -73,6 +73,10 @@ class Setting:
                 f"{self.name}={self._shown(raw, repr(raw))}: not a valid {self.kind}{self._remedy()}",
                 self._kafka_text(raw, expected),
             ) from None
+        if self.kind in ("string", "list") and is_key_or_token(str(raw)):
+            # Whatever is done with such a value, it is not treated as a secret.
+            problem = "looks like a key, a token or a JAAS entry, which this setting does not take"
+            raise ConfigError(f"{self.name}={REDACTED}: {problem}", self._kafka_text(raw, problem))
         self._check_bounds(value)
         return value
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from spark_kafkalite.redaction import REDACTED, is_secret
 from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
 
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
@@ -57,7 +58,7 @@ def _found(setting: str, value: str, path: str) -> str:
     shipped = shipped_file(path)
     if shipped is not None:
         return shipped
-    name = os.path.basename(path)
+    name = REDACTED if is_secret(setting, value) else os.path.basename(path)
     raise option_error(
         INVALID_OPTION,
         f"kafka.{setting}",

@@ -19,12 +19,15 @@ from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.registry.served.listener import RegistryListener
 from spark_kafkalite.security.settings import JVM_ONLY_SETTINGS, SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting
+from spark_kafkalite.testing.certificates import STORE_PASSWORD, Authority
+from spark_kafkalite.testing.java_process import JavaToolFailed
 from tests import canary
 
 SECRET_SETTINGS = [setting for setting in SECURITY_SETTINGS if setting.kind == "password"]
 CONFIGS = {"producer": producer_config, "consumer": consumer_config, "admin": admin_config}
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "GSSAPI", "nonsense")
+COMBINATIONS = [("PLAINTEXT", "PLAIN"), ("SSL", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512")]
+COMBINATIONS += [("SASL_PLAINTEXT", each) for each in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "GSSAPI", "nonsense")]
+LOOKS_LIKE_ONE = [name for name in canary.SECRETS if name not in ("password", "client secret")]
 
 
 class Seen:
@@ -54,6 +57,11 @@ def seen(caplog):
     return Seen(caplog)
 
 
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("certificates"), "authority")
+
+
 def given(name: str, secret: str, **more: str) -> dict[str, object]:
     return {
         "bootstrap.servers": "127.0.0.1:1",
@@ -62,27 +70,37 @@ def given(name: str, secret: str, **more: str) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("client", CONFIGS)
 @pytest.mark.parametrize("secret", canary.SECRETS)
 @pytest.mark.parametrize("setting", SECRET_SETTINGS, ids=lambda setting: setting.name)
-def test_a_secret_in_its_setting(seen, setting, secret, client):
-    for protocol in PROTOCOLS:
-        for mechanism in MECHANISMS if "SASL" in protocol else MECHANISMS[:1]:
-            more = {"security_protocol": protocol, "sasl_mechanism": mechanism}
-            if setting.name == "sasl.password":
-                more["sasl_username"] = "alice"
-            value = canary.SECRETS[secret]
-            seen.take(lambda settings: CONFIGS[client](settings, {}), given(setting.name, value, **more))
+def test_a_secret_in_its_setting(seen, setting, secret):
+    for protocol, mechanism in COMBINATIONS:
+        more = {"security_protocol": protocol, "sasl_mechanism": mechanism}
+        if setting.name == "sasl.password":
+            more["sasl_username"] = "alice"
+        if setting.name.startswith("ssl.keystore.c"):
+            more["ssl_keystore_key"] = canary.KEY
+        value = canary.SECRETS[secret]
+        seen.take(lambda settings: producer_config(settings, {}), given(setting.name, value, **more))
     seen.check()
 
 
-@pytest.mark.parametrize("secret", [name for name in canary.SECRETS if name not in ("password", "client secret")])
+@pytest.mark.parametrize("client", CONFIGS)
+def test_all_secrets_at_once(seen, client):
+    secrets = {"sasl.username": "alice"} | {setting.name: canary.PASSWORD for setting in SECRET_SETTINGS}
+    for protocol, mechanism in COMBINATIONS:
+        settings = {**given("client.id", "c"), **secrets, "security.protocol": protocol, "sasl.mechanism": mechanism}
+        seen.take(lambda settings: CONFIGS[client](settings, {}), settings)
+        del settings["sasl.jaas.config"]
+        seen.take(lambda settings: CONFIGS[client](settings, {}), settings)
+    seen.check()
+
+
+@pytest.mark.parametrize("secret", LOOKS_LIKE_ONE)
 @pytest.mark.parametrize("setting", SECURITY_SETTINGS, ids=lambda setting: setting.name)
 def test_what_looks_like_a_secret_in_a_setting_that_is_none(seen, setting, secret):
-    value = canary.SECRETS[secret]
-    for protocol in PROTOCOLS:
-        more = {} if setting.name == "security.protocol" else {"security_protocol": protocol, "sasl_mechanism": "PLAIN"}
-        seen.take(lambda settings: producer_config(settings, {}), given(setting.name, value, **more))
+    seen.take(lambda settings: producer_config(settings, {}), given(setting.name, canary.SECRETS[secret]))
+    if setting.kind != "password":
+        assert any(setting.name in text for text in seen.texts)
     seen.check()
 
 
@@ -111,7 +129,7 @@ def test_a_secret_under_a_name_that_is_not_known(seen, name, secret):
         seen.check()
 
 
-@pytest.mark.parametrize("secret", [name for name in canary.SECRETS if name not in ("password", "client secret")])
+@pytest.mark.parametrize("secret", LOOKS_LIKE_ONE)
 @pytest.mark.parametrize("name", sorted(JVM_ONLY_SETTINGS | {"sasl.login.class", "interceptor.classes"}))
 def test_what_looks_like_a_secret_in_a_setting_of_the_jvm(seen, name, secret):
     seen.take(lambda settings: producer_config(settings, {}), given(name, canary.SECRETS[secret]))
@@ -119,7 +137,7 @@ def test_what_looks_like_a_secret_in_a_setting_of_the_jvm(seen, name, secret):
     seen.check()
 
 
-@pytest.mark.parametrize("secret", [name for name in canary.SECRETS if name not in ("password", "client secret")])
+@pytest.mark.parametrize("secret", LOOKS_LIKE_ONE)
 def test_a_secret_where_a_name_should_be(seen, secret):
     value = canary.SECRETS[secret]
     seen.take(lambda settings: producer_config(settings, {}), given(value, "x"))
@@ -143,11 +161,66 @@ def test_bounds_of_a_secret_setting(seen, setting, secret):
 
 
 @pytest.mark.parametrize("kind", ["boolean", "int", "long", "double"])
-@pytest.mark.parametrize("secret", [name for name in canary.SECRETS if name not in ("password", "client secret")])
+@pytest.mark.parametrize("secret", LOOKS_LIKE_ONE)
 def test_what_looks_like_a_secret_in_a_number(seen, kind, secret):
     seen.take(Setting("a.number", kind, None, "").parse, canary.SECRETS[secret])
     assert any("a.number=" in text for text in seen.texts)
     # What was not shown is not to be found behind the error either, by those who show the whole chain.
+    seen.check()
+
+
+@pytest.mark.parametrize("form", ["pem", "pkcs12", "jks"])
+def test_wrong_passwords_of_stores(seen, authority, form):
+    certificate = authority.issue("client")
+    stores = {
+        "pem": lambda: (certificate.pem_file("right"), authority.pem_file()),
+        "pkcs12": lambda: (certificate.pkcs12_file(), authority.pkcs12_file()),
+        "jks": lambda: (certificate.jks_file(), authority.jks_file()),
+    }
+    try:
+        keys, trust = map(str, stores[form]())
+    except JavaToolFailed as error:
+        pytest.skip(str(error))
+    for settings in (
+        {"ssl.keystore.location": keys, "ssl.keystore.password": canary.PASSWORD},
+        {"ssl.keystore.location": keys, "ssl.key.password": canary.PASSWORD},
+        {"ssl.keystore.location": keys, "ssl.keystore.password": STORE_PASSWORD, "ssl.key.password": canary.PASSWORD},
+        {"ssl.truststore.location": trust, "ssl.truststore.password": canary.PASSWORD},
+    ):
+        before = len(seen.texts)
+        settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", **settings}
+        seen.take(lambda settings: producer_config(settings, {}), settings)
+        assert len(seen.texts) > before
+    assert any("password" in text for text in seen.texts)
+    seen.check()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ssl.keystore.key": "PEM", "ssl.keystore.certificate.chain": canary.KEY},
+        {"ssl.keystore.key": "PEM"},
+        {"ssl.keystore.key": "ENCRYPTED", "ssl.keystore.certificate.chain": "CHAIN"},
+        {
+            "ssl.keystore.key": "ENCRYPTED",
+            "ssl.keystore.certificate.chain": "CHAIN",
+            "ssl.key.password": canary.PASSWORD,
+        },
+        {"ssl.keystore.key": canary.KEY, "ssl.keystore.certificate.chain": "CHAIN"},
+        {"ssl.truststore.certificates": canary.KEY},
+        {"ssl.truststore.certificates": canary.PASSWORD},
+    ],
+)
+def test_keys_and_certificates_in_settings(seen, authority, settings):
+    certificate = authority.issue("client")
+    texts = {"PEM": certificate.key_pem(), "ENCRYPTED": certificate.key_pem("right"), "CHAIN": certificate.chain_pem}
+    settings = {name: texts.get(value, value) for name, value in settings.items()}
+    settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", **settings}
+    seen.take(lambda settings: producer_config(settings, {}), settings)
+    assert seen.texts
+    # A key that is right is a secret as well.
+    middle = texts["PEM"].splitlines()[1]
+    assert not any(middle in text for text in seen.texts)
     seen.check()
 
 
