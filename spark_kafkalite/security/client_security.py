@@ -13,7 +13,9 @@ from spark_kafkalite.security.settings import SecurityProtocol
 if TYPE_CHECKING:
     import ssl
 
+    from spark_kafkalite.security.oauthbearer import OAuthBearerLogin
     from spark_kafkalite.security.sasl import Login
+    from spark_kafkalite.security.tokens import HeldToken
 
 _LOG: Final = logging.getLogger("spark_kafkalite.client")
 _STORES: Final = ("ssl.keystore.location", "ssl.truststore.location")
@@ -52,6 +54,29 @@ class ClientSecurity:
         if self._stores is not None:
             self._tls_context = self._stores.renewed() or self._tls_context
         return self._tls_context
+
+    def current_token(self) -> HeldToken | None:
+        """Return a token that other processes with the same settings can use; None but for OAUTHBEARER.
+
+        Raises SaslAuthenticationFailed when none is to be had.
+        """
+        login = self._token_login()
+        return None if login is None else login.current_token()
+
+    def take_token(self, token: HeldToken) -> bool:
+        """Use a token that another process has fetched, while it lives.
+
+        Returns whether the next connection will do without an identity provider.
+        """
+        login = self._token_login()
+        return login is None or login.take_token(token)
+
+    def _token_login(self) -> OAuthBearerLogin | None:
+        if self.login is None or self.login.mechanism != "OAUTHBEARER":
+            return None
+        from spark_kafkalite.security.oauthbearer import OAuthBearerLogin
+
+        return self.login if isinstance(self.login, OAuthBearerLogin) else None
 
 
 class StoreFiles:

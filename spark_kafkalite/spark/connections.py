@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_kafkalite.client.config import (
@@ -27,10 +28,12 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED
 from spark_kafkalite.spark.cluster_errors import as_options
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
-from spark_kafkalite.spark.shipped_files import located
+from spark_kafkalite.spark.shipped_files import TOKEN_FILES, located
+from spark_kafkalite.spark.task_tokens import use_token, warn_of_shipped_token
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.produce.producer import Producer
+    from spark_kafkalite.security.tokens import HeldToken
 
 _T = TypeVar("_T")
 _LOCK: Final = threading.Lock()
@@ -46,19 +49,34 @@ CLIENT_ID: Final = "spark-kafkalite"
 DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
 
 
-def reading_config(settings: Mapping[str, str]) -> ConsumerConfig:
-    """Return the client settings of a read. Raises SparkConditionError for a bad value, and a file that is missing."""
+def reading_config(settings: Mapping[str, str], token: HeldToken | None = None) -> ConsumerConfig:
+    """Return the client settings of a read; ``token`` came with the task that they are for.
+
+    Raises SparkConditionError for a bad value, and for a file that is missing.
+    """
     defaults = {"max.partition.fetch.bytes": str(DEFAULT_FETCH_BYTES), "client.id": CLIENT_ID}
     with _LOCK:
         _forget_parents()
-        return _kept(_READING, settings, lambda found: consumer_config({**defaults, **found}, {}))
+        config = _kept(
+            _READING, settings, token, lambda found: consumer_config({**defaults, **found}, {}), attrgetter("client")
+        )
+    use_token(config.client, token)
+    return config
 
 
-def writing_config(settings: Mapping[str, str]) -> ProducerConfig:
-    """Return the client settings of a write. Raises SparkConditionError for a bad value, and a file that is missing."""
+def writing_config(settings: Mapping[str, str], token: HeldToken | None = None) -> ProducerConfig:
+    """Return the client settings of a write, as :func:`reading_config` does those of a read."""
     with _LOCK:
         _forget_parents()
-        return _kept(_WRITING, settings, lambda found: producer_config(_writing_settings(found), {}))
+        config = _kept(
+            _WRITING,
+            settings,
+            token,
+            lambda found: producer_config(_writing_settings(found), {}),
+            attrgetter("client"),
+        )
+    use_token(config.client, token)
+    return config
 
 
 def cluster_for(config: ClientConfig, settings: Mapping[str, str]) -> ClusterClient:
@@ -72,13 +90,21 @@ def cluster_for(config: ClientConfig, settings: Mapping[str, str]) -> ClusterCli
         return cluster
 
 
-def producer_for(settings: Mapping[str, str]) -> Producer:
-    """Return this process's producer for these settings. Raises SparkConditionError as :func:`writing_config` does."""
+def producer_for(settings: Mapping[str, str], token: HeldToken | None = None) -> Producer:
+    """Return this process's producer for these settings. Raises SparkConditionError as :func:`reading_config` does."""
     from spark_kafkalite.client.produce.producer import Producer
 
     with _LOCK:
         _forget_parents()
-        return _kept(_PRODUCERS, settings, lambda found: Producer(_writing_settings(found)))
+        producer = _kept(
+            _PRODUCERS,
+            settings,
+            token,
+            lambda found: Producer(_writing_settings(found)),
+            attrgetter("config.client"),
+        )
+    use_token(producer.config.client, token)
+    return producer
 
 
 def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
@@ -88,16 +114,23 @@ def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _kept(
-    made: dict[frozenset[tuple[str, str]], _T], settings: Mapping[str, str], make: Callable[[Mapping[str, str]], _T]
+    made: dict[frozenset[tuple[str, str]], _T],
+    settings: Mapping[str, str],
+    token: HeldToken | None,
+    make: Callable[[Mapping[str, str]], _T],
+    config_of: Callable[[_T], ClientConfig],
 ) -> _T:
     """Return what was made of the settings, or make it now. The caller holds the lock."""
     key = frozenset(settings.items())
     if key not in made:
-        found = located(settings)
+        found = located(settings, has_token=token is not None)
         try:
             made[key] = make(found)
         except ConfigError as error:
             raise _as_condition(error, found) from None
+        for name in TOKEN_FILES:
+            if found.get(name) != settings.get(name):
+                warn_of_shipped_token(config_of(made[key]), name, found[name])
     return made[key]
 
 

@@ -46,13 +46,12 @@ _SMALL_RANGE_OFFSETS: Final = 1_000
 def read_task(plan: ReadPlan, task: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task's ranges. Raises SparkConditionError for lost data and when nothing comes any more."""
     # Spark makes a partition of its own, without ranges, when there is nothing to read.
-    ranges = task.ranges if isinstance(task, ReadTask) else ()
-    if not ranges:
+    if not isinstance(task, ReadTask) or not task.ranges:
         return
     keep_freed_memory()
-    config = reading_config(plan.client)
+    config = reading_config(plan.client, task.token)
     cluster = cluster_for(config.client, plan.client)
-    for each in ranges:
+    for each in task.ranges:
         yield from _read_range(plan, config, cluster, each)
 
 

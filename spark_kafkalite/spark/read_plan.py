@@ -6,8 +6,9 @@ for each streaming query, and what fetches and decodes was a third of what they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -16,6 +17,10 @@ from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.spark.connections import reading_config
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.task_tokens import token_for_tasks
+
+if TYPE_CHECKING:
+    from spark_kafkalite.security.tokens import HeldToken
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,17 @@ class ReadPlan:
 
 
 class ReadTask(InputPartition):
-    """The ranges that one task reads, one after the other."""
+    """The ranges that one task reads, one after the other, and the token of the moment in which it was planned."""
 
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+    def __init__(self, ranges: tuple[OffsetRange, ...], token: HeldToken | None = None) -> None:
         self.ranges = ranges
+        self.token = token
 
     def __repr__(self) -> str:
         return f"ReadTask({', '.join(map(str, self.ranges))})"
+
+
+def tasks_of(options: ReaderOptions, ranges: Iterable[Iterable[OffsetRange]]) -> list[InputPartition]:
+    """Return a task for each list of ranges. Raises SparkConditionError when there is no token for them."""
+    token = token_for_tasks(reading_config(options.client).client, options.client, str(options.subscription))
+    return [ReadTask(tuple(each), token) for each in ranges]

@@ -11,27 +11,33 @@ import os
 import sys
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
-from spark_kafkalite.redaction import REDACTED, is_secret
-from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
+from spark_kafkalite.redaction import shown_value
+from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
 
+_STORES: Final = ("ssl.keystore.location", "ssl.truststore.location")
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
-_FILES: Final = ("ssl.keystore.location", "ssl.truststore.location", "sasl.token.file")
+TOKEN_FILES: Final = ("sasl.token.file", _TOKEN_URL)
 
 
-def located(settings: Mapping[str, str]) -> dict[str, str]:
+def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str, str]:
     """Return the settings with the paths at which this process finds the files.
 
+    ``has_token`` says that a token has come with the task, which serves where there is no file that holds one.
     Raises SparkConditionError naming the option of a file that is neither at its path nor shipped.
     """
     found = dict(settings)
-    for name in _FILES:
-        if settings.get(name, "").strip():
-            found[name] = _found(name, settings[name], settings[name].strip())
-    url = settings.get(_TOKEN_URL, "").strip()
-    if url.lower().startswith("file:"):
-        found[_TOKEN_URL] = f"file://{_found(_TOKEN_URL, url, unquote(urlsplit(url).path))}"
+    for name in (*_STORES, *TOKEN_FILES):
+        value = settings.get(name, "").strip()
+        path = _path_in(name, value)
+        if not path or os.path.exists(path):
+            continue
+        shipped = shipped_file(path)
+        if shipped is not None:
+            found[name] = shipped if name != _TOKEN_URL else f"file://{quote(shipped)}"
+        elif name in _STORES or not has_token:
+            raise _missing(name, value, path)
     return found
 
 
@@ -52,14 +58,16 @@ def shipped_file(name: str) -> str | None:
     return path if os.path.isfile(path) else None
 
 
-def _found(setting: str, value: str, path: str) -> str:
-    if os.path.exists(path):
-        return path
-    shipped = shipped_file(path)
-    if shipped is not None:
-        return shipped
-    name = REDACTED if is_secret(setting, value) else os.path.basename(path)
-    raise option_error(
+def _path_in(name: str, value: str) -> str:
+    """Return the path that a setting names, an empty text for none."""
+    if name != _TOKEN_URL:
+        return value
+    return unquote(urlsplit(value).path) if value.lower().startswith("file:") else ""
+
+
+def _missing(setting: str, value: str, path: str) -> SparkConditionError:
+    name = shown_value(setting, os.path.basename(path))
+    return option_error(
         INVALID_OPTION,
         f"kafka.{setting}",
         value,

@@ -40,7 +40,7 @@ def test_a_file_that_is_not_there_is_the_shipped_one_of_that_name(name: str, shi
 def test_a_token_endpoint_that_is_a_file_is_looked_for_too(tmp_path: Path, shipped: Path) -> None:
     name = "sasl.oauthbearer.token.endpoint.url"
     (shipped / "my jwt").touch()
-    assert located({name: "file:///nowhere/my%20jwt"}) == {name: f"file://{shipped}/my jwt"}
+    assert located({name: "file:///nowhere/my%20jwt"}) == {name: f"file://{shipped}/my%20jwt"}
     assert located({name: "https://idp/token"}) == {name: "https://idp/token"}
 
 
