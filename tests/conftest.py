@@ -92,9 +92,13 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKaf
         pytest.skip(reason)
     fetch_or_skip(jars.APACHE_KAFKA)
     # It loads what makes certificates, which few tests need.
-    from spark_kafkalite.testing.secure_kafka import SecureKafka
+    from spark_kafkalite.testing.secure_kafka import ALICE, SecureKafka
+    from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 
-    with SecureKafka(tmp_path_factory.mktemp("secure-kafka")) as running:
+    with (
+        TokenEndpoint(subject=ALICE.name) as tokens,
+        SecureKafka(tmp_path_factory.mktemp("secure-kafka"), tokens) as running,
+    ):
         yield running
 
 

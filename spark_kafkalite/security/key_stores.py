@@ -11,7 +11,6 @@ Errors are ConfigError, name the setting, the file and what is wrong with it, an
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 import os
 import re
@@ -198,7 +197,7 @@ def _pem_certificates(blocks: Sequence[tuple[str, str]], source: str) -> tuple[b
             for label, body in blocks
             if label in _CERTIFICATE_LABELS
         )
-    except binascii.Error:
+    except ValueError:
         raise ConfigError(f"{source}: a certificate is damaged: it is not base64 text") from None
 
 

@@ -212,7 +212,7 @@ def _login_by_name(mechanism: str, values: Mapping[str, Any], jaas: JaasEntry | 
     if places["sasl.token.file"]:
         path = values["sasl.token.file"]
         origin = f"sasl.token.file={path}"
-        return DelegationTokenLogin(mechanism, origin, lambda: read_token_file(path, _LONGEST_DELEGATION_TOKEN))
+        return DelegationTokenLogin(mechanism, origin, lambda: read_token_file(path, origin, _LONGEST_DELEGATION_TOKEN))
     if mechanism != "PLAIN" and TOKEN_VARIABLE in os.environ:
         origin = f"the environment variable {TOKEN_VARIABLE}"
         return DelegationTokenLogin(mechanism, origin, lambda: os.environ.get(TOKEN_VARIABLE, ""))

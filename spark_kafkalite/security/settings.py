@@ -51,7 +51,9 @@ SSL_SETTINGS: Final = (
         "ssl.cipher.suites",
         "list",
         (),
-        "Cipher suites that may be used, in the names of the IANA or of OpenSSL; empty: OpenSSL's own choice.",
+        "Cipher suites that may be used, in the names of the IANA or of OpenSSL; empty: OpenSSL's own choice. A "
+        "version of TLS none of whose suites is named is not used. Those of TLS 1.3 cannot be told apart: one stands "
+        "for all.",
     ),
     Setting(
         "ssl.endpoint.identification.algorithm",
@@ -64,8 +66,8 @@ SSL_SETTINGS: Final = (
         "ssl.truststore.location",
         "string",
         None,
-        "File with the certificates of the authorities that sign brokers' certificates. Without it, and without "
-        "ssl.truststore.certificates, the system's are trusted.",
+        "File with the certificates of the authorities that sign brokers' certificates (or brokers' own): PEM, PKCS12 "
+        "or JKS. Without it, and without ssl.truststore.certificates, the system's are trusted.",
     ),
     Setting("ssl.truststore.password", "password", None, "Password of that file; PEM has none."),
     Setting(
@@ -76,7 +78,13 @@ SSL_SETTINGS: Final = (
         choices=_STORE_TYPES,
     ),
     Setting("ssl.truststore.certificates", "password", None, "The certificates themselves, as PEM text."),
-    Setting("ssl.keystore.location", "string", None, "File with the client's private key and its certificate chain."),
+    Setting(
+        "ssl.keystore.location",
+        "string",
+        None,
+        "File with the client's private key and its certificate chain: PEM, PKCS12 or JKS. Of several keys in it the "
+        "first is used.",
+    ),
     Setting("ssl.keystore.password", "password", None, "Password of that file; PEM has none."),
     Setting(
         "ssl.keystore.type",
@@ -85,7 +93,7 @@ SSL_SETTINGS: Final = (
         "Form of that file; not needed, since the content tells.",
         choices=_STORE_TYPES,
     ),
-    Setting("ssl.keystore.key", "password", None, "The private key itself, as PEM text in PKCS#8 form."),
+    Setting("ssl.keystore.key", "password", None, "The private key itself, as PEM text."),
     Setting("ssl.keystore.certificate.chain", "password", None, "The client's certificate chain itself, as PEM text."),
     Setting(
         "ssl.key.password",

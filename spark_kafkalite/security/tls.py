@@ -22,9 +22,9 @@ from spark_kafkalite.security.key_stores import (
     trusted_certificates,
 )
 
-# Plaintext that is encrypted in one go. A buffer keeps the size that it once had, and larger pieces are not faster:
-# with 64 KiB a connection's buffers stay below 100 KiB.
-PIECE_BYTES: Final = 64 * 1024
+# Plaintext that is encrypted in one go. A buffer keeps the size that it once had: 40 KiB with this, 90 with twice as
+# much, and 1.1 MiB when a MiB goes in at once. Only smaller pieces cost more time, 10 % at 16 KiB.
+_PIECE_BYTES: Final = 32 * 1024
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 # All that OpenSSL has, without those that do not authenticate the broker by a certificate, or do not encrypt.
@@ -261,12 +261,12 @@ class TlsStream:
     def write(self, data: memoryview) -> None:
         """Encrypt all of ``data``. Raises ConnectionError when the stream is broken.
 
-        The ciphertext waits in memory: who has much to send gives :data:`PIECE_BYTES` at a time.
+        The ciphertext waits in memory: who has much to send gives some 64 KiB at a time.
         """
         try:
-            for start in range(0, len(data), PIECE_BYTES):
-                self._object.write(data[start : start + PIECE_BYTES])
-                if len(data) > PIECE_BYTES:
+            for start in range(0, len(data), _PIECE_BYTES):
+                self._object.write(data[start : start + _PIECE_BYTES])
+                if len(data) > _PIECE_BYTES:
                     self._encrypted.append(self._outgoing.read())
         except ssl.SSLError as error:
             raise ConnectionError(f"TLS with {self._host}: {tls_errors.plain_reason(error)}") from None

@@ -1,27 +1,197 @@
-"""Tokens of clients: where they come from."""
+"""Tokens of OAUTHBEARER: what one is, and where it comes from. ``token_keeper.py`` renews them in time.
+
+A token is a JWT in general, and opaque to a client: it is not verified, only looked into for the time at which it
+expires. No text of anything here shows one.
+"""
 
 from __future__ import annotations
 
+import base64
+import importlib
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final, Protocol
 
 from spark_kafkalite.errors import SaslAuthenticationFailed
 
+LONGEST_TOKEN: Final = 64 * 1024
+# What a bearer token consists of (RFC 6750, 2.1). It also keeps another file's content from being sent to a broker.
+_TOKEN_FORM: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+# Beyond the year 5000 a time is surely in milliseconds.
+_LATEST_TIME_S: Final = 100_000_000_000
 
-def read_token_file(path: str, longest: int) -> str:
-    """Return the text of ``sasl.token.file``, at most ``longest`` bytes, without blanks around it.
 
-    Raises SaslAuthenticationFailed when it cannot be read.
+@dataclass(frozen=True, slots=True)
+class HeldToken:
+    """A token, and when it expires: seconds since 1970, None when that is not known."""
+
+    value: str = field(repr=False)
+    expires_at_s: float | None
+
+
+class TokenSource(Protocol):
+    """Where tokens come from. Sources that are equal give tokens of the same user."""
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether it may be asked for each connection; else its tokens are kept until shortly before they expire."""
+
+    def __str__(self) -> str:
+        """Name the source by the setting that tells it."""
+
+    def fetch(self) -> HeldToken:
+        """Return a new token. Raises SaslAuthenticationFailed when there is none, saying why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """A file that somebody else keeps fresh."""
+
+    setting: str
+    path: str
+    is_cheap: bool = field(default=True, init=False)
+
+    def __str__(self) -> str:
+        return self.setting
+
+    def fetch(self) -> HeldToken:
+        """Return what the file holds now."""
+        return checked_token(read_token_file(self.path, self.setting, LONGEST_TOKEN), None, self.setting)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSource:
+    """A Python callable, named as ``module:function``. It is imported when the first token is needed.
+
+    It runs in a thread of its own, without arguments, and returns a token, or a token and when it expires.
+    """
+
+    name: str
+    is_cheap: bool = field(default=False, init=False)
+
+    def __str__(self) -> str:
+        return f"sasl.token.provider={self.name}"
+
+    def fetch(self) -> HeldToken:
+        """Return what the callable gives. Its exceptions are told by their type: their text may hold secrets."""
+        module_name, _, path = self.name.partition(":")
+        try:
+            provider: Any = importlib.import_module(module_name)
+            for attribute in path.split("."):
+                provider = getattr(provider, attribute)
+        except (ImportError, AttributeError) as error:
+            what = getattr(error, "name", None) or self.name
+            raise SaslAuthenticationFailed(f"{self}: cannot be imported: there is no {what}") from None
+        except Exception as error:
+            raise SaslAuthenticationFailed(f"{self}: its import raised {_told(error)}") from None
+        if not callable(provider):
+            raise SaslAuthenticationFailed(f"{self}: is not a function but of type {type(provider).__name__}")
+        try:
+            given = provider()
+        except Exception as error:
+            raise SaslAuthenticationFailed(f"{self}: it raised {_told(error)}") from None
+        token, expires_at_s = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+        if not isinstance(token, str):
+            raise SaslAuthenticationFailed(
+                f"{self}: it returned {type(given).__name__}, and is to return a token (str), or a tuple of a token "
+                "and when it expires (seconds since 1970)"
+            )
+        return checked_token(token, self._checked_time(expires_at_s), str(self))
+
+    def _checked_time(self, expires_at_s: object) -> float | None:
+        if expires_at_s is None:
+            return None
+        if isinstance(expires_at_s, bool) or not isinstance(expires_at_s, (int, float)):
+            raise SaslAuthenticationFailed(
+                f"{self}: it returned the time of expiry as {type(expires_at_s).__name__}; give seconds since 1970"
+            )
+        if not 0 < expires_at_s < _LATEST_TIME_S:
+            raise SaslAuthenticationFailed(
+                f"{self}: it returned {expires_at_s} as the time of expiry; give seconds since 1970, not milliseconds"
+            )
+        return float(expires_at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class UnsecuredSource:
+    """Unsigned tokens with claims from JAAS, which only brokers for development and tests accept."""
+
+    claims: tuple[tuple[str, Any], ...]
+    lifetime_s: int
+    is_cheap: bool = field(default=True, init=False)
+
+    def __str__(self) -> str:
+        return "unsecuredLoginStringClaim_sub in sasl.jaas.config"
+
+    def fetch(self) -> HeldToken:
+        """Return a token made now. Source: OAuthBearerUnsecuredLoginCallbackHandler."""
+        now_s = int(time.time())
+        claims = {"iat": now_s, "exp": now_s + self.lifetime_s, **dict(self.claims)}
+        parts = (json.dumps(part, separators=(",", ":")).encode() for part in ({"alg": "none"}, claims))
+        token = ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts) + "."
+        return checked_token(token, None, str(self))
+
+
+def checked_token(value: str, expires_at_s: float | None, source: str) -> HeldToken:
+    """Return the token ``value``. A JWT expires when its ``exp`` says, any other token at ``expires_at_s``.
+
+    Raises SaslAuthenticationFailed for what no token is; ``source`` names where it came from.
+    """
+    if len(value) > LONGEST_TOKEN:
+        raise SaslAuthenticationFailed(
+            f"{source}: a token of {len(value)} characters; at most {LONGEST_TOKEN} are sent"
+        )
+    if _TOKEN_FORM.fullmatch(value) is None:
+        what = "holds characters that no token has" if value else "is empty"
+        raise SaslAuthenticationFailed(f"{source}: the token {what}")
+    claimed_s = _claims(value).get("exp")
+    if isinstance(claimed_s, (int, float)) and not isinstance(claimed_s, bool) and math.isfinite(claimed_s):
+        expires_at_s = float(claimed_s)
+    return HeldToken(value, expires_at_s)
+
+
+def _claims(token: str) -> Mapping[str, Any]:
+    """Return the claims of a JWT without verifying it, nothing of any other token."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _told(error: Exception) -> str:
+    """Return an exception's type and where it arose, which is all of it that surely holds no secret."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return type(error).__name__
+    return f"{type(error).__name__} ({Path(traceback.tb_frame.f_code.co_filename).name}, line {traceback.tb_lineno})"
+
+
+def read_token_file(path: str, setting: str, longest: int) -> str:
+    """Return the text of a file, at most ``longest`` bytes, without blanks around it.
+
+    Raises SaslAuthenticationFailed, with ``setting`` as what told the file, when it cannot be read.
     """
     try:
         with Path(path).open("rb") as file:
             content = file.read(longest + 1)
     except OSError as error:
-        raise SaslAuthenticationFailed(f"sasl.token.file={path}: cannot be read: {error.strerror}") from None
+        raise SaslAuthenticationFailed(f"{setting}: cannot be read: {error.strerror}") from None
     except ValueError:
-        raise SaslAuthenticationFailed("sasl.token.file: a path cannot hold a NUL character") from None
+        raise SaslAuthenticationFailed("the path of a token file cannot hold a NUL character") from None
     if len(content) > longest:
-        raise SaslAuthenticationFailed(f"sasl.token.file={path}: holds more than {longest} bytes, which no token does")
+        raise SaslAuthenticationFailed(f"{setting}: holds more than {longest} bytes, which no token does")
     try:
         return content.decode().strip()
     except UnicodeDecodeError:
-        raise SaslAuthenticationFailed(f"sasl.token.file={path}: is not UTF-8 text") from None
+        raise SaslAuthenticationFailed(f"{setting}: is not UTF-8 text") from None

@@ -320,6 +320,11 @@ def _sorted_out(
     return given, client
 
 
+def refused_setting(name: str) -> bool:
+    """Whether the source or the sink refuses this client setting: they decide it themselves."""
+    return name in _FORBIDDEN_READING or name in _FORBIDDEN_WRITING
+
+
 def _check_client_setting(name: str, value: str, forbidden: Mapping[str, str]) -> None:
     if name in forbidden:
         raise option_error(INVALID_OPTION, f"kafka.{name}", value, f"not allowed here: {forbidden[name]}")

@@ -47,7 +47,8 @@ def shipped_file(name: str) -> str | None:
 
         if SparkContext._active_spark_context is None:
             return None
-    path = os.path.join(files.getRootDirectory(), os.path.basename(name))
+    # On an executor the directory is ".".
+    path = os.path.abspath(os.path.join(files.getRootDirectory(), os.path.basename(name)))
     return path if os.path.isfile(path) else None
 
 

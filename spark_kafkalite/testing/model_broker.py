@@ -20,14 +20,18 @@ from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.network.served_versions import SUPPORTED
+from spark_kafkalite.client.network.sockets import ByteSocket, send_all
 from spark_kafkalite.errors import (
     BrokerUnreachable,
+    HandshakeFailed,
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
+    SslHandshakeFailed,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, TopicPartition
 from spark_kafkalite.records.kernel import read_header, stamp
+from spark_kafkalite.testing.model_security import ModelListener, ModelSession
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import LENGTH, framed
@@ -94,8 +98,16 @@ AnswerFirst = Callable[[int, Any], Any]
 class ModelBroker:
     """The broker. ``lock`` is held while a request is served; hold it to look at, or change, several things at once."""
 
-    def __init__(self, topics: Mapping[str, int], answer_first: AnswerFirst | None = None) -> None:
+    def __init__(
+        self,
+        topics: Mapping[str, int],
+        answer_first: AnswerFirst | None = None,
+        listener: ModelListener | None = None,
+    ) -> None:
         """``topics`` are names and numbers of partitions."""
+        self.listener = listener or ModelListener()
+        # What metadata say; for a test that lets clients in by a port of its own (:meth:`serve`).
+        self.address = ("model", 1)
         self.lock = threading.RLock()
         self.partitions = {
             TopicPartition(name, number): ModelPartition() for name, count in topics.items() for number in range(count)
@@ -119,19 +131,30 @@ class ModelBroker:
                 ours.close()
                 theirs.close()
                 raise BrokerUnreachable(f"{host}:{port}: the model broker is closed")
-            self.opened += 1
-            self._sockets.append(ours)
-        threading.Thread(target=self._serve, args=(ours,), name="model-broker", daemon=True).start()
+        self.serve(ours)
         return BrokerConnection.over(theirs, host, port, config, deadline)
+
+    def serve(self, sock: socket.socket) -> None:
+        """Serve a connection, in a thread of its own."""
+        with self.lock:
+            self.opened += 1
+            self._sockets.append(sock)
+        threading.Thread(target=self._serve, args=(sock,), name="model-broker", daemon=True).start()
+
+    def break_connections(self) -> None:
+        """Break all connections that are open."""
+        with self.lock:
+            sockets, self._sockets = self._sockets, []
+            for sock in sockets:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Break all connections and let nobody in any more."""
         with self.lock:
             self._closed = True
             self._appended.notify_all()
-            for sock in self._sockets:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+            self.break_connections()
 
     # For tests ------------------------------------------------------------------------------------------------------
 
@@ -153,15 +176,18 @@ class ModelBroker:
     # Serving --------------------------------------------------------------------------------------------------------
 
     def _serve(self, sock: socket.socket) -> None:
-        with sock, sock.makefile("rb") as stream, contextlib.suppress(OSError):
-            while len(length := stream.read(4)) == 4:
-                frame = memoryview(stream.read(LENGTH.unpack(length)[0]))
+        with sock, contextlib.suppress(OSError, SslHandshakeFailed, HandshakeFailed):
+            channel = self.listener.accept(sock)
+            session = ModelSession(self.listener)
+            while (frame := _read_frame(channel)) is not None:
                 (api_key, api_version, correlation_id, _), position = read_request_header(frame)
+                session.check(api_key)
                 request = codec.decode_request(api_key, api_version, frame, position)
-                answer = self._answer(api_key, request)
+                answer = session.answer(api_key, request) or self._answer(api_key, request)
                 if answer is not None:
-                    data = codec.encode_response(answer, api_version, correlation_id)
-                    sock.sendall(framed(data))
+                    send_all(channel, [framed(codec.encode_response(answer, api_version, correlation_id))])
+                if session.is_over:
+                    return
 
     def _answer(self, api_key: int, request: Any) -> Any:
         if api_key == ApiKey.API_VERSIONS:
@@ -182,7 +208,7 @@ class ModelBroker:
         if request.topics is not None:
             names = [each.name for each in request.topics if each.name is not None]
         return metadata.MetadataResponse(
-            brokers=[metadata.MetadataResponseBroker(node_id=NODE_ID, host="model", port=1)],
+            brokers=[metadata.MetadataResponseBroker(node_id=NODE_ID, host=self.address[0], port=self.address[1])],
             controller_id=NODE_ID,
             topics=[self._topic(name) for name in names],
         )
@@ -272,3 +298,20 @@ class ModelBroker:
         ApiKey.LIST_OFFSETS: _list_offsets,
         ApiKey.FETCH: _fetch,
     }
+
+
+def _read_frame(channel: ByteSocket) -> memoryview | None:
+    """Return the next frame, None at the end of the stream."""
+    length = _read_exactly(channel, 4)
+    return None if length is None else _read_exactly(channel, LENGTH.unpack(length)[0])
+
+
+def _read_exactly(channel: ByteSocket, count: int) -> memoryview | None:
+    data = memoryview(bytearray(count))
+    filled = 0
+    while filled < count:
+        received = channel.recv_into(data[filled:])
+        if received == 0:
+            return None
+        filled += received or 0
+    return data

@@ -1,8 +1,8 @@
 """Apache Kafka with every kind of secured listener, and the users, rights and certificates that go with them.
 
 One node, one port for each :class:`Listener`, and PLAINTEXT for whoever prepares a test. The users are ALICE, a super
-user, and BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`; both can log in by PLAIN, by
-SCRAM, by a client certificate, and by a token (OAUTHBEARER).
+user, BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`, and CAROL, who has none. They log in
+by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool, properties_text
 from spark_kafkalite.testing.certificates import LOOPBACK, Authority
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 
 PLAIN: Final = "PLAIN"
 SCRAM_256: Final = "SCRAM-SHA-256"
@@ -29,6 +30,7 @@ _LOGIN_MODULES: Final = {
     SCRAM_512: f"{_JAVA_SECURITY}.scram.ScramLoginModule",
     OAUTHBEARER: f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerLoginModule",
 }
+_TOKEN_VALIDATOR: Final = f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerValidatorCallbackHandler"
 
 
 class Listener(enum.Enum):
@@ -66,25 +68,34 @@ class User:
 # What needs quotes in a JAAS line and no comma in the tool's.
 ALICE: Final = User("alice", "al/ice=pass+word")
 BOB: Final = User("bob", "bob's password")
+CAROL: Final = User("carol", "carol 3")
+_USERS: Final = (ALICE, BOB, CAROL)
 
 
 class SecureKafka(ApacheKafka):
     """The node; a context manager. ``authority`` has signed the listeners' certificates and is trusted by MTLS."""
 
     def __init__(
-        self, directory: Path, *, heap_mb: int = 512, jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS
+        self,
+        directory: Path,
+        tokens: TokenEndpoint,
+        *,
+        heap_mb: int = 512,
+        jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS,
     ) -> None:
+        """Prepare a node, as an ApacheKafka is; it takes the tokens that ``tokens`` gives, which is to be running."""
         self.authority = Authority(directory / "certificates", "authority")
+        self.tokens = tokens
         scram = [
             argument
-            for user in (ALICE, BOB)
+            for user in _USERS
             for mechanism in (SCRAM_256, SCRAM_512)
             for argument in ("--add-scram", f"{mechanism}=[name={user.name},password={user.password}]")
         ]
         super().__init__(
             directory / "kafka",
             heap_mb=heap_mb,
-            jvm_options=jvm_options,
+            jvm_options=(*jvm_options, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.jwks_url}"),
             overrides=self._security(),
             further_listeners={listener.listener_name: listener.protocol for listener in Listener},
             format_arguments=scram,
@@ -93,7 +104,8 @@ class SecureKafka(ApacheKafka):
     def client_settings(self, listener: Listener, mechanism: str | None = None, user: User = ALICE) -> dict[str, str]:
         """Return what a client needs to reach the listener, under Kafka's names; the truststore is a PEM file.
 
-        For SASL give the mechanism: PLAIN and SCRAM log in as ``user``.
+        For SASL give the mechanism: PLAIN and SCRAM log in as ``user``. For OAUTHBEARER the source of tokens is left to
+        the caller.
         """
         settings = {"bootstrap.servers": self.address(listener.listener_name), "security.protocol": listener.protocol}
         if listener.protocol.endswith("SSL"):
@@ -103,6 +115,7 @@ class SecureKafka(ApacheKafka):
             settings |= {"ssl.keystore.location": str(certificate.pem_file()), "ssl.keystore.type": "PEM"}
         if mechanism is not None:
             settings["sasl.mechanism"] = mechanism
+        if mechanism is not None and mechanism != OAUTHBEARER:
             settings["sasl.jaas.config"] = jaas(mechanism, username=user.name, password=user.password)
         return settings
 
@@ -117,16 +130,24 @@ class SecureKafka(ApacheKafka):
 
     def delegation_token(self, user: User = ALICE) -> DelegationToken:
         """Have a delegation token made that logs in as ``user``."""
-        config = self.directory / f"{user.name}.properties"
-        settings = self.client_settings(Listener.SASL_SSL, SCRAM_256, user)
-        config.write_text(properties_text(settings), encoding="ascii")
-        answer = kafka_tool(
-            "org.apache.kafka.tools.DelegationTokenCommand", "--create", "--max-life-time-period", "-1",
-            "--bootstrap-server", settings.pop("bootstrap.servers"), "--command-config", str(config),
-        ).stdout  # fmt: skip
+        answer = self._token_tool(user, "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:alice")
         # A title, the columns' names, and the token: its id and HMAC come first.
         token_id, hmac = answer.splitlines()[-1].split()[:2]
         return DelegationToken(token_id, hmac)
+
+    def expire(self, token: DelegationToken) -> None:
+        """Have the broker take the token no more."""
+        self._token_tool(ALICE, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
+
+    def _token_tool(self, user: User, *arguments: str) -> str:
+        """Run Kafka's tool for delegation tokens as ``user``, and return its answer."""
+        config = self.directory / f"{user.name}.properties"
+        settings = self.client_settings(Listener.SASL_SSL, SCRAM_256, user)
+        config.write_text(properties_text(settings), encoding="utf-8")
+        return kafka_tool(
+            "org.apache.kafka.tools.DelegationTokenCommand", *arguments,
+            "--bootstrap-server", settings["bootstrap.servers"], "--command-config", str(config),
+        ).stdout  # fmt: skip
 
     def _security(self) -> dict[str, str]:
         """Return the lines of server.properties that make the listeners what they are."""
@@ -161,8 +182,16 @@ class SecureKafka(ApacheKafka):
 
     def _mechanism(self, mechanism: str) -> dict[str, str]:
         if mechanism == PLAIN:
-            return {"sasl.jaas.config": jaas(PLAIN, **{f"user_{user.name}": user.password for user in (ALICE, BOB)})}
-        return {"sasl.jaas.config": jaas(mechanism)}
+            return {"sasl.jaas.config": jaas(PLAIN, **{f"user_{user.name}": user.password for user in _USERS})}
+        lines = {"sasl.jaas.config": jaas(mechanism)}
+        if mechanism == OAUTHBEARER:
+            lines |= {
+                "sasl.server.callback.handler.class": _TOKEN_VALIDATOR,
+                "sasl.oauthbearer.jwks.endpoint.url": self.tokens.jwks_url,
+                "sasl.oauthbearer.expected.issuer": self.tokens.issuer,
+                "sasl.oauthbearer.expected.audience": "kafka",
+            }
+        return lines
 
 
 @dataclass(frozen=True)

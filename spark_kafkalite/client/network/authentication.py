@@ -11,7 +11,7 @@ import random
 from typing import Any, Final, Protocol
 
 from spark_kafkalite.client.network.retry import Deadline
-from spark_kafkalite.errors import IllegalSaslState, SaslAuthenticationFailed, UnsupportedSaslMechanism
+from spark_kafkalite.errors import IllegalSaslState, KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanism
 from spark_kafkalite.security.sasl import Login
 from spark_kafkalite.security.settings import SecurityProtocol
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -61,7 +61,7 @@ def authenticate(connection: Requests, login: Login, protocol: SecurityProtocol,
     while said is not None:
         answer = connection.request(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=said), deadline)
         if answer.error_code:
-            raise _refused(connection.name, login.mechanism, answer)
+            raise _refused(connection.name, login.mechanism, answer, exchange.remedy)
         lifetime_ms = answer.session_lifetime_ms
         try:
             said = exchange.answer(answer.auth_bytes)
@@ -78,11 +78,9 @@ def _no_sasl(name: str, protocol: SecurityProtocol) -> IllegalSaslState:
     )
 
 
-def _refused(name: str, mechanism: str, answer: Any) -> Exception:
+def _refused(name: str, mechanism: str, answer: Any, remedy: str) -> KafkaError:
     why = answer.error_message or "no reason given"
-    hint = ""
-    if answer.error_code == SaslAuthenticationFailed.code:
-        hint = "; check the credentials in sasl.jaas.config, or where else they come from"
+    hint = f"; {remedy}" if answer.error_code == SaslAuthenticationFailed.code else ""
     return error_for(answer.error_code, f"broker {name} refuses the credentials ({mechanism}): {why}{hint}")
 
 

@@ -30,8 +30,10 @@ from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     ClosedError,
+    KafkaError,
     KafkaliteError,
     LeaderNotAvailable,
+    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
@@ -134,7 +136,7 @@ class ClusterClient:
             code = UnknownTopicOrPartition.code if info is None else info.error_code
             if info is not None and not code and info.partitions:
                 return info
-            error = error_for(code or LeaderNotAvailable.code, f"topic {name!r}: {_why(code, allow_auto_create)}")
+            error = topic_error(name, code, allow_auto_create=allow_auto_create)
             waits = error.retriable and (allow_auto_create or code != UnknownTopicOrPartition.code)
             pause_s = backoff.next_s()
             if not waits or deadline.left_s() < pause_s:
@@ -303,7 +305,9 @@ class ClusterClient:
                     labels.append(label)
                     if deadline.passed():
                         break
-            told = "; ".join(f"{label} {error}" if label else str(error) for label, error in zip(labels, failures))
+            told = "; ".join(
+                f"{label} {error}" if label else str(error) for label, error in zip(labels, failures, strict=True)
+            )
             if len(failures) == len(candidates):
                 self._contact.check(failures, told)
             pause_s = backoff.next_s()
@@ -400,10 +404,18 @@ def not_live(broker_id: int, snapshot: ClusterSnapshot) -> str:
     return f"broker {broker_id} is not among the live brokers of the cluster at present: {live}"
 
 
-def _why(code: int, allow_auto_create: bool) -> str:
+def topic_error(name: str, code: int, *, allow_auto_create: bool = False) -> KafkaError:
+    """Return why a topic cannot be used, by its error code in the metadata; 0 when it has no leader yet."""
     if code == UnknownTopicOrPartition.code:
         hint = "; the broker does not create it automatically" if allow_auto_create else ""
-        return f"it does not exist{hint}"
-    if code in (0, LeaderNotAvailable.code):
-        return "it has no leader yet"
-    return "the broker refuses it"
+        why = f"it does not exist{hint}"
+    elif code in (0, LeaderNotAvailable.code):
+        why = "it has no leader yet"
+    elif code == TopicAuthorizationFailed.code:
+        create = ", or CREATE if it is to be made" if allow_auto_create else ""
+        why = (
+            f"this client may not see it; its principal needs DESCRIBE on the topic, which READ and WRITE bring{create}"
+        )
+    else:
+        why = "the broker refuses it"
+    return error_for(code or LeaderNotAvailable.code, f"topic {name!r}: {why}")

@@ -142,10 +142,7 @@ class BrokerConnection:
             try:
                 self.tls.handshake(deadline)
             except HandshakeFailed as error:
-                first = self.tls.first_received
-                if first:
-                    raise wrong_door.stranger(self.name, self._config.security.protocol, first) from error
-                raise ConnectionResetError(errno.ECONNRESET, "the broker closed the connection") from error
+                raise wrong_door.no_tls(self.name, str(error), self.tls.first_received) from error
 
     def _learn_versions(self, deadline: Deadline) -> None:
         version = API_VERSIONS_MAX

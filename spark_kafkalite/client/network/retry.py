@@ -10,10 +10,28 @@ import random
 from dataclasses import dataclass, field
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import ConfigError, KafkaliteError
+from spark_kafkalite.errors import (
+    ConfigError,
+    IllegalSaslState,
+    KafkaliteError,
+    NoBrokerThere,
+    SaslAuthenticationFailed,
+    SslHandshakeFailed,
+    UnsupportedSaslMechanism,
+)
 
 # Kafka's clients spread their pauses by a fifth either way, so that those which fail together do not return together.
 JITTER = 0.2
+
+# Opening another connection ends in the same way, until somebody changes something here or at the brokers: raised at
+# once, and tried again only when there is something new to do. Source: AuthenticationException and its subclasses.
+REFUSED_FOR_GOOD = (
+    SslHandshakeFailed,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+    IllegalSaslState,
+    NoBrokerThere,
+)
 
 
 def is_retriable(error: BaseException) -> bool:

@@ -91,8 +91,9 @@ class TlsSocket:
             if not more:
                 break
             filled += more
-        # The peer may have asked for new keys, which is answered.
-        self._send_output()
+        # The peer may have asked for new keys, which is answered; to one that has gone there is nothing to say.
+        if filled != 0:
+            self._send_output()
         return filled
 
     @property

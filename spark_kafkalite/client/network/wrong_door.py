@@ -41,6 +41,13 @@ def closed_at_first_request(name: str, protocol: SecurityProtocol) -> HandshakeF
     )
 
 
+def no_tls(name: str, problem: str, first_bytes: bytes) -> HandshakeFailed:
+    """Return the error for a TLS handshake that does not come about; ``first_bytes`` are the peer's, if it sent any."""
+    error = HandshakeFailed(f"{name}: {problem}")
+    error.is_certain = bool(first_bytes) and first_bytes[:2] not in _TLS_RECORDS
+    return error
+
+
 def stranger(name: str, protocol: SecurityProtocol, first_bytes: bytes) -> HandshakeFailed:
     """Return the error for a first answer that is no broker's in this protocol, told by the bytes that it begins with.
 
@@ -54,13 +61,6 @@ def stranger(name: str, protocol: SecurityProtocol, first_bytes: bytes) -> Hands
         what = "it speaks HTTP and is no Kafka broker: correct the address"
     elif first_bytes[:4] == b"SSH-":
         what = "it speaks SSH and is no Kafka broker: correct the address"
-    elif protocol.encrypts:
-        certain = False
-        plain = "SASL_PLAINTEXT" if protocol.uses_sasl else "PLAINTEXT"
-        what = (
-            f"it does not answer in TLS, as security.protocol={protocol.value} asks for: set security.protocol={plain} "
-            "if it is a listener without TLS, else correct the address"
-        )
     else:
         certain = False
         what = f"its answer is none of a Kafka broker (it begins with {first_bytes[:8]!r}): correct the address"

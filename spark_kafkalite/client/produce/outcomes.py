@@ -18,7 +18,7 @@ until the sender's thread runs them, outside of all locks (:meth:`Outcomes.run_c
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from spark_kafkalite.client.config import ProducerConfig
@@ -213,14 +213,20 @@ class Outcomes:
                     self._accumulator.finish(queue, batch)
         return self._next_expiry_s
 
-    def fail_all(self, error: Exception) -> None:
-        """Fail every batch that has no outcome."""
+    def fail(self, queues: Iterable[PartitionQueue], error: Exception) -> None:
+        """Fail every batch of these partitions that has no outcome."""
         with self._accumulator.lock:
-            for queue in self._accumulator.active_queues():
+            for queue in queues:
                 for batch in list(queue.batches()):
                     if not batch.done:
                         self._fail(batch, error)
                     self._accumulator.finish(queue, batch)
+
+    def fail_all(self, error: Exception) -> None:
+        """Fail every batch that has no outcome."""
+        with self._accumulator.lock:
+            queues = self._accumulator.active_queues()
+        self.fail(queues, error)
 
 
 def _report_callback(error: Exception) -> None:

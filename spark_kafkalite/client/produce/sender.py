@@ -23,16 +23,17 @@ from typing import Final
 
 from spark_kafkalite.client.config import ProducerConfig
 from spark_kafkalite.client.lifecycle import Lifecycle
-from spark_kafkalite.client.network.broker_link import BrokerLink, WakeUp
-from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.broker_link import WakeUp
+from spark_kafkalite.client.network.cluster import ClusterClient, topic_error
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.pipeline import InFlight, Pipeline
-from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable
+from spark_kafkalite.client.network.retry import REFUSED_FOR_GOOD, is_retriable
 from spark_kafkalite.client.network.sockets import Buffer
 from spark_kafkalite.client.produce.accumulator import NO_LEADER, Accumulator, PartitionQueue
 from spark_kafkalite.client.produce.outcomes import Outcomes
 from spark_kafkalite.client.produce.produce_requests import encode_produce, read_produce_answer
 from spark_kafkalite.client.produce.producer_ids import ProducerIds
+from spark_kafkalite.client.produce.producer_links import ProducerLinks
 from spark_kafkalite.client.produce.producer_phase import ProducerPhase
 from spark_kafkalite.client.produce.undelivered import Undelivered
 from spark_kafkalite.clock import Clock
@@ -42,6 +43,7 @@ from spark_kafkalite.errors import (
     FrameError,
     KafkaliteError,
     LeaderNotAvailable,
+    TopicAuthorizationFailed,
 )
 from spark_kafkalite.records.compression import CODECS
 
@@ -72,8 +74,7 @@ class Sender(threading.Thread):
         self._accumulator = accumulator
         self._life = life
         self._clock = clock
-        self._brokers: dict[int, BrokerLink] = {}
-        # Held by whoever touches brokers and pipelines: this thread, but while it sleeps; a producer's in send_now().
+        # Held by whoever touches links and pipelines: this thread, but while it sleeps; a producer's in send_now().
         # Taken before the accumulator's lock, never after it.
         self._turning = threading.Lock()
         self._selector = selectors.DefaultSelector()
@@ -91,6 +92,13 @@ class Sender(threading.Thread):
             cluster, clock, lambda result: self._after(lambda: self._got_producer_id(result))
         )
         self._outcomes = Outcomes(config, cluster, accumulator)
+        self._links = ProducerLinks(
+            config.client,
+            cluster,
+            self._selector,
+            clock,
+            lambda node, opened: self._after(lambda: self._connected(node, opened)),
+        )
         cluster.add_listener(lambda snapshot: self._after(self._take_leaders))
 
     # From other threads ---------------------------------------------------------------------------------------------
@@ -190,11 +198,8 @@ class Sender(threading.Thread):
         if self._life.state is ProducerPhase.OPEN:
             return False
         with accumulator.lock:
-            return not accumulator.has_unfinished() and not self._has_unwritten()
-
-    def _has_unwritten(self) -> bool:
-        """Whether requests that nobody answers (acks=0) are still to be handed to a socket."""
-        return any(broker.pipeline is not None and broker.pipeline.wants_write for broker in self._brokers.values())
+            # Nobody answers requests with acks=0: what counts is that a socket has them.
+            return not accumulator.has_unfinished() and not self._links.has_unwritten
 
     def _turn(self) -> None:
         with self._turning:
@@ -223,7 +228,7 @@ class Sender(threading.Thread):
             self._run_finished()
 
     def _serve(self, node: int, ready: object, events: int) -> None:
-        pipeline = self._brokers[node].pipeline
+        pipeline = self._links.pipeline(node)
         # A producer's thread may have lost, or replaced, the connection since select() returned.
         if pipeline is None or pipeline is not ready:
             return
@@ -233,14 +238,9 @@ class Sender(threading.Thread):
                     self._answer(pipeline, request, frame)
             if events & selectors.EVENT_WRITE:
                 pipeline.write()
-            self._watch(node, pipeline)
+            self._links.watch(node, pipeline)
         except BrokerUnreachable as error:
             self._lose(node, error)
-
-    def _watch(self, node: int, pipeline: Pipeline) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pipeline.wants_write else 0)
-        if self._selector.get_key(pipeline).events != events:
-            self._selector.modify(pipeline, events, node)
 
     # Sending --------------------------------------------------------------------------------------------------------
 
@@ -256,27 +256,39 @@ class Sender(threading.Thread):
             return next_s if again_s is None else min(again_s, next_s or again_s)
         for node, queues in by_leader.items():
             if node == NO_LEADER or node not in self._cluster.snapshot.nodes:
-                self._outcomes.last_problem = LeaderNotAvailable(
-                    f"{queues[0].topic}-{queues[0].partition} has no live leader"
-                )
-                self._cluster.request_refresh()
+                self._without_leader(queues)
                 continue
-            broker = self._broker(node)
-            if broker.pipeline is None:
-                if not broker.connecting and broker.retry_at_s <= now_s:
-                    self._connect(node, broker)
-                elif not broker.connecting:
-                    next_s = broker.retry_at_s if next_s is None else min(next_s, broker.retry_at_s)
+            pipeline = self._links.pipeline(node)
+            if pipeline is None:
+                again_s = self._links.connect(node, now_s)
+                if again_s is not None:
+                    next_s = again_s if next_s is None else min(next_s, again_s)
                 continue
             try:
-                self._send_to(node, broker.pipeline, queues, now_s)
+                self._send_to(node, pipeline, queues, now_s)
             except BrokerUnreachable as error:
                 self._lose(node, error)
                 return now_s
         return next_s
 
+    def _without_leader(self, queues: list[PartitionQueue]) -> None:
+        """Look for the leaders of partitions, whose batches wait, unless the broker does not tell us of the topic."""
+        topics = self._cluster.snapshot.topics
+        for queue in queues:
+            topic = topics.get(queue.topic)
+            if topic is not None and topic.error_code == TopicAuthorizationFailed.code:
+                self._outcomes.fail([queue], topic_error(queue.topic, topic.error_code))
+            else:
+                self._outcomes.last_problem = LeaderNotAvailable(f"{queue.topic}-{queue.partition} has no live leader")
+        self._cluster.request_refresh()
+
     def _send_to(self, node: int, pipeline: Pipeline, queues: list[PartitionQueue], now_s: float) -> None:
         config, accumulator = self._config, self._accumulator
+        if pipeline.wants_renewal:
+            # Something is always in flight: it takes no more, and is renewed once the last answer is there.
+            if not pipeline.in_flight and not pipeline.wants_write:
+                self._links.renew(node)
+            return
         while queues and len(pipeline.in_flight) < config.max_in_flight and not pipeline.wants_write:
             with accumulator.lock:
                 batches = accumulator.drain(queues, node, config.max_request_size)
@@ -301,7 +313,7 @@ class Sender(threading.Thread):
                 pipeline.send(request, pieces, answered=True)
             else:
                 self._send_unanswered(pipeline, request, pieces)
-        self._watch(node, pipeline)
+        self._links.watch(node, pipeline)
 
     def _send_unanswered(self, pipeline: Pipeline, request: InFlight, pieces: list[Buffer]) -> None:
         """With acks=0 a batch counts as sent when the socket has taken it."""
@@ -314,44 +326,20 @@ class Sender(threading.Thread):
         for queue, batch in request.batches:
             self._outcomes.settle(queue, batch, -1, -1, None)
 
-    def _broker(self, node: int) -> BrokerLink:
-        broker = self._brokers.get(node)
-        if broker is None:
-            client = self._config.client
-            broker = self._brokers[node] = BrokerLink(
-                Backoff(client.reconnect_backoff_ms, client.reconnect_backoff_max_ms)
-            )
-        return broker
-
-    def _connect(self, node: int, broker: BrokerLink) -> None:
-        timeout_ms = self._config.client.request_timeout_ms
-        broker.connect(
-            lambda: self._cluster.connect(node, Deadline.after_ms(timeout_ms, self._clock)),
-            lambda opened: self._after(lambda: self._connected(node, opened)),
-        )
-
     def _connected(self, node: int, opened: BrokerConnection | KafkaliteError) -> None:
-        broker = self._brokers[node]
-        broker.connecting = False
-        if isinstance(opened, BrokerConnection):
-            if self._life.state is ProducerPhase.ENDED:
+        if self._life.state is ProducerPhase.ENDED:
+            if isinstance(opened, BrokerConnection):
                 opened.close()
-                return
-            try:
-                broker.pipeline = Pipeline(opened, self._clock.monotonic_s())
-            except KafkaliteError as error:
-                opened.close()
-                opened = error
-            else:
-                broker.backoff.reset()
-                broker.reported = ""
-                self._selector.register(broker.pipeline, selectors.EVENT_READ, node)
-                return
-        if broker.reported != str(opened):
-            broker.reported = str(opened)
-            _LOG.warning("producer: %s; trying on", opened)
-        self._outcomes.last_problem = opened
-        broker.retry_at_s = self._clock.monotonic_s() + broker.backoff.next_s()
+            return
+        error = self._links.connected(node, opened)
+        if error is None:
+            return
+        self._outcomes.last_problem = error
+        if isinstance(error, REFUSED_FOR_GOOD):
+            # Waiting for the delivery timeout would only hide the reason. For later records it is tried again.
+            with self._accumulator.lock:
+                queues = [each for each in self._accumulator.active_queues() if each.leader == node]
+            self._outcomes.fail(queues, error)
         self._cluster.request_refresh()
 
     def _got_producer_id(self, result: tuple[int, int] | KafkaliteError) -> None:
@@ -385,10 +373,7 @@ class Sender(threading.Thread):
         idle_s = self._config.client.connections_max_idle_ms / 1000
         # Requests from now on time out later than this.
         next_s = now_s + timeout_s
-        for node, broker in self._brokers.items():
-            pipeline = broker.pipeline
-            if pipeline is None:
-                continue
+        for node, pipeline in self._links.pipelines():
             if pipeline.in_flight or pipeline.wants_write:
                 since_s = pipeline.in_flight[0].sent_s if pipeline.in_flight else pipeline.used_s
                 times_out_s = since_s + timeout_s
@@ -398,25 +383,17 @@ class Sender(threading.Thread):
                 else:
                     next_s = min(next_s, times_out_s)
             elif idle_s >= 0 and now_s - pipeline.used_s > idle_s:
-                self._drop(broker)
+                self._links.drop(node)
         self._next_check_s = next_s
         return next_s
 
-    def _drop(self, broker: BrokerLink) -> None:
-        assert broker.pipeline is not None
-        self._selector.unregister(broker.pipeline)
-        broker.pipeline.close()
-        broker.pipeline = None
-
     def _lose(self, node: int, error: BrokerUnreachable) -> None:
         """Give a broken connection up and take its batches back."""
-        broker = self._brokers[node]
-        pipeline = broker.pipeline
+        pipeline = self._links.pipeline(node)
         if pipeline is None:
             return
-        self._drop(broker)
+        self._links.lose(node)
         now_s = self._clock.monotonic_s()
-        broker.retry_at_s = now_s + broker.backoff.next_s()
         if pipeline.in_flight:
             _LOG.warning("producer: %s; %d requests in flight are repeated", error, len(pipeline.in_flight))
         self._outcomes.last_problem = error
@@ -435,10 +412,7 @@ class Sender(threading.Thread):
         self.refuse_records(ProducerPhase.ABORTING)
         with self._turning:
             self._life.advance(ProducerPhase.ENDED)
-            for broker in self._brokers.values():
-                if broker.pipeline is not None:
-                    broker.pipeline.close()
-                    broker.pipeline = None
+            self._links.close()
             self._run_finished()
             self._selector.close()
             self._wake_up.close()

@@ -47,5 +47,5 @@ def read(consumer: Consumer, count: int) -> dict[int, list[int]]:
 
 
 def assert_numbered(found: Mapping[int, list[int]], count: int) -> None:
-    """Check that the partitions hold the numbers below ``count``, dealt out in turn: none lost, doubled, out of order."""
+    """Check that the partitions hold the numbers below ``count``, dealt out in turn: each once, in order."""
     assert found == {number: list(range(number, count, PARTITIONS)) for number in range(PARTITIONS)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -17,6 +18,7 @@ from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, A
 from spark_kafkalite.testing.secure_kafka import (
     ALICE,
     BOB,
+    OAUTHBEARER,
     PLAIN,
     SCRAM_256,
     SCRAM_512,
@@ -25,6 +27,7 @@ from spark_kafkalite.testing.secure_kafka import (
     User,
     jaas,
 )
+from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 from tests.interop.support.java_tools import JavaTools
 
 pytestmark = pytest.mark.kafka
@@ -34,7 +37,7 @@ PASSWORDS = (PLAIN, SCRAM_256, SCRAM_512)
 SASL = [(listener, mechanism) for listener in Listener for mechanism in listener.mechanisms if mechanism in PASSWORDS]
 
 
-def in_librdkafkas_words(settings: dict[str, str], user: User) -> dict[str, str]:
+def in_librdkafkas_words(settings: dict[str, str], user: User) -> dict[str, Any]:
     """Return the settings of a client of Kafka's as librdkafka has them."""
     own = dict(settings)
     if own.pop("ssl.truststore.type", None):
@@ -46,12 +49,13 @@ def in_librdkafkas_words(settings: dict[str, str], user: User) -> dict[str, str]
     return own
 
 
-def reason_of_refusal(settings: dict[str, str]) -> str | None:
+def reason_of_refusal(settings: dict[str, Any]) -> str | None:
     """Ask the broker for metadata; return librdkafka's words for why that failed, or None."""
     reasons: list[str] = []
     admin = confluent_kafka.admin.AdminClient(
         {**settings, "error_cb": lambda error: reasons.append(error.str()), "log_level": 0}
     )
+    admin.poll(0)  # a token is asked for in here
     deadline = time.monotonic() + _TIMEOUT_S
     while not reasons and time.monotonic() < deadline:
         try:
@@ -70,6 +74,25 @@ def test_a_password_is_taken_and_a_wrong_one_is_not(
     assert reason_of_refusal(settings) is None
     reason = reason_of_refusal({**settings, "sasl.password": "wrong"})
     assert reason is not None and "uthentication failed" in reason
+
+
+def test_a_token_is_taken_and_a_bad_one_is_not(secure_kafka: SecureKafka) -> None:
+    tokens = secure_kafka.tokens
+
+    def reason(token: str, listener: Listener = Listener.SASL_SSL) -> str | None:
+        settings = in_librdkafkas_words(secure_kafka.client_settings(listener, OAUTHBEARER), ALICE)
+        return reason_of_refusal({**settings, "oauth_cb": lambda _: (token, time.time() + 60)})
+
+    assert reason(tokens.token()) is None
+    assert reason(tokens.token(), Listener.REAUTHENTICATION) is None
+    with TokenEndpoint(subject=ALICE.name) as other:
+        bad = {
+            "another's": other.token(iss=tokens.issuer),
+            "expired": tokens.token(iat=int(time.time()) - 7200, exp=int(time.time()) - 3600),
+            "for others": tokens.token(aud="others"),
+            "by others": tokens.token(iss="others"),
+        }
+    assert [name for name, token in bad.items() if "invalid_token" not in str(reason(token))] == []
 
 
 @pytest.mark.parametrize("listener", [Listener.SSL, Listener.MTLS])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import ssl
 from functools import cache
 
 import pytest
 import trustme
 
-from spark_kafkalite.security.tls import PIECE_BYTES, is_tls
+from spark_kafkalite.security.tls import is_tls
 from tests.unit.security.tls_pairs import HOST, Pair, move, read_all, server_context, trusting
 
 VERSIONS = ("TLSv1.2", "TLSv1.3")
@@ -80,12 +81,33 @@ def test_an_incomplete_record_does_not_count_as_waiting(version: str) -> None:
 def test_a_large_write_comes_out_whole() -> None:
     both = pair()
     both.handshake()
-    message = random.Random(6).randbytes(3 * PIECE_BYTES + 17)
+    message = random.Random(6).randbytes(200_017)
     both.client.write(memoryview(message))
     both.client.write(memoryview(b"end"))
     both.server.received(memoryview(both.client.take_output()))
     assert both.client.take_output() == b""
     assert read_all(both.server) == message + b"end"
+
+
+def test_buffers_stay_small_whatever_is_written() -> None:
+    class Measured:
+        largest = 0
+
+        def __init__(self, buffer: ssl.MemoryBIO) -> None:
+            self.buffer = buffer
+
+        def read(self) -> bytes:
+            self.largest = max(self.largest, self.buffer.pending)
+            return self.buffer.read()
+
+    both = pair()
+    both.handshake()
+    measured = Measured(both.client._outgoing)
+    both.client._outgoing = measured  # type: ignore[assignment]
+    both.client.write(memoryview(bytes(5_000_000)))
+    assert len(both.client.take_output()) > 5_000_000
+    # A buffer never gives back what it once had.
+    assert 32_768 < measured.largest < 40_000
 
 
 @pytest.mark.parametrize("version", VERSIONS)

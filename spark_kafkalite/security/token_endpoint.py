@@ -1,0 +1,224 @@
+"""Tokens by OAuth's client-credentials flow: one POST to the identity provider. Source: RFC 6749, 4.4; KIP-768, 1139.
+
+What keeps a client's secret and a server's network safe from whoever may set an option: only URLs that the environment
+variable ``KAFKALITE_OAUTHBEARER_ALLOWED_URLS`` lists are asked (CVE-2025-27817), redirects are not followed, and
+``http://`` serves for loopback only, where Kafka's client would send the secret in clear. As in Kafka the trusted
+certificates are the system's, or those of ``ssl.*`` options in ``sasl.jaas.config``; the client's own ``ssl.*``
+settings are for brokers. Proxies are not used.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import math
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote_plus, urlencode, urlsplit
+
+from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
+from spark_kafkalite.security.settings import SSL_SETTINGS
+from spark_kafkalite.security.tokens import HeldToken, checked_token
+from spark_kafkalite.settings import SettingGroup
+
+if TYPE_CHECKING:
+    import ssl
+
+URLS_VARIABLE: Final = "KAFKALITE_OAUTHBEARER_ALLOWED_URLS"
+
+# For all attempts together; less than who waits for the token will wait, who then learns the reason.
+_TOTAL_S: Final = 7.0
+_LONGEST_ANSWER: Final = 1024 * 1024
+# What may go well the next time, beside a connection that fails.
+_RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class _NotNow(Exception):
+    """What may go better the next time; the text says what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSource:
+    """A token endpoint, and the credentials for it. Times are seconds."""
+
+    url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None
+    urlencodes_header: bool
+    connect_timeout_s: float
+    read_timeout_s: float
+    backoff_s: float
+    backoff_max_s: float
+    tls_options: tuple[tuple[str, str], ...] = field(repr=False)
+    is_cheap: bool = field(default=False, init=False)
+
+    def __str__(self) -> str:
+        return f"sasl.oauthbearer.token.endpoint.url={self.url}"
+
+    def fetch(self) -> HeldToken:
+        """Return a new token; tries again for at most 7 seconds in all where that may help."""
+        allowed = [url.strip() for url in os.environ.get(URLS_VARIABLE, "").split(",")]
+        if self.url not in allowed:
+            raise SaslAuthenticationFailed(
+                f"{self}: the environment variable {URLS_VARIABLE} does not list this URL; set it to the URLs that "
+                "this process may ask for tokens, separated by commas"
+            )
+        deadline_s = time.monotonic() + _TOTAL_S
+        pause_s = self.backoff_s
+        while True:
+            try:
+                return self._asked_once(deadline_s)
+            except _NotNow as problem:
+                wait_s = pause_s * random.uniform(0.8, 1.2)
+                if time.monotonic() + wait_s >= deadline_s:
+                    raise SaslAuthenticationFailed(f"{self}: {problem}") from None
+            time.sleep(wait_s)
+            pause_s = min(max(pause_s * 2, 0.01), self.backoff_max_s)
+
+    def _asked_once(self, deadline_s: float) -> HeldToken:
+        connection = self._connection(min(self.connect_timeout_s, deadline_s - time.monotonic()))
+        # Each read has its timeout, and a server that sends a byte now and then would never exceed it.
+        cut = threading.Timer(deadline_s - time.monotonic(), _shut_down, (connection,))
+        cut.daemon = True
+        try:
+            cut.start()
+            connection.connect()
+            connection.sock.settimeout(max(0.001, min(self.read_timeout_s, deadline_s - time.monotonic())))
+            connection.request("POST", self._target(), self._body(), self._headers())
+            with connection.getresponse() as response:
+                body = response.read(_LONGEST_ANSWER + 1)
+        except TimeoutError:
+            raise _NotNow("no answer in time") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            problem = "the connection was cut" if time.monotonic() >= deadline_s else _problem(error)
+            raise _NotNow(problem) from None
+        finally:
+            cut.cancel()
+            connection.close()
+        return self._token(response.status, body)
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        host, port = str(parts.hostname), parts.port
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        try:
+            context = endpoint_tls_context(self.tls_options)  # from files that may have changed since the last token
+        except ConfigError as error:
+            raise SaslAuthenticationFailed(f"{self}: {error}") from None
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+
+    def _target(self) -> str:
+        parts = urlsplit(self.url)
+        return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+    def _body(self) -> bytes:
+        form = {"grant_type": "client_credentials"}
+        if self.scope:
+            form["scope"] = self.scope
+        return urlencode(form).encode()
+
+    def _headers(self) -> dict[str, str]:
+        client = (self.client_id, self.client_secret)
+        if self.urlencodes_header:
+            client = (quote_plus(self.client_id), quote_plus(self.client_secret))
+        return {
+            "Authorization": "Basic " + base64.b64encode(":".join(client).encode()).decode(),
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Accept": "application/json",
+            "Cache-Control": "no-cache",
+            "Connection": "close",
+        }
+
+    def _token(self, status: int, body: bytes) -> HeldToken:
+        """Return the token of an answer. Raises _NotNow or SaslAuthenticationFailed for any other answer."""
+        if 300 <= status < 400:
+            raise SaslAuthenticationFailed(
+                f"{self}: it redirects (HTTP {status}), which is not followed; set the URL that it leads to"
+            )
+        answer = _object(body)
+        if status not in (200, 201):
+            problem = f"HTTP {status}{self._reason(answer)}"
+            raise _NotNow(problem) if status in _RETRIED else SaslAuthenticationFailed(f"{self}: {problem}")
+        if len(body) > _LONGEST_ANSWER:
+            raise SaslAuthenticationFailed(
+                f"{self}: the answer has more than {_LONGEST_ANSWER} bytes, which no token has"
+            )
+        token = answer.get("access_token")
+        if not isinstance(token, str):
+            raise SaslAuthenticationFailed(
+                f"{self}: the answer is not a JSON object with an access_token; is it a token endpoint?"
+            )
+        life_s = answer.get("expires_in")
+        expires_at_s = None
+        if isinstance(life_s, (int, float)) and math.isfinite(life_s) and life_s > 0:
+            expires_at_s = time.time() + life_s
+        return checked_token(token.strip(), expires_at_s, str(self))
+
+    def _reason(self, answer: dict[str, Any]) -> str:
+        """Return what a refusal says of its reason (RFC 6749, 5.2), without anything that was sent to it."""
+        said = ": ".join(str(answer[name]) for name in ("error", "error_description") if answer.get(name))
+        sent = self._headers()["Authorization"].partition(" ")[2]
+        if not said or self.client_secret in said or quote_plus(self.client_secret) in said or sent in said:
+            return ""
+        return f", {said[:300]!r}"
+
+
+def endpoint_tls_context(options: Iterable[tuple[str, str]]) -> ssl.SSLContext:
+    """Return the TLS context for token endpoints; ``ssl.*`` options of the JAAS entry alone decide, as in Kafka.
+
+    Raises ConfigError for stores that cannot be used. Source: org.apache.kafka...oauthbearer.OAuthBearerUtils.
+    """
+    from spark_kafkalite.security.tls import client_context
+
+    group = SettingGroup("sasl.jaas.config", SSL_SETTINGS)
+    try:
+        return client_context(
+            {**group.defaults(), **group.parse({name: text for name, text in options if name in group})}
+        )
+    except ConfigError as error:
+        raise ConfigError(f"sasl.jaas.config: {error}") from None
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Return a JSON object, an empty one for anything else."""
+    try:
+        answer = json.loads(body[:_LONGEST_ANSWER])
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _problem(error: Exception) -> str:
+    """Say what went wrong with a connection; never what came over it."""
+    import ssl
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({error.verify_message}); trust another by ssl.truststore.location in "
+            "sasl.jaas.config"
+        )
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS connection ({error.reason or type(error).__name__})"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return f"the answer is not HTTP ({type(error).__name__})"
+
+
+def _shut_down(connection: http.client.HTTPConnection) -> None:
+    sock = connection.sock
+    if sock is None:
+        return
+    try:
+        # Not the method of an SSLSocket, which would take the TLS object away from who reads.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        pass  # it is gone already

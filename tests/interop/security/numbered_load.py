@@ -1,0 +1,113 @@
+"""A load that can be checked to the last record: a producer that never pauses, a group that reads, an administrator.
+
+The number of a record in its partition is its key, and its offset too, so that a reader sees at once what is lost,
+doubled or out of order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from spark_kafkalite import Admin, Consumer, Producer
+
+TIMEOUT_S = 60
+PARTITIONS = 4
+_ROWS = 400
+_VALUE = b"v" * 100
+
+
+class NumberedLoad:
+    """Clients of ``settings`` on a new topic, from :meth:`start` to :meth:`finish`."""
+
+    def __init__(self, settings: Mapping[str, object], topic: str) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(3)
+        self._parts: list[Future[None]] = []
+        self._produced: Future[None] | None = None
+        # Records in each partition, and answers to the administrator.
+        self.sent = 0
+        self.read = [0] * PARTITIONS
+        self.answers = 0
+
+    def start(self) -> None:
+        """Return when every client has done its work once."""
+        with Admin(self._settings) as admin:
+            admin.create_topic(self._topic, PARTITIONS, 1)
+        self._produced = self._pool.submit(self._produce)
+        self._parts = [self._produced, self._pool.submit(self._consume), self._pool.submit(self._administer)]
+        self.wait_until(lambda: self.sent > 0 and all(self.read) and self.answers > 0)
+
+    def run_for(self, seconds: float) -> None:
+        """Let the clients work. Raises what a client has raised."""
+        until = time.monotonic() + seconds
+        self.wait_until(lambda: time.monotonic() > until, seconds + TIMEOUT_S)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+        """Wait for the condition. Raises what a client has raised, and TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            for part in self._parts:
+                if part.done():
+                    part.result()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.sent} records sent, {self.read} read, {self.answers} answers")
+            time.sleep(0.01)
+
+    def finish(self) -> None:
+        """Send no more, and wait until all is read. Raises what a client has raised."""
+        self._stop.set()
+        with self._pool:
+            for part in self._parts:
+                part.result(TIMEOUT_S)
+        assert self.read == [self.sent] * PARTITIONS
+
+    def _produce(self) -> None:
+        values = pa.array([_VALUE] * _ROWS, pa.binary())
+        # Small batches and little memory: many requests, and always as many in flight as may be.
+        with Producer(self._settings, batch_size=8192, buffer_memory=1 << 20) as producer:
+            sent = 0
+            while not self._stop.is_set():
+                for partition in range(PARTITIONS):
+                    rows = {"key": numbers(sent, _ROWS), "value": values, "partition": [partition] * _ROWS}
+                    producer.send_batch(self._topic, pa.table(rows))
+                sent += _ROWS
+                self.sent = sent
+
+    def _consume(self) -> None:
+        assert self._produced is not None
+        with Consumer(
+            self._settings, group_id=self._topic, auto_offset_reset="earliest", auto_commit_interval_ms=500
+        ) as consumer:
+            consumer.subscribe([self._topic])
+            while not (self._produced.done() and self.read == [self.sent] * PARTITIONS):
+                rows = consumer.poll_columns(500)
+                if rows is None:
+                    continue
+                partition = rows.column("partition")[0].as_py()
+                expected = self.read[partition]
+                if not rows.column("key").equals(numbers(expected, rows.num_rows)):
+                    found = [int.from_bytes(key.as_py(), "little") for key in rows.column("key")]
+                    raise AssertionError(
+                        f"partition {partition}: {expected} expected, found {found[:5]}...{found[-5:]}"
+                    )
+                self.read[partition] += rows.num_rows
+
+    def _administer(self) -> None:
+        with Admin(self._settings) as admin:
+            while not self._stop.wait(0.05):
+                assert self._topic in admin.list_topics()
+                self.answers += 1
+
+
+def numbers(first: int, count: int) -> pa.Array:
+    """Return the numbers from ``first`` on as binary values of eight bytes."""
+    content = pa.py_buffer(array("q", range(first, first + count)))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), count, [None, content]).cast(pa.binary())
