@@ -75,7 +75,11 @@ def run(spark: SparkSession, config: dict[str, Any], out: Path) -> None:
 
     # Errors: of the source's check, of a task, and of options.
     for number, wrong in enumerate(
-        ({"subscribe": f"{config['topic']}-no"}, {"failOnDataLoss": "x"}, {"kafka.sasl.pasword": options["kafka.sasl.password"]})
+        (
+            {"subscribe": f"{config['topic']}-no"},
+            {"failOnDataLoss": "x"},
+            {"kafka.sasl.pasword": options["kafka.sasl.password"]},
+        )
     ):
         try:
             spark.read.format("kafkalite").options(**{**reading, **wrong}).load().count()

@@ -224,6 +224,22 @@ def test_a_token_that_was_handed_over_is_used_until_the_last_part_of_its_life(lo
     assert keeper.current(login).value == "1" and source.asked == 1
 
 
+def test_a_handed_over_token_ends_the_wait_for_one(login):
+    source = ScriptedSource()
+    source.fails = "too late to matter"
+    keeper = TokenKeeper(source, HOUR)
+    source.may_answer.clear()
+    got = []
+    waiter = threading.Thread(target=lambda: got.append(keeper.current(login).value))
+    waiter.start()
+    source.wait_until_asked(1)
+    keeper.take(HeldToken("handed", time.time() + 3600))
+    waiter.join(WAIT_S)
+    source.may_answer.set()
+    wait_for_end_of_attempt(keeper, 1)
+    assert got == ["handed"] and keeper.current(login).value == "handed"
+
+
 def test_handed_over_tokens_spare_a_worker_the_source_as_long_as_fresh_ones_come(login, clock):
     source = ScriptedSource()
     keeper = TokenKeeper(source, HOUR)
