@@ -25,7 +25,7 @@ def main(config_path: str) -> None:
 
 def run(spark: SparkSession, options: dict[str, str], topic: str, tasks: int, checkpoint: str) -> dict[str, Any]:
     """Write a record per task, and read them all; the numbers are to be the same each time."""
-    frame = spark.range(tasks).selectExpr("CAST(id AS STRING) AS value").repartition(4)
+    frame = spark.range(tasks).selectExpr("CAST(id AS STRING) AS value").repartition(2)
     frame.write.format("kafkalite").options(**options, topic=topic).mode("append").save()
 
     read = spark.read.format("kafkalite").options(**options, subscribe=topic, maxRecordsPerPartition=1).load()
