@@ -247,10 +247,10 @@ def _jks_key(data: bytes, password: str, key_password: str | None, source: str) 
         private_key = key.private_key(password if key_password is None else key_password)
     except ValueError as error:
         raise ConfigError(f"{source}: {error}, alias {key.alias!r} (see ssl.key.password)") from None
-    if len(keys) > 1:
-        _LOG.info("%s holds %s; the first is used", source, ", ".join(repr(each.alias) for each in keys))
     pem = _pem("PRIVATE KEY", base64.b64encode(private_key).decode())
-    return ClientKey(pem, key.chain, None, f"{source}, alias {key.alias!r}")
+    others = ", ".join(repr(other.alias) for other in keys[1:])
+    chosen = f"{source}, alias {key.alias!r}" + (f" (the first; there are also {others})" if others else "")
+    return ClientKey(pem, key.chain, None, chosen)
 
 
 def _jks_certificates(data: bytes, password: str | None, source: str) -> tuple[bytes, ...]:

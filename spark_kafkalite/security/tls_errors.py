@@ -108,12 +108,12 @@ def _refusal_text(error: ssl.SSLError, connection: ssl.SSLObject) -> str:
     key_from = getattr(connection.context, "key_from", None)
     if connection.server_side:
         text = "the client refuses our certificate"
-    elif key_from is None:
-        text = "the broker wants a client certificate; set ssl.keystore.location"
-    else:
+    elif key_from is not None:
         text = f"the broker refuses our certificate, which is from {key_from}"
-    if alert == "handshake_failure":  # also what a broker says that shares no cipher suite with us
-        text += "; or no cipher suite is in common (ssl.cipher.suites)"
+    else:
+        text = "the broker wants a client certificate; set ssl.keystore.location"
+    if alert == "handshake_failure" and not connection.server_side:
+        text += "; or it has no cipher suite in common with us (ssl.cipher.suites)"
     return f"{text} (its alert: {alert})"
 
 

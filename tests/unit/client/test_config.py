@@ -122,6 +122,25 @@ def test_bad_addresses(text: str) -> None:
         parse_address(text)
 
 
+def test_a_java_class_that_holds_the_credentials_is_an_error_and_not_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {
+        **SERVERS,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
+    name = "sasl.login.callback.handler.class"
+    with pytest.raises(ConfigError, match=r"sasl\.login\.callback\.handler\.class=com\.example\.Handler: a Java class"):
+        producer_config({**given, name: "com.example.Handler"}, {})
+    kafkas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    with caplog.at_level(logging.WARNING):
+        assert producer_config({**given, name: kafkas}, {}).client.security.login is not None
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize(
     ("given", "warned"),
     [
@@ -150,22 +169,3 @@ def test_settings_that_protect_nothing_are_warned_of_once(
     assert warned is None or re.search(warned, caplog.text)
     assert "canary" not in caplog.text
     assert config.security.protocol.value == str(given.get("security.protocol", "PLAINTEXT")).upper()
-
-
-def test_a_java_class_that_holds_the_credentials_is_an_error_and_not_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    given = {
-        **SERVERS,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "u",
-        "sasl.password": "p",
-    }
-    name = "sasl.login.callback.handler.class"
-    with pytest.raises(ConfigError, match=r"sasl\.login\.callback\.handler\.class=com\.example\.Handler: a Java class"):
-        producer_config({**given, name: "com.example.Handler"}, {})
-    kafkas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
-    with caplog.at_level(logging.WARNING):
-        assert producer_config({**given, name: kafkas}, {}).client.security.login is not None
-    assert caplog.text == ""

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
 from spark_kafkalite.security.tls import TlsStream, client_context
 from spark_kafkalite.security.tls_errors import is_tls
+from tests.paths import GOLDEN
 from tests.unit.security.tls_pairs import HOST, Pair, move, parsed, pem_of, server_context, trusting
 
 VERSIONS = ("TLSv1.2", "TLSv1.3")
@@ -194,6 +195,17 @@ def with_certificate(issuer: trustme.CA) -> ssl.SSLContext:
     )
 
 
+def test_of_several_keys_the_error_says_which_there_are() -> None:
+    client = trusting(
+        authority(),
+        ssl_keystore_location=GOLDEN / "security" / "key.jks",
+        ssl_keystore_password="store-secret",
+        ssl_key_password="key-secret",
+    )
+    text = refusal(client, server_context(authority(), client_authority=authority()))
+    assert re.search(r"key\.jks, alias '(\w+)' \(the first; there are also '(?!\1)\w+'\) \(its alert: unknown_ca", text)
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [("TLSv1.3", "TLSv1.2"), ("TLSv1.2", "TLSv1.3")])
 def test_no_version_in_common(ours: str, theirs: str) -> None:
     client = trusting(authority(), ssl_enabled_protocols=ours)
@@ -205,7 +217,7 @@ def test_no_cipher_suite_in_common() -> None:
     server = server_context(authority(), version="TLSv1.2")
     server.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
     client = trusting(authority(), ssl_cipher_suites="TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256")
-    assert "no cipher suite is in common (ssl.cipher.suites)" in refusal(client, server)
+    assert "no cipher suite in common with us (ssl.cipher.suites)" in refusal(client, server)
 
 
 # Wrong doors --------------------------------------------------------------------------------------------------------
