@@ -65,7 +65,9 @@ def test_delegation_tokens(
     round_trip(settings)
 
 
-def test_a_delegation_token_is_replaced(secure_kafka: SecureKafka, tmp_path: Path) -> None:
+def test_a_delegation_token_is_replaced(
+    secure_kafka: SecureKafka, delegation_token: DelegationToken, tmp_path: Path
+) -> None:
     """A client that lives on reads the file again for each connection, and says so when there is none to be had."""
     file = tmp_path / "token"
     settings = secure_kafka.client_settings(Listener.SASL_SSL) | {
@@ -74,14 +76,14 @@ def test_a_delegation_token_is_replaced(secure_kafka: SecureKafka, tmp_path: Pat
         # Every request opens a connection.
         "connections.max.idle.ms": "0",
     }
-    first, second = (secure_kafka.delegation_token(BOB) for _ in range(2))
+    first = secure_kafka.delegation_token(BOB)
     file.write_text(line(first), encoding="ascii")
     with Admin(settings) as admin:
         admin.list_topics()
         secure_kafka.expire(first)
         with pytest.raises(SaslAuthenticationFailed, match=r"sasl\.token\.file"):
             admin.list_topics()
-        file.write_text(line(second), encoding="ascii")
+        file.write_text(line(delegation_token), encoding="ascii")
         admin.list_topics()
         file.unlink()
         with pytest.raises(SaslAuthenticationFailed, match=r"sasl\.token\.file"):
