@@ -3,6 +3,7 @@
 #   kcat      an older librdkafka: a client that still asks for Produce 0-2
 #   iproute2  network namespaces: broker, client and Spark driver as if on different hosts
 #   strace    counting and failing system calls
+#   openssl   a TLS server that changes its keys
 #   e2fsprogs, mount   disks of the tests' own that are filled or lose their power
 
 set -eu
@@ -11,6 +12,7 @@ wanted=""
 command -v kcat >/dev/null 2>&1 || wanted="$wanted kcat"
 command -v ip >/dev/null 2>&1 || wanted="$wanted iproute2"
 command -v strace >/dev/null 2>&1 || wanted="$wanted strace"
+command -v openssl >/dev/null 2>&1 || wanted="$wanted openssl"
 command -v mkfs.ext4 >/dev/null 2>&1 || wanted="$wanted e2fsprogs"
 command -v losetup >/dev/null 2>&1 || wanted="$wanted mount"
 

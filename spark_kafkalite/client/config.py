@@ -12,7 +12,7 @@ contradict each other, raises ConfigError. Settings that only make sense on a JV
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,12 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import IsolationLevel
 from spark_kafkalite.redaction import shown_name, shown_value
 from spark_kafkalite.security.client_security import PLAINTEXT, ClientSecurity, client_security
-from spark_kafkalite.security.settings import JVM_ONLY_SETTINGS, SECURITY_SETTINGS
+from spark_kafkalite.security.settings import (
+    JVM_ONLY_SETTINGS,
+    SECURITY_SETTINGS,
+    SecurityProtocol,
+    settings_without_effect,
+)
 from spark_kafkalite.settings import Setting, SettingGroup, property_name
 
 _LOG = logging.getLogger("spark_kafkalite.client")
@@ -242,6 +247,9 @@ def parse_settings(
         if name in given:
             raise ConfigError(f"{name} is given twice: in the settings and as the keyword argument {keyword}")
         given[name] = value
+    if isinstance(protocol := given.get("security.protocol"), str):
+        # Kafka takes any case (SecurityProtocol.forName).
+        given["security.protocol"] = protocol.strip().upper()
     for name in group.unknown(given):
         value = given.pop(name)
         if is_jvm_only(name):
@@ -249,7 +257,22 @@ def parse_settings(
             _LOG.warning("%s setting %s=%s has no effect in this client: it is for the JVM", group.title, name, shown)
         else:
             _LOG.warning("unknown %s setting %r is ignored%s", group.title, shown_name(name), group.hint(name))
-    return {**group.defaults(), **group.parse({name: value for name, value in given.items() if value is not None})}
+    values = {**group.defaults(), **group.parse({name: value for name, value in given.items() if value is not None})}
+    _warn_of_security_settings(values, given)
+    return values
+
+
+def _warn_of_security_settings(values: Mapping[str, Any], given: Iterable[str]) -> None:
+    """Warn of settings that ``security.protocol`` leaves without effect: who gives them believes in a protection."""
+    protocol = SecurityProtocol(values.get("security.protocol", "PLAINTEXT"))
+    idle = settings_without_effect(protocol, given)
+    if idle:
+        _LOG.warning(
+            "%s: no effect with security.protocol=%s; set it to %s",
+            ", ".join(idle),
+            protocol.value,
+            protocol.with_effect_of(idle).value,
+        )
 
 
 def is_jvm_only(name: str) -> bool:

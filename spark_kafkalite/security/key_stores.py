@@ -82,8 +82,7 @@ def client_key(values: Mapping[str, Any]) -> ClientKey | None:
     if not location:
         return None
     source = f"ssl.keystore.location={location}"
-    data = _read(location, source)
-    _warn_of_readers(location)
+    data = _read(location, source, private=True)
     form = _form(data, source)
     if form == "PEM":
         _refuse_pem_password(source, "ssl.keystore.password", password, "; ssl.key.password is the key's")
@@ -136,9 +135,11 @@ def _refuse_pem_password(source: str, setting: str, password: str | None, remedy
 # Files --------------------------------------------------------------------------------------------------------------
 
 
-def _read(location: str, source: str) -> bytes:
+def _read(location: str, source: str, *, private: bool = False) -> bytes:
     try:
         with open(location, "rb") as file:
+            if private:
+                _warn_of_readers(location, os.fstat(file.fileno()).st_mode & 0o777)
             data = file.read(_MAX_STORE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{source}: cannot be read: {error.strerror}") from None
@@ -151,12 +152,10 @@ def _read(location: str, source: str) -> bytes:
     return data
 
 
-def _warn_of_readers(location: str) -> None:
+def _warn_of_readers(location: str, mode: int) -> None:
     """Warn, once per file, when others than its owner may read a private key."""
-    path = os.path.realpath(location)
-    mode = os.stat(path).st_mode & 0o777
-    if mode & 0o077 and path not in _warned_of:
-        _warned_of.add(path)
+    if mode & 0o077 and location not in _warned_of:
+        _warned_of.add(location)
         _LOG.warning(
             "the private key in %s is open to others than its owner (mode %03o); chmod 600 closes it", location, mode
         )
@@ -248,10 +247,10 @@ def _jks_key(data: bytes, password: str, key_password: str | None, source: str) 
         private_key = key.private_key(password if key_password is None else key_password)
     except ValueError as error:
         raise ConfigError(f"{source}: {error}, alias {key.alias!r} (see ssl.key.password)") from None
-    if len(keys) > 1:
-        _LOG.info("%s holds %s; the first is used", source, ", ".join(repr(each.alias) for each in keys))
     pem = _pem("PRIVATE KEY", base64.b64encode(private_key).decode())
-    return ClientKey(pem, key.chain, None, f"{source}, alias {key.alias!r}")
+    others = ", ".join(repr(other.alias) for other in keys[1:])
+    chosen = f"{source}, alias {key.alias!r}" + (f" (the first; there are also {others})" if others else "")
+    return ClientKey(pem, key.chain, None, chosen)
 
 
 def _jks_certificates(data: bytes, password: str | None, source: str) -> tuple[bytes, ...]:

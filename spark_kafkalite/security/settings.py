@@ -11,6 +11,7 @@ Ours, beside Kafka's: ``sasl.username`` and ``sasl.password`` (librdkafka's name
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Final
 
 from spark_kafkalite.settings import Setting
@@ -33,6 +34,12 @@ class SecurityProtocol(enum.Enum):
     def uses_sasl(self) -> bool:
         """Whether the client authenticates by SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+    def with_effect_of(self, names: Iterable[str]) -> SecurityProtocol:
+        """Return the protocol that also does what settings of these names are about."""
+        prefixes = {name.partition(".")[0] for name in names}
+        encrypts, uses_sasl = self.encrypts or "ssl" in prefixes, self.uses_sasl or "sasl" in prefixes
+        return next(each for each in SecurityProtocol if (each.encrypts, each.uses_sasl) == (encrypts, uses_sasl))
 
 
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
@@ -231,3 +238,9 @@ JVM_ONLY_SETTINGS: Final = frozenset(
         "sasl.kerberos.min.time.before.relogin",
     }
 )
+
+
+def settings_without_effect(protocol: SecurityProtocol, names: Iterable[str]) -> list[str]:
+    """Return those of the names that are about something which the protocol does not do."""
+    idle = (() if protocol.encrypts else ("ssl.",)) + (() if protocol.uses_sasl else ("sasl.",))
+    return sorted(name for name in names if name.startswith(idle) and name not in JVM_ONLY_SETTINGS)

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from spark_kafkalite.errors import ConfigError, HandshakeFailed, SslHandshakeFailed
-from spark_kafkalite.security import tls_errors
 from spark_kafkalite.security.key_stores import (
     ClientKey,
     chain_pem,
     client_key,
     trusted_certificates,
 )
+from spark_kafkalite.security.tls_errors import handshake_failure, plain_reason, refuses_certificate
 
 # Plaintext that is encrypted in one go. A buffer keeps the size that it once had: 40 KiB with this, 90 with twice as
 # much, and 1.1 MiB when a MiB goes in at once. Only smaller pieces cost more time, 10 % at 16 KiB.
@@ -38,8 +38,6 @@ _TLS_1_3_CIPHERS: Final = frozenset(
         "TLS_AES_128_CCM_8_SHA256",
     }
 )
-_ALERT_RECORD: Final = 0x15
-_HANDSHAKE_RECORD: Final = 0x16
 # Long enough to tell a record of TLS from an answer of HTTP.
 _FIRST_BYTES: Final = 5
 
@@ -178,11 +176,6 @@ def _load_key(context: ssl.SSLContext, key: ClientKey) -> None:
 # Streams ------------------------------------------------------------------------------------------------------------
 
 
-def is_tls(first_bytes: bytes) -> bool:
-    """Return whether an answer that begins with these bytes is one of TLS: an alert, or a handshake."""
-    return len(first_bytes) >= 2 and first_bytes[0] in (_ALERT_RECORD, _HANDSHAKE_RECORD) and first_bytes[1] == 3
-
-
 class TlsStream:
     """One end of a TLS connection. For one thread at a time; the caller moves the bytes.
 
@@ -246,9 +239,9 @@ class TlsStream:
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             return 0
         except ssl.SSLError as error:
-            if tls_errors.refuses_certificate(error):
+            if refuses_certificate(error):
                 raise self._failure(error) from None
-            raise ConnectionError(f"TLS with {self._host}: {tls_errors.plain_reason(error)}") from None
+            raise ConnectionError(f"TLS with {self._host}: {plain_reason(error)}") from None
 
     @property
     def has_input(self) -> bool:
@@ -269,7 +262,7 @@ class TlsStream:
                 if len(data) > _PIECE_BYTES:
                     self._encrypted.append(self._outgoing.read())
         except ssl.SSLError as error:
-            raise ConnectionError(f"TLS with {self._host}: {tls_errors.plain_reason(error)}") from None
+            raise ConnectionError(f"TLS with {self._host}: {plain_reason(error)}") from None
 
     def take_output(self) -> bytes:
         """Return the ciphertext that is to be sent, empty when there is none."""
@@ -288,4 +281,4 @@ class TlsStream:
             pass  # it waits for the peer's farewell, which nobody reads; or there is nobody to say it to
 
     def _failure(self, error: ssl.SSLError) -> SslHandshakeFailed | HandshakeFailed:
-        return tls_errors.handshake_failure(error, self._object, self._host, self._first_bytes)
+        return handshake_failure(error, self._object, self._host, self._first_bytes)

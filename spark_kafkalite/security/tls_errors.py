@@ -38,11 +38,16 @@ _VERSION_REASONS: Final = frozenset(
     }
 )
 _CIPHER_REASONS: Final = frozenset({"NO_SHARED_CIPHER", "NO_CIPHERS_AVAILABLE", "TLSV1_ALERT_INSUFFICIENT_SECURITY"})
-_NOT_TLS_REASONS: Final = frozenset(
-    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE"}
-)
+# Records of TLS begin with their type and the version's major number, 3.
+_ALERT_RECORD: Final = 0x15
+_HANDSHAKE_RECORD: Final = 0x16
 _MOST_NAMES: Final = 8
 _LONGEST_NAME: Final = 253
+
+
+def is_tls(first_bytes: bytes) -> bool:
+    """Return whether an answer that begins with these bytes is one of TLS: an alert, or a handshake."""
+    return len(first_bytes) >= 2 and first_bytes[0] in (_ALERT_RECORD, _HANDSHAKE_RECORD) and first_bytes[1] == 3
 
 
 def refuses_certificate(error: ssl.SSLError) -> bool:
@@ -60,7 +65,16 @@ def handshake_failure(
 ) -> SslHandshakeFailed | HandshakeFailed:
     """Return the error to raise. ``first_bytes`` are the first few that the peer sent."""
     start = f"TLS with {host or 'the peer'}:"
-    context = connection.context
+    # The bytes tell more than OpenSSL, which names the same thing differently from version to version.
+    if first_bytes.startswith(b"HTTP"):
+        return HandshakeFailed(
+            f"{start} an HTTP server answers there, not a broker with TLS; see the port in bootstrap.servers"
+        )
+    if len(first_bytes) >= 2 and not is_tls(first_bytes):
+        return HandshakeFailed(
+            f"{start} what answers there does not speak TLS; see the port in bootstrap.servers, or, for a listener "
+            "without TLS, set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+        )
     if isinstance(error, ssl.SSLCertVerificationError):
         return SslHandshakeFailed(f"{start} {_verification_text(error, connection)}")
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
@@ -71,23 +85,15 @@ def handshake_failure(
             "set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
         )
     reason = error.reason or ""
-    if first_bytes.startswith(b"HTTP"):
-        return HandshakeFailed(
-            f"{start} an HTTP server answers there, not a broker with TLS; see the port in bootstrap.servers"
-        )
-    if reason in _NOT_TLS_REASONS:
-        return HandshakeFailed(
-            f"{start} what answers there does not speak TLS; see the port in bootstrap.servers, or, for a listener "
-            "without TLS, set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
-        )
     if reason in _VERSION_REASONS:
         return SslHandshakeFailed(
-            f"{start} no TLS version in common; we offer {_versions(context)} (ssl.enabled.protocols, ssl.protocol)"
+            f"{start} no TLS version in common; we offer {_versions(connection.context)} (ssl.enabled.protocols, "
+            "ssl.protocol)"
         )
     if reason in _CIPHER_REASONS:
         return SslHandshakeFailed(f"{start} no cipher suite in common (ssl.cipher.suites)")
     if refuses_certificate(error):
-        return SslHandshakeFailed(f"{start} {_refusal_text(error, context)}")
+        return SslHandshakeFailed(f"{start} {_refusal_text(error, connection)}")
     return SslHandshakeFailed(f"{start} the handshake failed: {plain_reason(error)}")
 
 
@@ -97,15 +103,17 @@ def _versions(context: ssl.SSLContext) -> str:
     return " to ".join(dict.fromkeys(names))
 
 
-def _refusal_text(error: ssl.SSLError, context: ssl.SSLContext) -> str:
+def _refusal_text(error: ssl.SSLError, connection: ssl.SSLObject) -> str:
     alert = (error.reason or "").partition("ALERT_")[2].lower()
-    key_from = getattr(context, "key_from", None)
-    if key_from is None:
-        text = "the broker wants a client certificate; set ssl.keystore.location"
-    else:
+    key_from = getattr(connection.context, "key_from", None)
+    if connection.server_side:
+        text = "the client refuses our certificate"
+    elif key_from is not None:
         text = f"the broker refuses our certificate, which is from {key_from}"
-    if alert == "handshake_failure":  # also what a broker says that shares no cipher suite with us
-        text += "; or no cipher suite is in common (ssl.cipher.suites)"
+    else:
+        text = "the broker wants a client certificate; set ssl.keystore.location"
+    if alert == "handshake_failure" and not connection.server_side:
+        text += "; or it has no cipher suite in common with us (ssl.cipher.suites)"
     return f"{text} (its alert: {alert})"
 
 
@@ -115,6 +123,7 @@ def _refusal_text(error: ssl.SSLError, context: ssl.SSLContext) -> str:
 def _verification_text(error: ssl.SSLCertVerificationError, connection: ssl.SSLObject) -> str:
     chain = _unverified_chain(connection)
     code = error.verify_code
+    whose = "the client's certificate" if connection.server_side else "the broker's certificate"
     if code in _UNTRUSTED:
         trusted_from = getattr(connection.context, "trusted_from", None)
         trusted = (
@@ -124,9 +133,9 @@ def _verification_text(error: ssl.SSLCertVerificationError, connection: ssl.SSLO
         )
         issuer = _name(chain[0].get("issuer")) if chain else ""
         by = f", issued by {issuer}," if issuer else ""
-        return f"the broker's certificate{by} is not trusted: {trusted} ({error.verify_message})"
+        return f"{whose}{by} is not trusted: {trusted} ({error.verify_message})"
     if code in (_HAS_EXPIRED, _NOT_YET_VALID):
-        return _date_text(code, chain)
+        return _date_text(code, chain, whose)
     if code in _WRONG_NAME:
         names = _names(chain[0]) if chain else ""
         return (
@@ -134,7 +143,7 @@ def _verification_text(error: ssl.SSLCertVerificationError, connection: ssl.SSLO
             "advertised.listeners of the broker), or switch the check off by an empty "
             "ssl.endpoint.identification.algorithm"
         )
-    return f"the broker's certificate is refused: {error.verify_message} (ssl.truststore.location)"
+    return f"{whose} is refused: {error.verify_message} (ssl.truststore.location)"
 
 
 def _unverified_chain(connection: ssl.SSLObject) -> list[Mapping[str, Any]]:
@@ -148,19 +157,18 @@ def _unverified_chain(connection: ssl.SSLObject) -> list[Mapping[str, Any]]:
         return []
 
 
-def _date_text(code: int, chain: list[Mapping[str, Any]]) -> str:
+def _date_text(code: int, chain: list[Mapping[str, Any]], whose: str) -> str:
     now = time.time()
     field = "notAfter" if code == _HAS_EXPIRED else "notBefore"
     what = "has expired" if code == _HAS_EXPIRED else "is not valid yet"
     for number, certificate in enumerate(chain):
         seconds = ssl.cert_time_to_seconds(certificate[field])
         if (seconds < now) == (code == _HAS_EXPIRED):
-            whose = "the broker's certificate" if number == 0 else f"the certificate of {_name(certificate['subject'])}"
+            if number:
+                whose = f"the certificate of {_name(certificate['subject'])}, which it depends on,"
             bound = "ended" if code == _HAS_EXPIRED else "begins"
-            return (
-                f"{whose} {what}: it {bound} on {_day(seconds)}, and today is {_day(now)}; the broker needs a new one"
-            )
-    return f"a certificate of the broker's chain {what}; today is {_day(now)}"
+            return f"{whose} {what}: it {bound} on {_day(seconds)}, and today is {_day(now)}; it must be renewed"
+    return f"{whose}, or one that it depends on, {what}; today is {_day(now)}"
 
 
 def _day(seconds: float) -> str:

@@ -10,6 +10,7 @@ settings are for brokers. Proxies are not used.
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import math
@@ -18,7 +19,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus, urlencode, urlsplit
@@ -84,37 +85,60 @@ class EndpointSource:
             pause_s = min(max(pause_s * 2, 0.01), self.backoff_max_s)
 
     def _asked_once(self, deadline_s: float) -> HeldToken:
-        connection = self._connection(min(self.connect_timeout_s, deadline_s - time.monotonic()))
-        # Each read has its timeout, and a server that sends a byte now and then would never exceed it.
-        cut = threading.Timer(deadline_s - time.monotonic(), _shut_down, (connection,))
-        cut.daemon = True
+        connection = self._connection()
         try:
-            cut.start()
-            connection.connect()
-            connection.sock.settimeout(max(0.001, min(self.read_timeout_s, deadline_s - time.monotonic())))
-            connection.request("POST", self._target(), self._body(), self._headers())
-            with connection.getresponse() as response:
-                body = response.read(_LONGEST_ANSWER + 1)
-        except TimeoutError:
-            raise _NotNow("no answer in time") from None
+            raw = socket.create_connection(
+                (connection.host, connection.port), min(self.connect_timeout_s, _left_s(deadline_s))
+            )
+            # Each read has its timeout, which a server that sends a byte now and then never exceeds.
+            with raw, raw.dup() as same, contextlib.closing(connection), _cut_at(deadline_s, same):
+                status, body = self._asked_over(raw, connection, deadline_s)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            problem = "the connection was cut" if time.monotonic() >= deadline_s else _problem(error)
-            raise _NotNow(problem) from None
-        finally:
-            cut.cancel()
-            connection.close()
-        return self._token(response.status, body)
+            if isinstance(error, TimeoutError) or time.monotonic() >= deadline_s:
+                raise _NotNow("no answer in time") from None
+            self._check_trust(error)
+            raise _NotNow(_problem(error)) from None
+        if time.monotonic() >= deadline_s:
+            raise _NotNow("no answer in time")  # what came may be the first part of one
+        return self._token(status, body)
 
-    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+    def _asked_over(
+        self, sock: socket.socket, connection: http.client.HTTPConnection, deadline_s: float
+    ) -> tuple[int, bytes]:
+        connection.sock = sock
+        if isinstance(connection, http.client.HTTPSConnection):
+            # In two steps: the first, if it were to shake hands, would pass over a connection that was cut meanwhile,
+            # and what follows would be sent in clear.
+            tls = self._tls_context().wrap_socket(sock, server_hostname=connection.host, do_handshake_on_connect=False)
+            connection.sock = tls
+            tls.do_handshake()
+        connection.sock.settimeout(min(self.read_timeout_s, _left_s(deadline_s)))
+        connection.request("POST", self._target(), self._body(), self._headers())
+        with connection.getresponse() as response:
+            return response.status, response.read(_LONGEST_ANSWER + 1)
+
+    def _check_trust(self, error: Exception) -> None:
+        """Raise SaslAuthenticationFailed if ``error`` says that the endpoint's certificate is not trusted."""
+        import ssl
+
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise SaslAuthenticationFailed(
+                f"{self}: its certificate is not trusted ({error.verify_message}); set ssl.truststore.location in "
+                "sasl.jaas.config to a file with the certificate of its authority"
+            ) from None
+
+    def _connection(self) -> http.client.HTTPConnection:
+        """Return what speaks HTTP, not connected."""
         parts = urlsplit(self.url)
-        host, port = str(parts.hostname), parts.port
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(str(parts.hostname), parts.port)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        """Return the context, made of what the stores hold now."""
         try:
-            context = endpoint_tls_context(self.tls_options)  # from files that may have changed since the last token
+            return endpoint_tls_context(self.tls_options)
         except ConfigError as error:
             raise SaslAuthenticationFailed(f"{self}: {error}") from None
-        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
     def _target(self) -> str:
         parts = urlsplit(self.url)
@@ -201,11 +225,6 @@ def _problem(error: Exception) -> str:
     """Say what went wrong with a connection; never what came over it."""
     import ssl
 
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"its certificate is not trusted ({error.verify_message}); trust another by ssl.truststore.location in "
-            "sasl.jaas.config"
-        )
     if isinstance(error, ssl.SSLError):
         return f"no TLS connection ({error.reason or type(error).__name__})"
     if isinstance(error, OSError):
@@ -213,12 +232,25 @@ def _problem(error: Exception) -> str:
     return f"the answer is not HTTP ({type(error).__name__})"
 
 
-def _shut_down(connection: http.client.HTTPConnection) -> None:
-    sock = connection.sock
-    if sock is None:
-        return
+def _left_s(deadline_s: float) -> float:
+    return max(0.001, deadline_s - time.monotonic())
+
+
+@contextlib.contextmanager
+def _cut_at(deadline_s: float, sock: socket.socket) -> Iterator[None]:
+    """Shut the connection down at ``deadline_s`` unless the block has ended; ``sock`` is a second handle of it."""
+    timer = threading.Timer(_left_s(deadline_s), _shut_down, (sock,))
+    timer.daemon = True
+    timer.start()
     try:
-        # Not the method of an SSLSocket, which would take the TLS object away from who reads.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _shut_down(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it is gone already
+        pass  # the other end has been quicker

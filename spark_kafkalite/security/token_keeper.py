@@ -131,9 +131,13 @@ class TokenKeeper:
                 self._changed.notify_all()
 
     def _next_token(self) -> HeldToken:
-        """Wait for the attempt to fetch a token that is under way. The lock is held on entry and on exit."""
+        """Wait until a token is handed over, or the attempt to fetch one has ended. The caller holds the lock."""
         before = self._attempts
-        if not self._changed.wait_for(lambda: self._attempts != before, TOKEN_WAIT_S):
+
+        def has_come() -> bool:
+            return self._attempts != before or (self._held is not None and _lives(self._held))
+
+        if not self._changed.wait_for(has_come, TOKEN_WAIT_S):
             raise SaslAuthenticationFailed(f"{self._source}: no token came within {TOKEN_WAIT_S:.0f} s")
         held = self._held
         # A new one need not live: it seems to have expired when the clock here is ahead. The broker decides.

@@ -13,7 +13,7 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from spark_kafkalite.client.config import ClientConfig
@@ -106,8 +106,8 @@ class ModelBroker:
     ) -> None:
         """``topics`` are names and numbers of partitions."""
         self.listener = listener or ModelListener()
-        # What metadata say; for a test that lets clients in by a port of its own (:meth:`serve`).
-        self.address = ("model", 1)
+        # What metadata say.
+        self.address: tuple[str, int] = ("model", 1)
         self.lock = threading.RLock()
         self.partitions = {
             TopicPartition(name, number): ModelPartition() for name, count in topics.items() for number in range(count)
@@ -118,7 +118,8 @@ class ModelBroker:
         self.opened = 0
         self._appended = threading.Condition(self.lock)
         self._producer_ids = 0
-        self._sockets: list[socket.socket] = []
+        self._connections: list[socket.socket] = []
+        self._listening: list[socket.socket] = []
         self._closed = False
 
     # For clients ----------------------------------------------------------------------------------------------------
@@ -134,27 +135,40 @@ class ModelBroker:
         self.serve(ours)
         return BrokerConnection.over(theirs, host, port, config, deadline)
 
+    def listen(self) -> str:
+        """Let clients in by a port of the loopback interface too, and return its address, which metadata then name."""
+        listening = socket.create_server(("127.0.0.1", 0))
+        host, port = self.address = listening.getsockname()
+        with self.lock:
+            self._listening.append(listening)
+        threading.Thread(target=self._accept, args=(listening,), name="model-broker-accept", daemon=True).start()
+        return f"{host}:{port}"
+
+    def _accept(self, listening: socket.socket) -> None:
+        with listening, contextlib.suppress(OSError):
+            while True:
+                self.serve(listening.accept()[0])
+
     def serve(self, sock: socket.socket) -> None:
         """Serve a connection, in a thread of its own."""
         with self.lock:
             self.opened += 1
-            self._sockets.append(sock)
+            self._connections.append(sock)
         threading.Thread(target=self._serve, args=(sock,), name="model-broker", daemon=True).start()
 
     def break_connections(self) -> None:
         """Break all connections that are open."""
         with self.lock:
-            sockets, self._sockets = self._sockets, []
-            for sock in sockets:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+            connections, self._connections = self._connections, []
+        _shut_down(connections)
 
     def close(self) -> None:
         """Break all connections and let nobody in any more."""
         with self.lock:
             self._closed = True
             self._appended.notify_all()
-            self.break_connections()
+            _shut_down(self._listening)
+        self.break_connections()
 
     # For tests ------------------------------------------------------------------------------------------------------
 
@@ -298,6 +312,13 @@ class ModelBroker:
         ApiKey.LIST_OFFSETS: _list_offsets,
         ApiKey.FETCH: _fetch,
     }
+
+
+def _shut_down(sockets: Iterable[socket.socket]) -> None:
+    """End sockets that threads wait for; these close them."""
+    for sock in sockets:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 def _read_frame(channel: ByteSocket) -> memoryview | None:

@@ -153,6 +153,9 @@ class SecureKafka(ApacheKafka):
         """Return the lines of server.properties that make the listeners what they are."""
         server = self.authority.issue("broker", *LOOPBACK)
         lines = {
+            # A node that was killed may come back when its old session is over.
+            "broker.session.timeout.ms": "4000",
+            "broker.heartbeat.interval.ms": "1000",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             # Who comes without a name comes by PLAINTEXT or SSL.
             "super.users": f"User:ANONYMOUS;User:{ALICE.name}",

@@ -44,6 +44,7 @@ from spark_kafkalite.wire.messages.create_topics import (
 )
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
+from spark_kafkalite.wire.rights import refusal
 
 __all__ = [
     "Admin",
@@ -238,7 +239,7 @@ class Admin(ConfigAdmin, LogAdmin, GroupAdmin):
         for name in wanted:
             code = found[name].error_code
             if code and not error_for(code).retriable:
-                raise error_for(code, f"topic {name} cannot be described")
+                raise refusal(ApiKey.METADATA, code, f"topic {name} cannot be described")
         return {name: found[name] for name in wanted}
 
     # Cluster --------------------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ class Admin(ConfigAdmin, LogAdmin, GroupAdmin):
             snapshot = self._cluster.refresh([], deadline)
             return ClusterDescription(snapshot.cluster_id, snapshot.controller_id, tuple(snapshot.nodes.values()))
         if answer.error_code:
-            raise error_for(answer.error_code, answer.error_message)
+            raise refusal(ApiKey.DESCRIBE_CLUSTER, answer.error_code, answer.error_message)
         brokers = sorted(answer.brokers, key=lambda broker: broker.broker_id)
         return ClusterDescription(
             answer.cluster_id,

@@ -16,9 +16,9 @@ from spark_kafkalite.client.network.cluster import not_live
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerNotAvailable, ConfigError
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages import alter_configs, incremental_alter_configs
 from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from spark_kafkalite.wire.rights import refusal
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
@@ -138,8 +138,10 @@ class ConfigAdmin(AdminRequests):
         def ask(deadline: Deadline) -> dict[str, ConfigEntry]:
             result = self._ask_about(resource, ApiKey.DESCRIBE_CONFIGS, request, deadline).results[0]
             if result.error_code:
-                raise error_for(
-                    result.error_code, result.error_message or f"settings of {resource} cannot be described"
+                raise refusal(
+                    ApiKey.DESCRIBE_CONFIGS,
+                    result.error_code,
+                    result.error_message or f"settings of {resource} cannot be described",
                 )
             return {each.name: _config_entry(each) for each in result.configs}
 
@@ -212,7 +214,8 @@ class ConfigAdmin(AdminRequests):
         def ask(deadline: Deadline) -> None:
             result = self._ask_about(resource, api_key, message, deadline).responses[0]
             if result.error_code:
-                raise error_for(
+                raise refusal(
+                    api_key,
                     result.error_code,
                     f"cannot alter the settings of {resource}: {result.error_message or 'refused'}",
                 )

@@ -36,8 +36,8 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import GROUP_STATES, CommittedOffset, TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.list_groups import ListGroupsRequest
+from spark_kafkalite.wire.rights import refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class GroupAdmin(AdminRequests):
             broker_id, ApiKey.LIST_GROUPS, request, deadline.earlier_of(self.config.request_timeout_ms)
         )
         if answer.error_code:
-            raise error_for(answer.error_code, f"the groups of broker {broker_id} cannot be listed")
+            raise refusal(ApiKey.LIST_GROUPS, answer.error_code, f"the groups of broker {broker_id} cannot be listed")
         return answer
 
     def describe_groups(

@@ -24,6 +24,7 @@ from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from spark_kafkalite.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from spark_kafkalite.wire.rights import refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class LogAdmin(AdminRequests):
                     topic_partition = TopicPartition(result.name, item.partition_index)
                     if item.error_code:
                         text = f"{topic_partition}: records before {left.get(topic_partition)} cannot be deleted"
-                        note(topic_partition, error_for(item.error_code, text))
+                        note(topic_partition, refusal(ApiKey.DELETE_RECORDS, item.error_code, text))
                     else:
                         starts[topic_partition] = item.low_watermark
         return passing
@@ -177,7 +178,11 @@ class LogAdmin(AdminRequests):
     def _log_dirs(self, broker_id: int, request: DescribeLogDirsRequest, deadline: Deadline) -> Any:
         answer = self._cluster.request_to(broker_id, ApiKey.DESCRIBE_LOG_DIRS, request, deadline)
         if answer.error_code:
-            raise error_for(answer.error_code, f"the log directories of broker {broker_id} cannot be described")
+            raise refusal(
+                ApiKey.DESCRIBE_LOG_DIRS,
+                answer.error_code,
+                f"the log directories of broker {broker_id} cannot be described",
+            )
         return answer
 
 

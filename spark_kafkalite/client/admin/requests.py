@@ -16,7 +16,7 @@ from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import KafkaError, KafkaliteError, RequestTimedOut, UnknownTopicOrPartition
-from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.rights import refusal
 
 # Retriable for a producer that has just seen the topic; here it means that there is none, and a timeout that the work
 # goes on inside the broker, so that a second try would only find it done.
@@ -65,8 +65,8 @@ class AdminRequests:
             for result in results_of(answer):
                 if not result.error_code or result.error_code in ignored:
                     continue
-                error = error_for(
-                    result.error_code, f"cannot {doing} {result.name}: {result.error_message or 'refused'}"
+                error = refusal(
+                    api_key, result.error_code, f"cannot {doing} {result.name}: {result.error_message or 'refused'}"
                 )
                 if error.retriable and result.error_code not in _FINAL_FOR_TOPICS:
                     passing[result.name] = error

@@ -30,8 +30,9 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.layout import MAX_INT64
-from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import Memory
+from spark_kafkalite.wire.rights import refusal
 
 
 class AfterError(Enum):
@@ -94,7 +95,7 @@ class FetchAnswer:
             raise UnknownTopicOrPartition(f"{topic_partition}: the broker's answer to a fetch leaves it out")
         if not fetched.error_code:
             return fetched
-        error = error_for(fetched.error_code, f"{topic_partition}: cannot be fetched from offset {offset}")
+        error = refusal(ApiKey.FETCH, fetched.error_code, f"{topic_partition}: cannot be fetched from offset {offset}")
         if isinstance(error, CorruptMessage):
             raise unreadable(topic_partition, offset, error)
         raise error
@@ -167,7 +168,7 @@ class BrokerFetcher:
             buffer = bytearray(self._new_buffer_bytes)
         code, results = fetch(connection, positions, limits, deadline, self._cluster.config.client_id, buffer)
         if code:
-            raise error_for(code, f"broker {connection.name} refuses the fetch")
+            raise refusal(ApiKey.FETCH, code, f"broker {connection.name} refuses the fetch")
         return FetchAnswer(results, self._memory_of(results, buffer), limits, self._check_crcs)
 
     def _memory_of(

@@ -30,6 +30,11 @@ class Want(NamedTuple):
     generation: int
     position: FetchFrom
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition has not been moved since; the read-ahead's lock is held."""
+        return self.state.generation == self.generation
+
 
 class FetchPlan(NamedTuple):
     """The next fetch from a broker; without ``wants`` there is none until ``look_again_s`` seconds have passed."""

@@ -14,8 +14,8 @@ from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from spark_kafkalite.wire.rights import refusal
 
 # Metadata may lag behind a partition that was just added, for about as long as these attempts take.
 _UNKNOWN_ATTEMPTS: Final = 4
@@ -112,7 +112,9 @@ def _round(
                 if topic_partition not in left:
                     continue
                 if item.error_code:
-                    error = error_for(item.error_code, f"{topic_partition}: its offsets cannot be looked up now")
+                    error = refusal(
+                        ApiKey.LIST_OFFSETS, item.error_code, f"{topic_partition}: its offsets cannot be looked up now"
+                    )
                     continue
                 del left[topic_partition]
                 found[topic_partition] = (

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Final
 
 from spark_kafkalite.client.consume.fetched import FetchedBatches
+from spark_kafkalite.client.network.retry import TO_BE_MENDED
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 
@@ -65,6 +66,13 @@ class TopicPartitionState:
         self.error = None
         self.retry_at_s = 0.0
         self.drop_buffered()
+
+    def take_error(self) -> KafkaliteError | None:
+        """Return why there is nothing to read; one that may be mended meanwhile is forgotten, and tried again."""
+        error = self.error
+        if isinstance(error, TO_BE_MENDED):
+            self.error = None
+        return error
 
     def drop_buffered(self) -> None:
         """Forget what was fetched and not taken."""

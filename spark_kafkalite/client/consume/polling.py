@@ -112,8 +112,9 @@ class RowSource:
                 if state.buffered:
                     self._turn = (self._turn + number + 1) % len(states)
                     return state, list(state.buffered)
-                if state.error is not None and deadline is not None:
-                    raise state.error
+                if deadline is not None and (error := state.take_error()) is not None:
+                    ahead.notify_moved()
+                    raise error
             if deadline is None or self._woken:
                 return None
             left_s = deadline.left_s()

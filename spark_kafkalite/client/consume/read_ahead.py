@@ -26,7 +26,7 @@ from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.start_positions import FetchCommitted, StartPositions
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
-from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable
+from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline, is_retriable
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     ClosedError,
@@ -152,8 +152,9 @@ class ReadAhead:
                 state = self.assigned(topic_partition)
                 if state.position is not None:
                     return state.position
-                if state.error is not None:
-                    raise state.error
+                if (error := state.take_error()) is not None:
+                    self.notify_moved()
+                    raise error
                 left_s = deadline.left_s()
                 if left_s <= 0:
                     raise TimeoutError(f"the position of {topic_partition} could not be found in time")
@@ -208,7 +209,8 @@ class ReadAhead:
                     continue
             try:
                 if lookups:
-                    self._look_up(lookups)
+                    if self._look_up(lookups):
+                        self._cluster.pause(backoff.next_s())
                 else:
                     self._cluster.refresh({each.topic for each in list(self.states)}, self._deadline())
                     if self._all_led():
@@ -218,12 +220,26 @@ class ReadAhead:
             except ClosedError:
                 return
             except KafkaliteError as error:
-                self._report(error)
+                if isinstance(error, TO_BE_MENDED):
+                    with self.lock:
+                        self._tell(error, self.states.values())
+                else:
+                    self._report(error)
                 with contextlib.suppress(ClosedError):
                     self._cluster.pause(backoff.next_s())
 
-    def _look_up(self, lookups: Mapping[TopicPartition, tuple[int, int | None]]) -> None:
-        """Find the positions of partitions that have none."""
+    def _tell(self, error: KafkaliteError, states: Iterable[TopicPartitionState]) -> None:
+        """Have polls raise an error for these partitions, unless they have another; the lock is held."""
+        for state in states:
+            if state.error is None:
+                state.error = error
+        self.changed.notify_all()
+
+    def _look_up(self, lookups: Mapping[TopicPartition, tuple[int, int | None]]) -> bool:
+        """Find the positions of partitions that have none.
+
+        Returns whether something must be mended before all are found: polls raise that, and have it tried again.
+        """
         places = {each: place for each, (_, place) in lookups.items() if place is not None}
         outcome = self._start.find(places, auto_create=self._auto_create)
         found, failed = outcome.positions, outcome.failed
@@ -242,6 +258,7 @@ class ReadAhead:
         for failure in failed.values():
             if is_retriable(failure):
                 raise failure
+        return any(isinstance(failure, TO_BE_MENDED) for failure in failed.values())
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._config.client.request_timeout_ms, self._clock)
@@ -311,7 +328,11 @@ class ReadAhead:
                 except KafkaliteError as error:
                     if self.closed:
                         return
-                    self._report(error)
+                    if isinstance(error, TO_BE_MENDED):
+                        with self.lock:
+                            self._tell(error, [want.state for want in plan.wants if want.is_current])
+                    else:
+                        self._report(error)
                     self._cluster.request_refresh()
                     self._cluster.pause(backoff.next_s())
         except ClosedError:
@@ -351,7 +372,7 @@ class ReadAhead:
         """Deal with the answer to a fetch; what was asked for under an older generation is dropped."""
         with self.lock:
             for want in wants:
-                if want.state.generation == want.generation and not self.closed:
+                if want.is_current and not self.closed:
                     self._take_partition(want, answer)
             self.changed.notify_all()
 

@@ -22,7 +22,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest
 from spark_kafkalite.wire.messages.describe_groups import DescribeGroupsRequest
 from spark_kafkalite.wire.messages.offset_delete import (
@@ -30,6 +30,7 @@ from spark_kafkalite.wire.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from spark_kafkalite.wire.rights import refusal
 
 # The state of a group that is not there.
 DEAD: Final = "Dead"
@@ -70,7 +71,7 @@ def describe_group(coordinator: CoordinatorLink, deadline: Deadline) -> GroupDes
     """Return state, assignor and members; a group that does not exist has the state "Dead" and no members."""
     (found,) = coordinator.call(DescribeGroupsRequest(groups=[coordinator.group_id]), deadline).groups
     if found.error_code:
-        raise error_for(found.error_code, f"group {coordinator.group_id!r} cannot be described")
+        raise refusal(ApiKey.DESCRIBE_GROUPS, found.error_code, f"group {coordinator.group_id!r} cannot be described")
     consumers = found.protocol_type == PROTOCOL_TYPE
     return GroupDescription(
         coordinator.group_id,
@@ -110,7 +111,7 @@ def delete_offsets(coordinator: CoordinatorLink, partitions: Iterable[TopicParti
     answer = coordinator.call(request, deadline)
     doing = f"offsets of group {group_id!r} cannot be deleted"
     if answer.error_code:
-        raise error_for(answer.error_code, f"{doing}: {_why(group_id, answer.error_code)}")
+        raise refusal(ApiKey.OFFSET_DELETE, answer.error_code, f"{doing}: {_why(group_id, answer.error_code)}")
     refused: dict[int, list[str]] = {}
     for topic_answer in answer.topics:
         for item in topic_answer.partitions:
@@ -119,7 +120,10 @@ def delete_offsets(coordinator: CoordinatorLink, partitions: Iterable[TopicParti
                     str(TopicPartition(topic_answer.name, item.partition_index))
                 )
     raise_first(
-        [error_for(code, f"{doing} for {', '.join(names)}: {_why(group_id, code)}") for code, names in refused.items()]
+        [
+            refusal(ApiKey.OFFSET_DELETE, code, f"{doing} for {', '.join(names)}: {_why(group_id, code)}")
+            for code, names in refused.items()
+        ]
     )
 
 
@@ -129,7 +133,7 @@ def delete_group(coordinator: CoordinatorLink, deadline: Deadline) -> None:
     (result,) = coordinator.call(DeleteGroupsRequest(groups_names=[group_id]), deadline).results
     if result.error_code:
         why = _why(group_id, result.error_code)
-        raise error_for(result.error_code, f"group {group_id!r} cannot be deleted: {why}")
+        raise refusal(ApiKey.DELETE_GROUPS, result.error_code, f"group {group_id!r} cannot be deleted: {why}")
 
 
 def _why(group_id: str, code: int) -> str:

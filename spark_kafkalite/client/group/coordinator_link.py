@@ -33,6 +33,7 @@ from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.message import Message
 from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorRequest
+from spark_kafkalite.wire.rights import refusal
 
 _GROUP_KEY_TYPE: Final = 0
 
@@ -89,7 +90,7 @@ class CoordinatorLink:
         found = answer.coordinators[0] if answer.coordinators else answer
         if found.error_code:
             why = found.error_message or "no coordinator was found"
-            raise error_for(found.error_code, f"group {self.group_id!r}: {why}")
+            raise refusal(ApiKey.FIND_COORDINATOR, found.error_code, f"group {self.group_id!r}: {why}")
         known = self.cluster.snapshot.nodes.get(found.node_id)
         if known is None or (known.host, known.port) != (found.host, found.port):
             known = self.cluster.refresh([], attempt).nodes.get(found.node_id)

@@ -243,6 +243,8 @@ class GroupConsumer:
             patience_ms = min(self.config.max_poll_interval_ms // 2, self._cluster.config.request_timeout_ms)
             self._preparing_until_s = now_s + patience_ms / 1000
         # A pattern needs to know what topics there are; they are being asked for.
+        if not self._topics.is_known and (failure := self._cluster.take_failure()) is not None:
+            failures.append(failure)
         if not self._topics.is_known or (not self._lane.is_idle and now_s < self._preparing_until_s):
             return
         topics = self._topics.for_join()

@@ -50,7 +50,8 @@ from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError, MemberIdRequired, UnsupportedVersion
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.error_codes import error_for, name_of
+from spark_kafkalite.wire.error_codes import name_of
+from spark_kafkalite.wire.rights import refusal
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -335,7 +336,7 @@ class Membership:
         then = AFTER[request.API_KEY].get(code)
         if then is None or then in (Then.AGAIN, Then.FIND):
             advice = ADVICE.get(code)
-            error = error_for(code, f"{self}: {name} is refused" + (f": {advice}" if advice else ""))
+            error = refusal(request.API_KEY, code, f"{self}: {name} is refused" + (f": {advice}" if advice else ""))
             if then is None:
                 raise error
             self._pause(epoch, error, find=then is Then.FIND)

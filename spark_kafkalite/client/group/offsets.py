@@ -26,7 +26,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.records.layout import MAX_INT64
-from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -38,6 +38,7 @@ from spark_kafkalite.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from spark_kafkalite.wire.rights import refusal
 
 # FENCED_INSTANCE_ID and UNSTABLE_OFFSET_COMMIT.
 _FENCED: Final = 82
@@ -144,7 +145,7 @@ def commit_error(coordinator: CoordinatorLink, member: GroupMember, answer: Any)
     if not refused:
         return None
     code, partitions = next(iter(refused.items()))
-    return error_for(code, _refusal(coordinator, member, code, partitions))
+    return refusal(ApiKey.OFFSET_COMMIT, code, _refusal(coordinator, member, code, partitions))
 
 
 def _refusal(coordinator: CoordinatorLink, member: GroupMember, code: int, partitions: list[TopicPartition]) -> str:
@@ -224,13 +225,13 @@ def _fetched(coordinator: CoordinatorLink, answer: Any) -> dict[TopicPartition, 
     found = answer.groups[0] if answer.groups else answer
     whole = f"group {coordinator.group_id!r}, {coordinator}: its offsets cannot be read"
     if found.error_code:
-        raise error_for(found.error_code, whole)
+        raise refusal(ApiKey.OFFSET_FETCH, found.error_code, whole)
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for topic in found.topics:
         for item in topic.partitions:
             topic_partition = TopicPartition(topic.name, item.partition_index)
             if item.error_code:
-                raise error_for(item.error_code, f"{whole}: {topic_partition}")
+                raise refusal(ApiKey.OFFSET_FETCH, item.error_code, f"{whole}: {topic_partition}")
             if item.committed_offset >= 0:
                 offsets[topic_partition] = CommittedOffset(
                     item.committed_offset, item.metadata or "", item.committed_leader_epoch

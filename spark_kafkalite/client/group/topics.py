@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from spark_kafkalite.client.consume.subscription import TopicSelection, partition_counts
-from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.cluster import ClusterClient, topic_error
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.errors import TopicAuthorizationFailed, UnknownTopicOrPartition
 from spark_kafkalite.wire.error_codes import is_retriable
 
 _LOG = logging.getLogger("spark_kafkalite.client")
@@ -105,7 +105,10 @@ class GroupTopics:
         return None
 
     def counts_for(self, topics: set[str]) -> dict[str, int]:
-        """Ask the cluster for the partition counts of the group's topics. Raises BrokerUnreachable."""
+        """Ask the cluster for the partition counts of the group's topics.
+
+        Raises BrokerUnreachable, TopicAuthorizationFailed (29).
+        """
         self._cluster.watch_topics(topics)
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
         for attempt in range(_LEADER_ATTEMPTS):
@@ -117,8 +120,17 @@ class GroupTopics:
             if not any(is_retriable(code) for code in codes):
                 break
             self._cluster.pause(_PAUSE_S)
+        if TopicAuthorizationFailed.code in codes:
+            self._check_rights(snapshot, topics)
         counts = partition_counts(snapshot, topics)
         if missing := sorted(topics - counts.keys()):
             _LOG.warning("the group has subscribed to topics that do not exist: %s", ", ".join(missing))
         self._group_topics, self._dealt_out = frozenset(topics), counts
         return counts
+
+    def _check_rights(self, snapshot: ClusterSnapshot, topics: set[str]) -> None:
+        """Raise TopicAuthorizationFailed for a topic that this member wants; what others may not read is theirs."""
+        for name in sorted(topics & self._joining):
+            topic = snapshot.topics.get(name)
+            if topic is not None and topic.error_code == TopicAuthorizationFailed.code:
+                raise topic_error(name, topic.error_code)

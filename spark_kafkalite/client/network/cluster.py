@@ -25,7 +25,7 @@ from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.first_contact import FirstContact
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
 from spark_kafkalite.client.network.pooled_connection import OpenConnection, PooledConnection
-from spark_kafkalite.client.network.retry import Backoff, Deadline
+from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     BrokerUnreachable,
@@ -33,13 +33,12 @@ from spark_kafkalite.errors import (
     KafkaError,
     KafkaliteError,
     LeaderNotAvailable,
-    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark_kafkalite.wire.rights import refusal
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -72,6 +71,8 @@ class ClusterClient:
         self._refresh_wanted = False
         self._closed = self._silence_reported = False
         self._contact = FirstContact(clock)
+        # Why the background cannot refresh, until it can: what waits for no more than time is not noted.
+        self._failure: KafkaliteError | None = None
 
     def __repr__(self) -> str:
         snapshot = self._snapshot
@@ -178,6 +179,11 @@ class ClusterClient:
         """Whether the snapshot has every topic, since ``watch_all_topics()``."""
         return self._knows_all
 
+    def take_failure(self) -> KafkaliteError | None:
+        """Return why metadata cannot be refreshed in the background until somebody mends it; once for each try."""
+        failure, self._failure = self._failure, None
+        return failure
+
     def request_refresh(self) -> None:
         """Have the metadata refreshed soon, in the background; returns at once."""
         with self._lock:
@@ -212,12 +218,14 @@ class ClusterClient:
             try:
                 self.refresh(None if watches_all else topics, self._deadline(), allow_auto_create=auto_create)
                 reported = ""
+                self._failure = None
                 # Even without errors: who reports stale metadata on every answer must not make us ask on every answer.
                 if backoff.attempts and self._all_have_leaders(topics):
                     backoff.reset()
             except KafkaliteError as error:
                 if self._is_closed():
                     return
+                self._failure = error if isinstance(error, TO_BE_MENDED) else None
                 if reported != str(error):
                     # Once for each outage, not once for each try.
                     reported = str(error)
@@ -411,11 +419,6 @@ def topic_error(name: str, code: int, *, allow_auto_create: bool = False) -> Kaf
         why = f"it does not exist{hint}"
     elif code in (0, LeaderNotAvailable.code):
         why = "it has no leader yet"
-    elif code == TopicAuthorizationFailed.code:
-        create = ", or CREATE if it is to be made" if allow_auto_create else ""
-        why = (
-            f"this client may not see it; its principal needs DESCRIBE on the topic, which READ and WRITE bring{create}"
-        )
     else:
         why = "the broker refuses it"
-    return error_for(code or LeaderNotAvailable.code, f"topic {name!r}: {why}")
+    return refusal(ApiKey.METADATA, code or LeaderNotAvailable.code, f"topic {name!r}: {why}")

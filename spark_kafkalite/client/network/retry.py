@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
+    ClusterAuthorizationFailed,
     ConfigError,
+    GroupAuthorizationFailed,
     IllegalSaslState,
     KafkaliteError,
     NoBrokerThere,
     SaslAuthenticationFailed,
     SslHandshakeFailed,
+    TopicAuthorizationFailed,
     UnsupportedSaslMechanism,
 )
 
@@ -32,6 +35,8 @@ REFUSED_FOR_GOOD = (
     IllegalSaslState,
     NoBrokerThere,
 )
+# What an administrator or a new password may mend while a consumer lives: a poll raises it, the next one tries again.
+TO_BE_MENDED = (*REFUSED_FOR_GOOD, TopicAuthorizationFailed, GroupAuthorizationFailed, ClusterAuthorizationFailed)
 
 
 def is_retriable(error: BaseException) -> bool:

@@ -39,7 +39,8 @@ from spark_kafkalite.errors import (
     UnknownProducerId,
 )
 from spark_kafkalite.records.compression import CODECS
-from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.rights import refusal
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -90,7 +91,8 @@ class Outcomes:
 
     def _refused(self, queue: PartitionQueue, batch: ProducerBatch, outcome: ProduceOutcome, now_s: float) -> None:
         detail = f": {outcome.error_message}" if outcome.error_message else ""
-        error = error_for(
+        error = refusal(
+            ApiKey.PRODUCE,
             outcome.error_code,
             f"{batch.topic}-{batch.partition}: the broker refused a batch of {batch.record_count} records "
             f"({batch.size_bytes} bytes){detail}",

@@ -14,8 +14,8 @@ from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
+from spark_kafkalite.wire.rights import refusal
 
 # Without a transactional id any timeout is legal and none is used; Kafka's own producer sends this one.
 _NO_TIMEOUT_MS: Final = 2**31 - 1
@@ -53,7 +53,7 @@ class ProducerIds:
                 Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock),
             )
             if answer.error_code:
-                raise error_for(answer.error_code, "the broker gives no producer id")
+                raise refusal(ApiKey.INIT_PRODUCER_ID, answer.error_code, "the broker gives no producer id")
             result: Result = (answer.producer_id, answer.producer_epoch)
             self._backoff.reset()
         except KafkaliteError as error:

@@ -225,8 +225,9 @@ class MessageStream:
             if state.buffered and state.generation == owned.generation:
                 self._turn = index + 1
                 return owned, state, state.buffered.popleft()
-            failure = failure or state.error
+            failure = failure or state.take_error()
         if failure is not None:
+            self._ahead.notify_moved()
             raise failure
         return None
 

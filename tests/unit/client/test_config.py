@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -119,3 +120,52 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match="is not of the form host:port"):
         parse_address(text)
+
+
+def test_a_java_class_that_holds_the_credentials_is_an_error_and_not_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {
+        **SERVERS,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
+    name = "sasl.login.callback.handler.class"
+    with pytest.raises(ConfigError, match=r"sasl\.login\.callback\.handler\.class=com\.example\.Handler: a Java class"):
+        producer_config({**given, name: "com.example.Handler"}, {})
+    kafkas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    with caplog.at_level(logging.WARNING):
+        assert producer_config({**given, name: kafkas}, {}).client.security.login is not None
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        (
+            {"ssl.truststore.location": "/ca.pem"},
+            r"ssl\.truststore\.location: no effect .*; set it to SSL",
+        ),
+        ({"sasl.username": "alice", "sasl.password": "canary"}, "set it to SASL_PLAINTEXT"),
+        (
+            {"sasl.username": "a", "ssl.protocol": "TLSv1.2"},
+            r"sasl\.username, ssl\.protocol: .* to SASL_SSL",
+        ),
+        (
+            {"security.protocol": "plaintext", "sasl.mechanism": "PLAIN"},
+            "=PLAINTEXT; set it to SASL_PLAINTEXT",
+        ),
+        ({}, None),
+        ({"security.protocol": "ssl", "ssl.protocol": "TLSv1.2"}, None),
+    ],
+)
+def test_settings_that_protect_nothing_are_warned_of_once(
+    given: dict[str, object], warned: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = admin_config({"bootstrap.servers": "b:1", **given}, {})
+    assert len(caplog.records) == (warned is not None)
+    assert warned is None or re.search(warned, caplog.text)
+    assert "canary" not in caplog.text
+    assert config.security.protocol.value == str(given.get("security.protocol", "PLAINTEXT")).upper()

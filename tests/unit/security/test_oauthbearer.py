@@ -142,8 +142,8 @@ def test_no_text_of_a_login_holds_a_secret(parsed, tmp_path):
     path = tmp_path / "token"
     path.write_text(SECRET)
     entry = jaas(f'clientId="a" clientSecret="{SECRET}"')
-    for given in ({"sasl_token_file": str(path)}, {URL: "http://localhost/token", "sasl_jaas_config": entry}):
-        login = login_from(parsed(**oauth(**given)))
+    for settings in ({"sasl_token_file": str(path)}, {URL: "http://localhost/token", "sasl_jaas_config": entry}):
+        login = login_from(parsed(**oauth(**settings)))
         assert SECRET not in repr(login) and SECRET not in repr(vars(login))
     exchange = login_from(parsed(**oauth(sasl_token_file=str(path)))).exchange()
     assert SECRET not in repr(exchange) and SECRET not in exchange.remedy

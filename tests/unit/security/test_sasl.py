@@ -71,6 +71,12 @@ def test_a_delegation_token_file_is_read_again_for_each_connection(parsed, tmp_p
     assert str(path) in login.exchange().remedy
 
 
+def test_a_delegation_token_is_nothing_for_plain(parsed, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "id:aG1hYw==")
+    with pytest.raises(ConfigError, match="needs credentials"):
+        login_from(parsed(sasl_mechanism="PLAIN"))
+
+
 def test_a_delegation_token_from_the_environment_where_no_setting_names_one(parsed, monkeypatch):
     monkeypatch.setenv(TOKEN_VARIABLE, "id:aG1hYw==")
     login = login_from(parsed(sasl_mechanism="SCRAM-SHA-256"))

@@ -106,7 +106,7 @@ def first_of(nonce, rest):
         (",s=c2FsdA==,i=4096", "nonce does not continue"),
         ("more,s=c2FsdA==,i=4095", "asks for 4095 iterations; from 4096 to 1000000"),
         ("more,s=c2FsdA==,i=1000001", "asks for 1000001 iterations"),
-        ("more,s=c2Fsd!==,i=4096", "salt is not base64"),
+        ("more,s=c2Fs!dA==,i=4096", "salt is not base64"),
         ("more,s=c2FsdA,i=4096", "salt is not base64"),
         ("more,s=c2FsdA==,i=-4096", "not of the form"),
         ("more,s=c2FsdA==,i=4096,m=x", "not of the form"),

@@ -9,7 +9,6 @@ from functools import cache
 import pytest
 import trustme
 
-from spark_kafkalite.security.tls import is_tls
 from tests.unit.security.tls_pairs import HOST, Pair, move, read_all, server_context, trusting
 
 VERSIONS = ("TLSv1.2", "TLSv1.3")
@@ -150,20 +149,3 @@ def test_changed_bytes_break_the_stream(version: str) -> None:
 def test_a_farewell_before_the_handshake_says_nothing() -> None:
     both = pair()
     both.client.close()
-
-
-@pytest.mark.parametrize(
-    ("begin", "answer"),
-    [
-        (b"\x15\x03\x03\x00\x02", True),
-        (b"\x16\x03\x01\x02\x00", True),
-        (b"\x16\x03", True),
-        (b"\x16", False),
-        (b"", False),
-        (b"\x00\x00\x00\x20", False),
-        (b"HTTP/1.1", False),
-        (b"\x15\x00\x00\x00", False),
-    ],
-)
-def test_answers_of_tls_are_known_by_their_first_bytes(begin: bytes, answer: bool) -> None:
-    assert is_tls(begin) is answer

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
+import sys
 from functools import cache
 from typing import Any
 
@@ -15,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.tls import client_context, openssl_cipher_name
+from tests.paths import PROJECT
 from tests.unit.security.tls_pairs import Pair, parsed, server_context, trusting
 
 V12, V13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
@@ -204,3 +207,19 @@ def test_a_client_certificate_that_is_asked_for(demand: ssl.VerifyMode, version:
         both.handshake()
         assert both.server_error is None
         assert both.client.read_into(memoryview(bytearray(1))) is None
+
+
+def test_only_what_is_used_is_loaded() -> None:
+    """A client without TLS does without OpenSSL, one with keys in PEM without the library for PKCS12."""
+    program = """
+import sys
+from spark_kafkalite.client.config import producer_config
+
+producer_config({"bootstrap.servers": "h:1"}, {})
+assert not {"ssl", "cryptography"} & sys.modules.keys()
+producer_config({"bootstrap.servers": "h:1", "security.protocol": "SSL", "ssl.truststore.location": sys.argv[1]}, {})
+assert "ssl" in sys.modules
+assert "cryptography" not in sys.modules
+"""
+    with authority().cert_pem.tempfile() as trust:
+        subprocess.run([sys.executable, "-c", program, trust], check=True, cwd=PROJECT)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import random
 import re
 import ssl
 from functools import cache
+from pathlib import Path
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
 from spark_kafkalite.security.tls import TlsStream, client_context
+from spark_kafkalite.security.tls_errors import is_tls
+from tests.paths import GOLDEN
 from tests.unit.security.tls_pairs import HOST, Pair, move, parsed, pem_of, server_context, trusting
 
 VERSIONS = ("TLSv1.2", "TLSv1.3")
@@ -97,13 +106,64 @@ def test_a_certificate_for_another_host(host: str, names: list[str], said: str) 
     assert "bootstrap.servers" in text
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_servers_words_about_a_client(version: str) -> None:
+    server = server_context(authority(), client_authority=authority(), version=version)
+    both = Pair(with_certificate(stranger()), server)
+    with contextlib.suppress(SslHandshakeFailed):
+        both.handshake()
+    assert "the client's certificate is not trusted" in str(both.server_error)
+    both = Pair(trusting(stranger()), server_context(authority(), version=version))
+    with pytest.raises(SslHandshakeFailed):
+        both.handshake()
+    move(both.client, both.server)
+    with pytest.raises(SslHandshakeFailed, match=r"the client refuses our certificate \(its alert: unknown_ca\)$"):
+        both.server.handshake()
+
+
+def dated_chain() -> tuple[bytes, bytes, bytes]:
+    """Key and certificate of a broker, the expired authority that signed it, and that one's own (PEM)."""
+    past = datetime.datetime(2024, 3, 1, 12, tzinfo=datetime.UTC)
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(3)]
+    names = ["Root", "Between", HOST]
+    made = []
+    for number, (key, name) in enumerate(zip(keys, names, strict=True)):
+        issuer = max(number - 1, 0)
+        made.append(
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[issuer])]))
+            .public_key(key.public_key())
+            .serial_number(number + 1)
+            .not_valid_before(past - datetime.timedelta(9))
+            .not_valid_after(past if name == "Between" else past + datetime.timedelta(36_500))
+            .add_extension(x509.BasicConstraints(ca=name != HOST, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
+            .sign(keys[issuer], hashes.SHA256())
+            .public_bytes(Encoding.PEM)
+        )
+    key_pem = keys[2].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return key_pem + made[2], made[1], made[0]
+
+
+def test_an_intermediate_authority_that_has_expired(tmp_path: Path) -> None:
+    """Named as such, since a new certificate of the broker would not help."""
+    broker, between, root = dated_chain()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    (tmp_path / "server.pem").write_bytes(broker + between)
+    server.load_cert_chain(tmp_path / "server.pem")
+    client = client_context(parsed(ssl_truststore_certificates=root.decode()))
+    text = refusal(client, server)
+    assert "the certificate of Between, which it depends on, has expired: it ended on 2024-03-01 12:00 UTC" in text
+
+
 def test_texts_without_what_the_interpreter_tells_of_the_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_kafkalite.security.tls_errors._unverified_chain", lambda _connection: [])
     assert "the broker's certificate is not trusted" in refusal(trusting(authority()), server_context(stranger()))
     assert "is not for this host; connect by" in refusal(trusting(authority()), server_context(authority()), "other")
     past = datetime.datetime(2024, 3, 1, tzinfo=datetime.UTC)
     server = server_context(authority(), not_before=past - datetime.timedelta(9), not_after=past)
-    assert f"a certificate of the broker's chain has expired; today is {TODAY}" in refusal(
+    assert f"the broker's certificate, or one that it depends on, has expired; today is {TODAY}" in refusal(
         trusting(authority()), server
     )
 
@@ -135,6 +195,17 @@ def with_certificate(issuer: trustme.CA) -> ssl.SSLContext:
     )
 
 
+def test_of_several_keys_the_error_says_which_there_are() -> None:
+    client = trusting(
+        authority(),
+        ssl_keystore_location=GOLDEN / "security" / "key.jks",
+        ssl_keystore_password="store-secret",
+        ssl_key_password="key-secret",
+    )
+    text = refusal(client, server_context(authority(), client_authority=authority()))
+    assert re.search(r"key\.jks, alias '(\w+)' \(the first; there are also '(?!\1)\w+'\) \(its alert: unknown_ca", text)
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [("TLSv1.3", "TLSv1.2"), ("TLSv1.2", "TLSv1.3")])
 def test_no_version_in_common(ours: str, theirs: str) -> None:
     client = trusting(authority(), ssl_enabled_protocols=ours)
@@ -146,7 +217,7 @@ def test_no_cipher_suite_in_common() -> None:
     server = server_context(authority(), version="TLSv1.2")
     server.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
     client = trusting(authority(), ssl_cipher_suites="TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256")
-    assert "no cipher suite is in common (ssl.cipher.suites)" in refusal(client, server)
+    assert "no cipher suite in common with us (ssl.cipher.suites)" in refusal(client, server)
 
 
 # Wrong doors --------------------------------------------------------------------------------------------------------
@@ -204,8 +275,6 @@ def server_flight(context: ssl.SSLContext) -> tuple[TlsStream, bytes]:
 
 def test_a_broken_handshake_is_no_other_error() -> None:
     """Whatever bytes come, one of our two errors comes of it, or the handshake waits for more."""
-    import random
-
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -238,3 +307,20 @@ def test_trust_is_needed_with_any_name_too() -> None:
     )
     Pair(client, server_context(authority()), "another.example").handshake()
     assert "is not trusted" in refusal(client, server_context(stranger()), "another.example")
+
+
+@pytest.mark.parametrize(
+    ("begin", "answer"),
+    [
+        (b"\x15\x03\x03\x00\x02", True),
+        (b"\x16\x03\x01\x02\x00", True),
+        (b"\x16\x03", True),
+        (b"\x16", False),
+        (b"", False),
+        (b"\x00\x00\x00\x20", False),
+        (b"HTTP/1.1", False),
+        (b"\x15\x00\x00\x00", False),
+    ],
+)
+def test_answers_of_tls_are_known_by_their_first_bytes(begin: bytes, answer: bool) -> None:
+    assert is_tls(begin) is answer

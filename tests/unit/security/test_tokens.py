@@ -7,7 +7,7 @@ import time
 import types
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_kafkalite.errors import SaslAuthenticationFailed
@@ -58,7 +58,11 @@ def test_a_jwt_expires_when_it_says_and_another_token_when_its_source_says():
         assert checked_token(jwt(**claims), 5.0, "x").expires_at_s == 5.0
 
 
-@given(st.from_regex(r"[A-Za-z0-9._~+/-]{1,80}={0,2}", fullmatch=True))
+@given(st.from_regex(r"[A-Za-z0-9._~+/-]{1,80}={0,2}|([A-Za-z0-9_-]{0,9}\.){2}[a-z]", fullmatch=True))
+@example("e30.e30.x")
+@example("e30.e3.x")  # not JSON
+@example("e30.e30-.x")  # not base64
+@example(f"e30.{'W1tb' * 10_000}.x")  # very deep
 def test_any_token_is_looked_into_without_trouble(value):
     assert checked_token(value, None, "x").value == value
 

@@ -1,0 +1,73 @@
+"""What strains an encrypted connection: large records, many partitions, compression, a broker that dies."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.testing.secure_kafka import SCRAM_512, Listener, SecureKafka
+from tests.interop.security.numbered_load import NumberedLoad
+from tests.interop.security.round_trip import TIMEOUT_S, new_name
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+MANY = 100
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_large_records(secure_kafka: SecureKafka, version: str, codec: str) -> None:
+    """Each is many records of TLS; what cannot be compressed stays as large as it is."""
+    settings = {**secure_kafka.client_settings(Listener.SSL), "ssl.enabled.protocols": version}
+    topic = new_name()
+    sizes = [10_000_000, 1, 0, 5_000_001, 16_384, 16_385, 10_000_000]
+    values = [os.urandom(size) for size in sizes]
+    with Admin(settings) as admin:
+        admin.create_topic(topic, 1, 1, {"max.message.bytes": "12000000"})
+    with Producer(settings, max_request_size=12_000_000, compression_type=codec) as producer:
+        for value in values:
+            producer.send(topic, value)
+    with Consumer(settings, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        found: list[bytes | None] = []
+        while len(found) < len(values):
+            records = consumer.poll(TIMEOUT_S * 1000)
+            assert records
+            found += [record.value for record in records]
+    assert found == values
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_many_partitions(secure_kafka: SecureKafka, codec: str) -> None:
+    settings = secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_512)
+    topic = new_name()
+    with Admin(settings) as admin:
+        admin.create_topic(topic, MANY, 1)
+    with Producer(settings, compression_type=codec) as producer:
+        for number in range(20 * MANY):
+            producer.send(topic, b"%d" % number, b"key", partition=number % MANY)
+    found: dict[int, list[int]] = {number: [] for number in range(MANY)}
+    with Consumer(settings, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, number) for number in range(MANY)])
+        while sum(map(len, found.values())) < 20 * MANY:
+            records = consumer.poll(TIMEOUT_S * 1000)
+            assert records
+            for record in records:
+                assert record.value is not None
+                found[record.partition].append(int(record.value))
+    assert found == {partition: list(range(partition, 20 * MANY, MANY)) for partition in range(MANY)}
+
+
+def test_a_broker_that_is_killed(secure_kafka: SecureKafka) -> None:
+    """Nothing that was acknowledged is lost; what was in flight is sent again, once; clients come back."""
+    load = NumberedLoad(secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_512), new_name())
+    load.start()
+    try:
+        secure_kafka.kill()
+        secure_kafka.start()
+        sent, answers = load.sent, load.answers
+        load.wait_until(lambda: load.sent > sent + 10_000 and load.answers > answers)
+    finally:
+        load.finish()
