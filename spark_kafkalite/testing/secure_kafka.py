@@ -8,6 +8,7 @@ by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Final
 
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool, properties_text
 from spark_kafkalite.testing.certificates import LOOPBACK, Authority
+from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 
@@ -55,6 +57,7 @@ class Listener(enum.Enum):
 
 
 SESSION_MS: Final = 2000
+_TOKEN_TIMEOUT_S: Final = 30
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,22 @@ class SecureKafka(ApacheKafka):
         """Have a delegation token made that logs in as ``user``."""
         answer = self._token_tool(user, "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:alice")
         # A title, the columns' names, and the token: its id and HMAC come first.
-        token_id, hmac = answer.splitlines()[-1].split()[:2]
-        return DelegationToken(token_id, hmac)
+        token = DelegationToken(*answer.splitlines()[-1].split()[:2])
+        self._wait_for_token(token, known=True)
+        return token
 
     def expire(self, token: DelegationToken) -> None:
         """Have the broker take the token no more."""
         self._token_tool(ALICE, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
+        self._wait_for_token(token, known=False)
+
+    def _wait_for_token(self, token: DelegationToken, known: bool) -> None:
+        """Wait until the broker has heard from its controller that there is such a token, or that there is none."""
+        deadline = time.monotonic() + _TOKEN_TIMEOUT_S
+        owners = [argument for user in _USERS for argument in ("--owner-principal", f"User:{user.name}")]
+        while (token.token_id in self._token_tool(ALICE, "--describe", *owners)) != known:
+            if time.monotonic() > deadline:
+                raise ChildFailed(f"the broker has not learned of a delegation token within {_TOKEN_TIMEOUT_S} s")
 
     def _token_tool(self, user: User, *arguments: str) -> str:
         """Run Kafka's tool for delegation tokens as ``user``, and return its answer."""
