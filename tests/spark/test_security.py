@@ -9,14 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.spark import fetch_token
 from spark_kafkalite.testing.certificates import STORE_PASSWORD, Authority
-from spark_kafkalite.testing.secure_kafka import ALICE, BOB, PLAIN, SCRAM_256, SCRAM_512, Listener, SecureKafka, jaas
+from spark_kafkalite.testing.secure_kafka import (
+    ALICE,
+    BOB,
+    OAUTHBEARER,
+    PLAIN,
+    SCRAM_256,
+    SCRAM_512,
+    Listener,
+    SecureKafka,
+    jaas,
+)
+from spark_kafkalite.testing.token_endpoint import HttpAnswer
 
-from .topics import Topics, last_line
+from .topics import Topics, eventually, last_line
 
 pytestmark = pytest.mark.kafka
 
@@ -184,8 +196,8 @@ def test_a_wrong_door_is_one_line_within_ten_seconds(
 # Delegation tokens --------------------------------------------------------------------------------------------------
 
 
-def test_a_token_of_sparks_own_logs_in(
-    topics: Topics, secure_kafka: SecureKafka, spark: SparkSession, tmp_path: Path
+def test_a_token_of_sparks_own_logs_in_until_it_is_revoked(
+    topics: Topics, secure_kafka: SecureKafka, spark: SparkSession, tmp_path: Path, checkpoint: str
 ) -> None:
     made = secure_kafka.delegation_token()
     _give_to_hadoops_user(spark, "main", made.token_id, made.hmac)
@@ -193,18 +205,89 @@ def test_a_token_of_sparks_own_logs_in(
     path.write_text(fetch_token(spark, "main"))
     topic = topics.new()
     topics.fill(topic, range(10))
-    client = secure_kafka.client_settings(Listener.SASL_SSL) | {"sasl.mechanism": SCRAM_256}
-    assert len(topics.values(topic, **options_of(client), tokenFile=path)) == 10
+    client = secure_kafka.client_settings(Listener.REAUTHENTICATION) | {"sasl.mechanism": SCRAM_256}
+    given: dict[str, Any] = {**options_of(client), "tokenFile": path}
+    assert len(topics.values(topic, **given)) == 10
     with pytest.raises(ConfigError, match=r"cluster_id=other: .*it has some of main\); set spark.kafka.clusters.other"):
         fetch_token(spark, "other")
+
+    query, values = topics.collect(topics.stream(topic, **given), checkpoint, {"processingTime": "200 milliseconds"})
+    eventually(lambda: len(values) == 10)
+    secure_kafka.expire(made)
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    line = last_line(caught.value)
+    assert line.startswith("[KAFKALITE_AUTHENTICATION_FAILED] kafka.sasl.mechanism=SCRAM-SHA-256: ")
+    assert f"kafka.sasl.token.file={path}" in line
+    assert made.hmac not in str(caught.value)
 
 
 def _give_to_hadoops_user(spark: SparkSession, cluster_id: str, token_id: str, hmac: str) -> None:
     """Do as Spark does with the tokens that it obtains: KafkaTokenUtil.obtainToken."""
-    jvm = spark.sparkContext._jvm
+    jvm: Any = spark.sparkContext._jvm
     text = jvm.org.apache.hadoop.io.Text
     service = text(f"kafka.server.delegation.token.{cluster_id}")
     token = jvm.org.apache.hadoop.security.token.Token(
         token_id.encode(), hmac.encode(), text("KAFKA_DELEGATION_TOKEN"), service
     )
     jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().addToken(service, token)
+
+
+# Tokens of an identity provider -------------------------------------------------------------------------------------
+
+
+def token_options(kafka: SecureKafka, scope: str) -> dict[str, Any]:
+    """Return options whose tokens are those of this test only: workers keep them, and ``scope`` tells them apart."""
+    return options_of(
+        kafka.client_settings(Listener.SASL_SSL, OAUTHBEARER)
+        | {
+            "sasl.oauthbearer.token.endpoint.url": kafka.tokens.url,
+            "sasl.oauthbearer.client.credentials.client.id": "client",
+            "sasl.oauthbearer.client.credentials.client.secret": "secret",
+            "sasl.oauthbearer.scope": scope,
+        }
+    )
+
+
+def test_however_many_tasks_the_driver_asks_for_their_token(topics: Topics, secure_kafka: SecureKafka) -> None:
+    tasks = 60
+    given = token_options(secure_kafka, "tasks")
+    topic = topics.new()
+    topics.fill(topic, range(tasks))
+    before = secure_kafka.tokens.request_count
+    frame = topics.read(topic, maxRecordsPerPartition=1, **given)
+    assert frame.count() == tasks
+    # .load() and the planning of the read, each in a process of its own.
+    assert secure_kafka.tokens.request_count - before <= 2
+    assert frame.rdd.getNumPartitions() == tasks
+
+
+def test_a_stream_outlives_its_tokens_and_ends_with_the_last(
+    topics: Topics, secure_kafka: SecureKafka, checkpoint: str
+) -> None:
+    tokens = secure_kafka.tokens
+    given = token_options(secure_kafka, "stream")
+    topic, lifetime_s = topics.new(), tokens.lifetime_s
+    tokens.lifetime_s = 3.0
+    try:
+        before = tokens.request_count
+        query, values = topics.collect(
+            topics.stream(topic, **given), checkpoint, {"processingTime": "200 milliseconds"}
+        )
+        sent: list[str] = []
+        while tokens.request_count < before + 6:
+            sent.append(f"{len(sent):05}")
+            topics.fill(topic, sent[-1:])
+            eventually(lambda: len(values) >= len(sent))
+        assert query.isActive
+        assert values == sent
+
+        tokens.answer_always = HttpAnswer(401, b'{"error": "invalid_client"}')
+        with pytest.raises(StreamingQueryException) as caught:
+            query.awaitTermination(60)
+    finally:
+        tokens.answer_always = None
+        tokens.lifetime_s = lifetime_s
+    line = last_line(caught.value)
+    assert line.startswith("[KAFKALITE_AUTHENTICATION_FAILED] kafka.sasl.mechanism=OAUTHBEARER: ")
+    assert f"kafka.sasl.oauthbearer.token.endpoint.url={tokens.url}: HTTP 401" in line

@@ -14,6 +14,8 @@ from spark_kafkalite.client.config import ConsumerConfig, consumer_config, parse
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED
 from spark_kafkalite.registry.consumer_nodes import check_name
+from spark_kafkalite.security.client_security import client_security
+from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 
 _MIB: Final = 1024 * 1024
@@ -162,6 +164,7 @@ CONNECTOR_SETTINGS: Final = SettingGroup(
             "Whether records of open and aborted transactions are returned.",
             choices=("read_uncommitted", "read_committed"),
         ),
+        *SECURITY_SETTINGS,
     ),
 )
 
@@ -249,4 +252,5 @@ def _consumer_config(values: Mapping[str, Any], group_id: str) -> ConsumerConfig
         },
         {},
     )
-    return replace(config, client=replace(config.client, bootstrap_servers=()))
+    client = replace(config.client, bootstrap_servers=(), security=client_security(values))
+    return replace(config, client=client)

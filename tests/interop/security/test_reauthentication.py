@@ -36,6 +36,7 @@ def test_load_over_many_sessions(
         settings["sasl.jaas.config"] = jaas(OAUTHBEARER, clientId="client", clientSecret="secret")
     load = NumberedLoad(settings, new_name())
     load.start()
+    caplog.clear()
     first = connections_to(settings["bootstrap.servers"])
     later: set[int] = set()
     try:
@@ -48,5 +49,5 @@ def test_load_over_many_sessions(
     new = later - first
     # Without authentication there would be a new one for each client and session.
     assert len(new) < (1 if SOAK else SESSIONS), f"{len(new)} connections beside the {len(first)} first ones"
-    assert len(caplog.messages) <= len(new)
+    assert new or caplog.messages == []
     print(f"{load.sent * 4:,} records, {load.answers} answers, {len(first)} connections")
