@@ -22,7 +22,7 @@ from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.model import IsolationLevel
-from spark_kafkalite.testing.secure_kafka import Listener, SecureKafka
+from spark_kafkalite.testing.secure_kafka import SecuredListener, SecureKafka
 from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 
 _VALUE = b"x" * 1000
@@ -43,7 +43,7 @@ def rows(quick: bool) -> Iterator[Row]:
         TokenEndpoint() as tokens,
         SecureKafka(Path(directory), tokens, heap_mb=1024, jvm_options=("-XX:+UseG1GC",)) as kafka,
     ):
-        ours = kafka.client_settings(Listener.SSL)
+        ours = kafka.client_settings(SecuredListener.SSL)
         address = ours.pop("bootstrap.servers")
         confluent = {"security.protocol": "SSL", "ssl.ca.location": ours["ssl.truststore.location"]}
         encrypted = Bench(address, ours, confluent, _VALUE)

@@ -1,8 +1,8 @@
 """Apache Kafka with every kind of secured listener, and the users, rights and certificates that go with them.
 
-One node, one port for each :class:`Listener`, and PLAINTEXT for whoever prepares a test. The users are ALICE, a super
-user, BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`, and CAROL, who has none. They log in
-by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
+One node, one port for each :class:`SecuredListener`, and PLAINTEXT for whoever prepares a test. The users are ALICE, a
+super user, BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`, and CAROL, who has none. They
+log in by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOGIN_MODULES: Final = {
 _TOKEN_VALIDATOR: Final = f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerValidatorCallbackHandler"
 
 
-class Listener(enum.Enum):
+class SecuredListener(enum.Enum):
     """A listener: its name, its security protocol, and the SASL mechanisms it takes."""
 
     SSL = ("SSL", "SSL", ())
@@ -100,11 +100,13 @@ class SecureKafka(ApacheKafka):
             heap_mb=heap_mb,
             jvm_options=(*jvm_options, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.jwks_url}"),
             overrides=self._security(),
-            further_listeners={listener.listener_name: listener.protocol for listener in Listener},
+            further_listeners={listener.listener_name: listener.protocol for listener in SecuredListener},
             format_arguments=scram,
         )
 
-    def client_settings(self, listener: Listener, mechanism: str | None = None, user: User = ALICE) -> dict[str, str]:
+    def client_settings(
+        self, listener: SecuredListener, mechanism: str | None = None, user: User = ALICE
+    ) -> dict[str, str]:
         """Return what a client needs to reach the listener, under Kafka's names; the truststore is a PEM file.
 
         For SASL give the mechanism: PLAIN and SCRAM log in as ``user``. For OAUTHBEARER the source of tokens is left to
@@ -113,7 +115,7 @@ class SecureKafka(ApacheKafka):
         settings = {"bootstrap.servers": self.address(listener.listener_name), "security.protocol": listener.protocol}
         if listener.protocol.endswith("SSL"):
             settings |= {"ssl.truststore.location": str(self.authority.pem_file()), "ssl.truststore.type": "PEM"}
-        if listener is Listener.MTLS:
+        if listener is SecuredListener.MTLS:
             certificate = self.authority.issue(user.name)
             settings |= {"ssl.keystore.location": str(certificate.pem_file()), "ssl.keystore.type": "PEM"}
         if mechanism is not None:
@@ -155,7 +157,7 @@ class SecureKafka(ApacheKafka):
     def _token_tool(self, user: User, *arguments: str) -> str:
         """Run Kafka's tool for delegation tokens as ``user``, and return its answer."""
         config = self.directory / f"{user.name}.properties"
-        settings = self.client_settings(Listener.SASL_SSL, SCRAM_256, user)
+        settings = self.client_settings(SecuredListener.SASL_SSL, SCRAM_256, user)
         config.write_text(properties_text(settings), encoding="utf-8")
         return kafka_tool(
             "org.apache.kafka.tools.DelegationTokenCommand", *arguments,
@@ -181,15 +183,15 @@ class SecureKafka(ApacheKafka):
         rsa = self.authority.issue("broker", *LOOPBACK, rsa_key=True, intermediate=True)
         expired = self.authority.issue("expired-broker", *LOOPBACK, expired=True)
         elsewhere = self.authority.issue("broker-elsewhere", "elsewhere.example")
-        lines |= _of(Listener.MTLS, {
+        lines |= _of(SecuredListener.MTLS, {
             "ssl.keystore.location": str(rsa.pem_file()),
             "ssl.client.auth": "required",
             "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/",
         })  # fmt: skip
-        lines |= _of(Listener.EXPIRED, {"ssl.keystore.location": str(expired.pem_file())})
-        lines |= _of(Listener.WRONG_HOST, {"ssl.keystore.location": str(elsewhere.pem_file())})
-        lines |= _of(Listener.REAUTHENTICATION, {"connections.max.reauth.ms": str(SESSION_MS)})
-        for listener in Listener:
+        lines |= _of(SecuredListener.EXPIRED, {"ssl.keystore.location": str(expired.pem_file())})
+        lines |= _of(SecuredListener.WRONG_HOST, {"ssl.keystore.location": str(elsewhere.pem_file())})
+        lines |= _of(SecuredListener.REAUTHENTICATION, {"connections.max.reauth.ms": str(SESSION_MS)})
+        for listener in SecuredListener:
             if listener.mechanisms:
                 lines |= _of(listener, {"sasl.enabled.mechanisms": ",".join(listener.mechanisms)})
             for mechanism in listener.mechanisms:
@@ -225,6 +227,6 @@ def jaas(mechanism: str, **options: str) -> str:
     return f"{_LOGIN_MODULES[mechanism]} required{given};"
 
 
-def _of(listener: Listener, lines: Mapping[str, str], mechanism: str | None = None) -> dict[str, str]:
+def _of(listener: SecuredListener, lines: Mapping[str, str], mechanism: str | None = None) -> dict[str, str]:
     prefix = f"listener.name.{listener.listener_name.lower()}." + (f"{mechanism.lower()}." if mechanism else "")
     return {prefix + name: value for name, value in lines.items()}

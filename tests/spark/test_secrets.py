@@ -17,7 +17,7 @@ import pytest
 
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
-from spark_kafkalite.testing.secure_kafka import SCRAM_512, Listener, SecureKafka, User, jaas
+from spark_kafkalite.testing.secure_kafka import SCRAM_512, SecuredListener, SecureKafka, User, jaas
 from tests import canary
 from tests.paths import PROJECT
 
@@ -49,7 +49,7 @@ class Application:
         self.log = directory / "log"
         for name in ("out", "events", "local", "python", "home"):
             (directory / name).mkdir()
-        settings = kafka.client_settings(Listener.SASL_SSL, SCRAM_512, USER)
+        settings = kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512, USER)
         certificate = kafka.authority.issue(USER.name)
         # Nobody asks for them at this listener; they are made into a TLS context all the same.
         settings |= {

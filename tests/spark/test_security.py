@@ -22,7 +22,7 @@ from spark_kafkalite.testing.secure_kafka import (
     PLAIN,
     SCRAM_256,
     SCRAM_512,
-    Listener,
+    SecuredListener,
     SecureKafka,
     jaas,
 )
@@ -50,16 +50,16 @@ def ways_in(kafka: SecureKafka) -> dict[str, dict[str, str]]:
     """Return client settings that differ in how they log in and in the form of their keys."""
     certificate = kafka.authority.issue(ALICE.name)
     return {
-        "SCRAM over TLS": kafka.client_settings(Listener.SASL_SSL, SCRAM_512),
+        "SCRAM over TLS": kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512),
         "user and password": {
-            **kafka.client_settings(Listener.SASL_PLAINTEXT),
+            **kafka.client_settings(SecuredListener.SASL_PLAINTEXT),
             "sasl.mechanism": PLAIN,
             "sasl.username": ALICE.name,
             "sasl.password": ALICE.password,
         },
         "client certificate in PKCS12": {
-            **kafka.client_settings(Listener.SSL),
-            "bootstrap.servers": kafka.address(Listener.MTLS.listener_name),
+            **kafka.client_settings(SecuredListener.SSL),
+            "bootstrap.servers": kafka.address(SecuredListener.MTLS.listener_name),
             "ssl.keystore.location": str(certificate.pkcs12_file()),
             "ssl.keystore.password": STORE_PASSWORD,
         },
@@ -81,7 +81,7 @@ def test_written_and_read_as_batch_and_as_stream(
 
 
 def test_a_stream_writes(topics: Topics, secure_kafka: SecureKafka, tmp_path: Path) -> None:
-    given: dict[str, Any] = options_of(secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_256))
+    given: dict[str, Any] = options_of(secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_256))
     source, target = topics.new(), topics.new()
     topics.fill(source, range(100))
     copied = topics.stream(source, **given).select("value").writeStream.format("kafkalite")
@@ -99,8 +99,8 @@ def test_a_stream_writes(topics: Topics, secure_kafka: SecureKafka, tmp_path: Pa
 
 def wrong_doors(kafka: SecureKafka, directory: Path) -> dict[str, tuple[dict[str, str], str]]:
     """Return settings that are refused, and what the last line of the error begins with and names."""
-    scram = kafka.client_settings(Listener.SASL_SSL, SCRAM_512)
-    tls = kafka.client_settings(Listener.SSL)
+    scram = kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512)
+    tls = kafka.client_settings(SecuredListener.SSL)
     other = Authority(directory, "somebody")
     return {
         "wrong password": (
@@ -108,12 +108,12 @@ def wrong_doors(kafka: SecureKafka, directory: Path) -> dict[str, tuple[dict[str
             "[KAFKALITE_AUTHENTICATION_FAILED] kafka.sasl.mechanism=SCRAM-SHA-512: ... kafka.sasl.jaas.config",
         ),
         "wrong password in clear": (
-            kafka.client_settings(Listener.SASL_PLAINTEXT)
+            kafka.client_settings(SecuredListener.SASL_PLAINTEXT)
             | {"sasl.mechanism": PLAIN, "sasl.username": ALICE.name, "sasl.password": "wrong-canary"},
             "[KAFKALITE_AUTHENTICATION_FAILED] kafka.sasl.mechanism=PLAIN: ... kafka.sasl.",
         ),
         "mechanism not offered": (
-            kafka.client_settings(Listener.SASL_PLAINTEXT)
+            kafka.client_settings(SecuredListener.SASL_PLAINTEXT)
             | {"sasl.mechanism": "OAUTHBEARER", "sasl.token.file": str(_token_file(directory))},
             "[KAFKALITE_AUTHENTICATION_FAILED] kafka.sasl.mechanism=OAUTHBEARER: ... PLAIN",
         ),
@@ -122,20 +122,20 @@ def wrong_doors(kafka: SecureKafka, directory: Path) -> dict[str, tuple[dict[str
             "[KAFKALITE_AUTHENTICATION_FAILED] kafka.security.protocol=SSL: ... kafka.ssl.truststore",
         ),
         "certificate expired": (
-            kafka.client_settings(Listener.EXPIRED),
+            kafka.client_settings(SecuredListener.EXPIRED),
             "[KAFKALITE_AUTHENTICATION_FAILED] kafka.security.protocol=SSL: ... expired",
         ),
         "certificate of another host": (
-            kafka.client_settings(Listener.WRONG_HOST),
+            kafka.client_settings(SecuredListener.WRONG_HOST),
             "[KAFKALITE_AUTHENTICATION_FAILED] kafka.security.protocol=SSL: ... "
             "kafka.ssl.endpoint.identification.algorithm",
         ),
         "no client certificate": (
-            tls | {"bootstrap.servers": kafka.address(Listener.MTLS.listener_name)},
+            tls | {"bootstrap.servers": kafka.address(SecuredListener.MTLS.listener_name)},
             "[KAFKALITE_AUTHENTICATION_FAILED] kafka.security.protocol=SSL: ... kafka.ssl.keystore",
         ),
         "plaintext at a TLS port": (
-            {"bootstrap.servers": kafka.address(Listener.SSL.listener_name)},
+            {"bootstrap.servers": kafka.address(SecuredListener.SSL.listener_name)},
             "[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers=127.0.0.1: ... kafka.security.protocol",
         ),
         "TLS at a plaintext port": (
@@ -143,11 +143,11 @@ def wrong_doors(kafka: SecureKafka, directory: Path) -> dict[str, tuple[dict[str
             "[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers=127.0.0.1: ... kafka.security.protocol",
         ),
         "authentication where there is none": (
-            scram | {"bootstrap.servers": kafka.address(Listener.SSL.listener_name)},
+            scram | {"bootstrap.servers": kafka.address(SecuredListener.SSL.listener_name)},
             "[KAFKALITE_AUTHENTICATION_FAILED] kafka.sasl.mechanism=SCRAM-SHA-512: ... kafka.security.protocol",
         ),
         "no rights": (
-            kafka.client_settings(Listener.SASL_SSL, SCRAM_512, BOB),
+            kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512, BOB),
             "[KAFKALITE_AUTHORIZATION_FAILED] subscribe=secret-topic: ... DESCRIBE",
         ),
     }
@@ -205,7 +205,7 @@ def test_a_token_of_sparks_own_logs_in_until_it_is_revoked(
     path.write_text(fetch_token(spark, "main"))
     topic = topics.new()
     topics.fill(topic, range(10))
-    client = secure_kafka.client_settings(Listener.REAUTHENTICATION) | {"sasl.mechanism": SCRAM_256}
+    client = secure_kafka.client_settings(SecuredListener.REAUTHENTICATION) | {"sasl.mechanism": SCRAM_256}
     given: dict[str, Any] = {**options_of(client), "tokenFile": path}
     assert len(topics.values(topic, **given)) == 10
     with pytest.raises(ConfigError, match=r"cluster_id=other: .*it has some of main\); set spark.kafka.clusters.other"):
@@ -239,7 +239,7 @@ def _give_to_hadoops_user(spark: SparkSession, cluster_id: str, token_id: str, h
 def token_options(kafka: SecureKafka, scope: str) -> dict[str, Any]:
     """Return options whose tokens are those of this test only: workers keep them, and ``scope`` tells them apart."""
     return options_of(
-        kafka.client_settings(Listener.SASL_SSL, OAUTHBEARER)
+        kafka.client_settings(SecuredListener.SASL_SSL, OAUTHBEARER)
         | {
             "sasl.oauthbearer.token.endpoint.url": kafka.tokens.url,
             "sasl.oauthbearer.client.credentials.client.id": "client",

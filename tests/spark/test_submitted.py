@@ -17,7 +17,7 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.spark.jobs import hadoop_load
 from spark_kafkalite.testing.certificates import STORE_PASSWORD
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
-from spark_kafkalite.testing.secure_kafka import ALICE, OAUTHBEARER, SCRAM_512, Listener, SecureKafka
+from spark_kafkalite.testing.secure_kafka import ALICE, OAUTHBEARER, SCRAM_512, SecuredListener, SecureKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -78,8 +78,8 @@ def test_files_and_tokens_reach_the_executors(secure_kafka: SecureKafka, tmp_pat
         "kafka.ssl.truststore.password": STORE_PASSWORD,
     }
     options = {
-        "scram": secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_512),
-        "tokens": secure_kafka.client_settings(Listener.SASL_SSL, OAUTHBEARER)
+        "scram": secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512),
+        "tokens": secure_kafka.client_settings(SecuredListener.SASL_SSL, OAUTHBEARER)
         | {
             "sasl.oauthbearer.token.endpoint.url": secure_kafka.tokens.url,
             "sasl.oauthbearer.client.credentials.client.id": "client",
@@ -134,7 +134,7 @@ def test_a_job_takes_its_settings_from_a_shipped_file(secure_kafka: SecureKafka,
     destination = tmp_path / "loaded"
     done = submit(
         tmp_path, Path(hadoop_load.__file__).parent / "scripts" / "hadoop_load.py",
-        "--bootstrap-server", secure_kafka.address(Listener.MTLS.listener_name), "--topic", "submitted-load",
+        "--bootstrap-server", secure_kafka.address(SecuredListener.MTLS.listener_name), "--topic", "submitted-load",
         "--destination", str(destination), "--command-config", "client.properties", "--json",
         master="local[2]", files=sorted(shipped.iterdir()), STORE_SECRET=STORE_PASSWORD,
     )  # fmt: skip

@@ -12,7 +12,15 @@ import os
 
 import pytest
 
-from spark_kafkalite.testing.secure_kafka import OAUTHBEARER, PLAIN, SCRAM_256, SESSION_MS, Listener, SecureKafka, jaas
+from spark_kafkalite.testing.secure_kafka import (
+    OAUTHBEARER,
+    PLAIN,
+    SCRAM_256,
+    SESSION_MS,
+    SecuredListener,
+    SecureKafka,
+    jaas,
+)
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.round_trip import new_name
 from tests.interop.security.tcp_connections import connections_to
@@ -29,7 +37,7 @@ def test_load_over_many_sessions(
 ) -> None:
     """Nothing is lost, doubled or out of order, and the connections live on."""
     caplog.set_level(logging.WARNING)
-    settings = secure_kafka.client_settings(Listener.REAUTHENTICATION, mechanism)
+    settings = secure_kafka.client_settings(SecuredListener.REAUTHENTICATION, mechanism)
     if mechanism == OAUTHBEARER:
         monkeypatch.setenv("KAFKALITE_OAUTHBEARER_ALLOWED_URLS", secure_kafka.tokens.url)
         settings["sasl.oauthbearer.token.endpoint.url"] = secure_kafka.tokens.url

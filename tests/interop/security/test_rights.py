@@ -16,7 +16,7 @@ from spark_kafkalite.errors import (
     KafkaliteError,
     TopicAuthorizationFailed,
 )
-from spark_kafkalite.testing.secure_kafka import BOB, CAROL, SCRAM_256, Listener, SecureKafka
+from spark_kafkalite.testing.secure_kafka import BOB, CAROL, SCRAM_256, SecuredListener, SecureKafka
 from tests.interop.security.round_trip import TIMEOUT_S, new_name
 
 pytestmark = pytest.mark.kafka
@@ -29,7 +29,7 @@ LIMIT_S = 10
 def topic(secure_kafka: SecureKafka) -> str:
     """A topic that Carol has no right on, and Bob may read."""
     name = f"rights-{new_name()}"
-    with Admin(secure_kafka.client_settings(Listener.SSL)) as admin:
+    with Admin(secure_kafka.client_settings(SecuredListener.SSL)) as admin:
         admin.create_topic(name, 1, 1)
     secure_kafka.allow(BOB, "Read", resource=("topic", name))
     return name
@@ -37,12 +37,12 @@ def topic(secure_kafka: SecureKafka) -> str:
 
 @pytest.fixture
 def carol(secure_kafka: SecureKafka) -> Settings:
-    return secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_256, CAROL)
+    return secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_256, CAROL)
 
 
 @pytest.fixture
 def bob(secure_kafka: SecureKafka) -> Settings:
-    return secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_256, BOB)
+    return secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_256, BOB)
 
 
 @contextmanager

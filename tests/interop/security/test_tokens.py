@@ -19,7 +19,7 @@ from spark_kafkalite.testing.secure_kafka import (
     SCRAM_256,
     SCRAM_512,
     DelegationToken,
-    Listener,
+    SecuredListener,
     SecureKafka,
     jaas,
 )
@@ -52,7 +52,7 @@ def test_delegation_tokens(
     mechanism: str,
     source: str,
 ) -> None:
-    settings = secure_kafka.client_settings(Listener.SASL_SSL) | {"sasl.mechanism": mechanism}
+    settings = secure_kafka.client_settings(SecuredListener.SASL_SSL) | {"sasl.mechanism": mechanism}
     if source == "file":
         (tmp_path / "token").write_text(line(delegation_token) + "\n", encoding="ascii")
         settings["sasl.token.file"] = str(tmp_path / "token")
@@ -70,7 +70,7 @@ def test_a_delegation_token_is_replaced(
 ) -> None:
     """A client that lives on reads the file again for each connection, and says so when there is none to be had."""
     file = tmp_path / "token"
-    settings = secure_kafka.client_settings(Listener.SASL_SSL) | {
+    settings = secure_kafka.client_settings(SecuredListener.SASL_SSL) | {
         "sasl.mechanism": SCRAM_256,
         "sasl.token.file": str(file),
         # Every request opens a connection.
@@ -96,7 +96,7 @@ def test_a_delegation_token_is_replaced(
 @pytest.fixture
 def oauth(secure_kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     monkeypatch.setenv("KAFKALITE_OAUTHBEARER_ALLOWED_URLS", secure_kafka.tokens.url)
-    yield secure_kafka.client_settings(Listener.SASL_SSL, OAUTHBEARER)
+    yield secure_kafka.client_settings(SecuredListener.SASL_SSL, OAUTHBEARER)
 
 
 def test_tokens_by_the_client_credentials_flow(secure_kafka: SecureKafka, oauth: Settings) -> None:
