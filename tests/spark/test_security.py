@@ -214,7 +214,7 @@ def test_a_write_with_a_wrong_password_is_an_error_of_the_plan(
 def test_a_right_that_is_missing_fails_the_task_and_is_named(
     topics: Topics, secure_kafka: SecureKafka, spark: SparkSession
 ) -> None:
-    given: dict[str, Any] = options_of(secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_512, BOB))
+    given: dict[str, Any] = options_of(secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512, BOB))
     topic = topics.new()
     topics.fill(topic, range(3))
     secure_kafka.allow(BOB, "Describe", resource=("topic", topic))
@@ -239,7 +239,7 @@ def test_a_job_with_a_file_of_settings(topics: Topics, secure_kafka: SecureKafka
     topics.fill(topic, range(20))
     config = tmp_path / "client.properties"
     config.touch(0o600)
-    settings = secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_512)
+    settings = secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512)
     address = settings.pop("bootstrap.servers")
     arguments = ["--bootstrap-server", address, "--topic", topic, "--command-config", str(config), "--json"]
     load = [*arguments, "--destination", str(tmp_path / "loaded")]
