@@ -24,7 +24,12 @@ from spark_kafkalite.testing.java_process import JavaToolFailed
 from tests import canary
 
 SECRET_SETTINGS = [setting for setting in SECURITY_SETTINGS if setting.kind == "password"]
-CONFIGS = {"producer": producer_config, "consumer": consumer_config, "admin": admin_config}
+CONFIGS = {
+    "producer": producer_config,
+    "consumer": consumer_config,
+    "admin": admin_config,
+    "connector": lambda settings, keywords: connector_config({"group.id": "g", **settings}, keywords),
+}
 COMBINATIONS = [("PLAINTEXT", "PLAIN"), ("SSL", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512")]
 COMBINATIONS += [("SASL_PLAINTEXT", each) for each in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "GSSAPI", "nonsense")]
 LOOKS_LIKE_ONE = [name for name in canary.SECRETS if name not in ("password", "client secret")]
