@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.client.config import (
     ADMIN_SETTINGS,
     CONSUMER_SETTINGS,
@@ -236,4 +237,14 @@ def test_the_registry(seen):
         seen.take(lambda given: RegistryListener.parse("127.0.0.1:1", **given), {"digest": digest})
     assert any("zookeeper_connect" in text for text in seen.texts)
     assert any("registry.listener.digest=" in text for text in seen.texts)
+    seen.check()
+
+
+def test_a_broker(seen):
+    settings = {"registry.listener": "127.0.0.1:0", "registry.listener.digest": f"user:{canary.CLIENT_SECRET}"}
+    assert seen.take(BrokerConfig.from_properties, settings)
+    seen.take(BrokerConfig.from_properties, {**settings, "registry.listener.digest": canary.CLIENT_SECRET})
+    seen.take(BrokerConfig.from_properties, {**settings, "registry.listener.digst": f"user:{canary.CLIENT_SECRET}"})
+    seen.take(BrokerConfig.from_properties, {**settings, "zookeeper.connect": canary.PLAIN_JAAS})
+    assert sum("registry.listener.dig" in text for text in seen.texts) > 3
     seen.check()
