@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority
-from spark_kafkalite.testing.secure_kafka import ALICE, PLAIN, SCRAM_256, SCRAM_512, Listener, SecureKafka, User
+from spark_kafkalite.testing.secure_kafka import ALICE, PLAIN, SCRAM_256, SCRAM_512, SecuredListener, SecureKafka, User
 from tests import canary
 from tests.paths import PROJECT
 
@@ -72,7 +72,7 @@ def split(settings: dict[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def test_records_go_in_and_out(secure_kafka: SecureKafka, command_config) -> None:
-    address, settings = split(secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_512))
+    address, settings = split(secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512))
     at = ("--bootstrap-server", address)
     file = command_config(settings)
     lines = b"".join(b"%d\n" % number for number in range(50))
@@ -117,7 +117,13 @@ def etc(secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.parametrize("block", blocks(), ids=range(len(blocks())))
 def test_the_files_of_the_documentation_work(secure_kafka: SecureKafka, etc: Path, tmp_path: Path, block: str) -> None:
-    listener = Listener.SASL_SSL if "SASL_SSL" in block else Listener.MTLS if "keystore" in block else Listener.SSL
+    listener = (
+        SecuredListener.SASL_SSL
+        if "SASL_SSL" in block
+        else SecuredListener.MTLS
+        if "keystore" in block
+        else SecuredListener.SSL
+    )
     path = tmp_path / "client.properties"
     token = secure_kafka.delegation_token() if "token.file" in block else None
     if token is not None:
@@ -130,6 +136,18 @@ def test_the_files_of_the_documentation_work(secure_kafka: SecureKafka, etc: Pat
         KAFKA_PASSWORD=ALICE.password,
     )
     assert (done.code, done.err) == (0, "")
+
+
+def test_the_program_of_the_documentation_works(secure_kafka: SecureKafka, etc: Path) -> None:
+    page = (PROJECT / "docs/security.md").read_text()
+    (program,) = [each for each in re.findall(r"(?ms)^```python\n(.*?)^```", page) if "Admin(" in each]
+    program = program.replace("kafka.example:9093", secure_kafka.address(SecuredListener.SASL_SSL.listener_name))
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace("/etc/kafka", str(etc))],
+        env={"KAFKA_PASSWORD": ALICE.password}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("[")
 
 
 # Refusals -----------------------------------------------------------------------------------------------------------
@@ -147,8 +165,8 @@ Refusal = tuple[dict[str, str], str, int]
 
 def refused(door: str, kafka: SecureKafka, silent: str, directory: Path) -> Refusal:
     """Return settings that are refused, what the line must say, and the exit code."""
-    scram = kafka.client_settings(Listener.SASL_SSL, SCRAM_512)
-    tls = kafka.client_settings(Listener.SSL)
+    scram = kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512)
+    tls = kafka.client_settings(SecuredListener.SSL)
     other = Authority(directory / "other", "other")
     store, token = directory / "store.p12", directory / "token"
     store.write_bytes(other.issue("x").pkcs12_file().read_bytes())
@@ -161,9 +179,9 @@ def refused(door: str, kafka: SecureKafka, silent: str, directory: Path) -> Refu
     by_token = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "sasl.token.file": str(token)}
     wrong_store = {"ssl.keystore.location": str(store), "ssl.keystore.password": canary.PASSWORD}
     doors: dict[str, Refusal] = {
-        "wrong password": (kafka.client_settings(Listener.SASL_SSL, SCRAM_256, WRONG), "sasl.jaas.config", 1),
+        "wrong password": (kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_256, WRONG), "sasl.jaas.config", 1),
         "wrong password in clear": (
-            kafka.client_settings(Listener.SASL_PLAINTEXT, PLAIN, WRONG),
+            kafka.client_settings(SecuredListener.SASL_PLAINTEXT, PLAIN, WRONG),
             "sasl.jaas.config",
             1,
         ),

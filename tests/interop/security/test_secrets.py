@@ -16,7 +16,7 @@ from spark_kafkalite.testing.secure_kafka import (
     PLAIN,
     SCRAM_256,
     SCRAM_512,
-    Listener,
+    SecuredListener,
     SecureKafka,
     User,
     jaas,
@@ -33,13 +33,13 @@ def ways_in(kafka: SecureKafka) -> dict[str, tuple[dict[str, str], tuple[str, ..
     certificate = kafka.authority.issue(ALICE.name)
     key = certificate.key_pem()
     token = kafka.delegation_token()
-    mtls = {**kafka.client_settings(Listener.SSL), "bootstrap.servers": kafka.address("MTLS")}
+    mtls = {**kafka.client_settings(SecuredListener.SSL), "bootstrap.servers": kafka.address("MTLS")}
     by_name = {"sasl.username": ALICE.name, "sasl.password": ALICE.password}
-    scram = kafka.client_settings(Listener.SASL_SSL)
+    scram = kafka.client_settings(SecuredListener.SASL_SSL)
     return {
-        "PLAIN": (kafka.client_settings(Listener.SASL_PLAINTEXT, PLAIN), (ALICE.password,)),
+        "PLAIN": (kafka.client_settings(SecuredListener.SASL_PLAINTEXT, PLAIN), (ALICE.password,)),
         "SCRAM": ({**scram, "sasl.mechanism": SCRAM_512, **by_name}, (ALICE.password,)),
-        "sessions that end": (kafka.client_settings(Listener.REAUTHENTICATION, SCRAM_256), (ALICE.password,)),
+        "sessions that end": (kafka.client_settings(SecuredListener.REAUTHENTICATION, SCRAM_256), (ALICE.password,)),
         "delegation token": (
             {**scram, "sasl.mechanism": SCRAM_256}
             | {"sasl.jaas.config": jaas(SCRAM_256, username=token.token_id, password=token.hmac, tokenauth="true")},
@@ -54,7 +54,7 @@ def ways_in(kafka: SecureKafka) -> dict[str, tuple[dict[str, str], tuple[str, ..
             (STORE_PASSWORD, key.splitlines()[1]),
         ),
         "OAUTHBEARER": (
-            kafka.client_settings(Listener.SASL_SSL, OAUTHBEARER)
+            kafka.client_settings(SecuredListener.SASL_SSL, OAUTHBEARER)
             | {
                 "sasl.oauthbearer.token.endpoint.url": kafka.tokens.url,
                 "sasl.oauthbearer.client.credentials.client.id": "client",
@@ -109,7 +109,7 @@ def test_refused_clients_show_no_secret(secure_kafka: SecureKafka, caplog) -> No
     caplog.set_level(logging.DEBUG)
     wrong = User(ALICE.name, canary.PASSWORD)
     texts: list[str] = []
-    for listener, mechanism in ((Listener.SASL_PLAINTEXT, PLAIN), (Listener.SASL_SSL, SCRAM_512)):
+    for listener, mechanism in ((SecuredListener.SASL_PLAINTEXT, PLAIN), (SecuredListener.SASL_SSL, SCRAM_512)):
         settings = secure_kafka.client_settings(listener, mechanism, wrong)
         with Producer(settings, max_block_ms=5_000, delivery_timeout_ms=40_000) as producer:
             with pytest.raises(KafkaliteError) as caught:
