@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.redaction import REDACTED, is_key_or_token, is_secret, shown_name
+from spark_kafkalite.redaction import REDACTED, ShownSettings, is_key_or_token, is_secret, shown_name
 
 Kind = Literal["boolean", "int", "long", "double", "string", "list", "password"]
 
@@ -202,7 +202,7 @@ class SettingGroup:
 
     def defaults(self) -> dict[str, Any]:
         """Return every setting's default under its name."""
-        return {setting.name: setting.default for setting in self.settings}
+        return ShownSettings((setting.name, setting.default) for setting in self.settings)
 
     def parse(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """Return the checked values of the settings named in ``raw``, under their main names, without defaults.
@@ -211,7 +211,7 @@ class SettingGroup:
 
         Raises ConfigError for an unknown name (with the nearest known one) or a bad value.
         """
-        parsed: dict[str, Any] = {}
+        parsed: dict[str, Any] = ShownSettings()
         for name, value in raw.items():
             setting = self._by_name.get(name)
             if setting is None:

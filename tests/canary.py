@@ -102,7 +102,7 @@ def object_texts(*roots: object) -> Iterator[str]:
         if id(each) in seen or isinstance(each, (type, str, bytes)) or callable(each):
             continue
         seen.add(id(each))
-        ours = type(each).__module__.startswith("spark_kafkalite")
+        ours = str(type(each).__module__).startswith("spark_kafkalite")
         if ours:
             yield from (repr(each), str(each))
         if ours or isinstance(each, (dict, list, tuple, set, frozenset)):

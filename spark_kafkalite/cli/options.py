@@ -110,12 +110,10 @@ def reachable_admin(settings: Mapping[str, object], *, shared: bool = False) -> 
     admin = Admin({name: value for name, value in settings.items() if name not in left_out})
     try:
         admin.describe_cluster(timeout_ms=_REACHABLE_WITHIN_MS)
-    except HandshakeFailed:
-        # There is something, and the error says which setting to change.
-        admin.close()
-        raise
     except BrokerUnreachable as error:
         admin.close()
+        if isinstance(error.__cause__, HandshakeFailed):
+            raise  # there is something, and the error says which setting to change
         raise BrokerUnreachable(
             f"{error}; is a broker running there? 'kafkalite broker' starts one, --bootstrap-server names another"
         ) from error

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
-from spark_kafkalite.testing.secure_kafka import SCRAM_512, SecuredListener, SecureKafka, User, jaas
+from spark_kafkalite.testing.secure_kafka import ALICE, SCRAM_512, SecuredListener, SecureKafka, User, jaas
 from tests import canary
 from tests.paths import PROJECT
 
@@ -202,6 +205,20 @@ def test_what_spark_shows_without_being_told(application: Application) -> None:
     redacted = (application.out / "stream.plan").read_text()
     assert "kafka.bootstrap.servers" in redacted
     assert application.leaks(redacted) == []
+
+
+def test_the_example_of_the_documentation(
+    application: Application, secure_kafka: SecureKafka, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (PROJECT / "docs" / "security.md").read_text()
+    (program,) = [each for each in re.findall(r"(?ms)^```python\n(.*?)^```", page) if "spark.read" in each]
+    program = program.replace("kafka.example:9093", secure_kafka.address(SecuredListener.SASL_SSL.listener_name))
+    program = program.replace("/etc/kafka/ca.pem", str(secure_kafka.authority.pem_file()))
+    monkeypatch.setenv("KAFKA_PASSWORD", ALICE.password)
+    found: dict[str, Any] = {"spark": spark}
+    exec(compile(program.replace('"events"', '"canary"'), "docs/security.md", "exec"), found)
+    assert found["events"].count() == ROWS
+    assert f"spark.sql.redaction.options.regex={REDACTION}\n" in page
 
 
 def test_no_command_line_shows_a_secret(application: Application) -> None:

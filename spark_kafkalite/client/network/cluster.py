@@ -302,6 +302,7 @@ class ClusterClient:
         """
         backoff = Backoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms)
         report_at_s = self._clock.monotonic_s() + _SILENCE_S
+        whole_round: tuple[BrokerUnreachable, str] | None = None
         while True:
             self._check_open()
             failures: list[BrokerUnreachable] = []
@@ -328,8 +329,12 @@ class ClusterClient:
             if len(failures) == len(candidates):
                 self._contact.check(failures, told)
             pause_s = backoff.next_s()
+            if whole_round is None or not deadline.passed():
+                whole_round = failures[0], told
             if deadline.left_s() <= pause_s:
-                raise BrokerUnreachable("no broker answers; tried " + told)
+                # Not what this round says, if it was cut short: whoever has no time to answer seems to be silent.
+                reason, told = whole_round
+                raise BrokerUnreachable("no broker answers; tried " + told) from reason
             if not self._silence_reported and self._clock.monotonic_s() >= report_at_s:
                 # Once for each outage: whoever polls a consumer would else wait and never read why.
                 self._silence_reported = True

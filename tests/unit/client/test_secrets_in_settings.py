@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.client.config import (
     ADMIN_SETTINGS,
     CONSUMER_SETTINGS,
@@ -24,7 +25,12 @@ from spark_kafkalite.testing.java_process import JavaToolFailed
 from tests import canary
 
 SECRET_SETTINGS = [setting for setting in SECURITY_SETTINGS if setting.kind == "password"]
-CONFIGS = {"producer": producer_config, "consumer": consumer_config, "admin": admin_config}
+CONFIGS = {
+    "producer": producer_config,
+    "consumer": consumer_config,
+    "admin": admin_config,
+    "connector": lambda settings, keywords: connector_config({"group.id": "g", **settings}, keywords),
+}
 COMBINATIONS = [("PLAINTEXT", "PLAIN"), ("SSL", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512")]
 COMBINATIONS += [("SASL_PLAINTEXT", each) for each in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "GSSAPI", "nonsense")]
 LOOKS_LIKE_ONE = [name for name in canary.SECRETS if name not in ("password", "client secret")]
@@ -231,4 +237,14 @@ def test_the_registry(seen):
         seen.take(lambda given: RegistryListener.parse("127.0.0.1:1", **given), {"digest": digest})
     assert any("zookeeper_connect" in text for text in seen.texts)
     assert any("registry.listener.digest=" in text for text in seen.texts)
+    seen.check()
+
+
+def test_a_broker(seen):
+    settings = {"registry.listener": "127.0.0.1:0", "registry.listener.digest": f"user:{canary.CLIENT_SECRET}"}
+    assert seen.take(BrokerConfig.from_properties, settings)
+    seen.take(BrokerConfig.from_properties, {**settings, "registry.listener.digest": canary.CLIENT_SECRET})
+    seen.take(BrokerConfig.from_properties, {**settings, "registry.listener.digst": f"user:{canary.CLIENT_SECRET}"})
+    seen.take(BrokerConfig.from_properties, {**settings, "zookeeper.connect": canary.PLAIN_JAAS})
+    assert sum("registry.listener.dig" in text for text in seen.texts) > 3
     seen.check()
