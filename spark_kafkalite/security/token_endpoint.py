@@ -13,7 +13,6 @@ import base64
 import contextlib
 import http.client
 import json
-import math
 import os
 import random
 import socket
@@ -26,7 +25,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
 from spark_kafkalite.security.settings import SSL_SETTINGS
-from spark_kafkalite.security.tokens import HeldToken, checked_token
+from spark_kafkalite.security.tokens import LATEST_TIME_S, HeldToken, checked_token, is_number
 from spark_kafkalite.settings import SettingGroup
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ class EndpointSource:
             )
         life_s = answer.get("expires_in")
         expires_at_s = None
-        if isinstance(life_s, (int, float)) and math.isfinite(life_s) and life_s > 0:
+        if is_number(life_s) and 0 < life_s < LATEST_TIME_S:
             expires_at_s = time.time() + life_s
         return checked_token(token.strip(), expires_at_s, str(self))
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import base64
 import importlib
 import json
-import math
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard
 
 from spark_kafkalite.errors import SaslAuthenticationFailed
 
@@ -23,7 +22,7 @@ LONGEST_TOKEN: Final = 64 * 1024
 # What a bearer token consists of (RFC 6750, 2.1). It also keeps another file's content from being sent to a broker.
 _TOKEN_FORM: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 # Beyond the year 5000 a time is surely in milliseconds.
-_LATEST_TIME_S: Final = 100_000_000_000
+LATEST_TIME_S: Final = 100_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +86,13 @@ class ProviderSource:
         except (ImportError, AttributeError) as error:
             what = getattr(error, "name", None) or self.name
             raise SaslAuthenticationFailed(f"{self}: cannot be imported: there is no {what}") from None
-        except Exception as error:
+        except BaseException as error:  # sys.exit() included: it would end the thread, and who waits would not be told
             raise SaslAuthenticationFailed(f"{self}: its import raised {_told(error)}") from None
         if not callable(provider):
             raise SaslAuthenticationFailed(f"{self}: is not a function but of type {type(provider).__name__}")
         try:
             given = provider()
-        except Exception as error:
+        except BaseException as error:
             raise SaslAuthenticationFailed(f"{self}: it raised {_told(error)}") from None
         token, expires_at_s = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(token, str):
@@ -106,11 +105,11 @@ class ProviderSource:
     def _checked_time(self, expires_at_s: object) -> float | None:
         if expires_at_s is None:
             return None
-        if isinstance(expires_at_s, bool) or not isinstance(expires_at_s, (int, float)):
+        if not is_number(expires_at_s):
             raise SaslAuthenticationFailed(
                 f"{self}: it returned the time of expiry as {type(expires_at_s).__name__}; give seconds since 1970"
             )
-        if not 0 < expires_at_s < _LATEST_TIME_S:
+        if not 0 < expires_at_s < LATEST_TIME_S:
             raise SaslAuthenticationFailed(
                 f"{self}: it returned {expires_at_s} as the time of expiry; give seconds since 1970, not milliseconds"
             )
@@ -150,9 +149,14 @@ def checked_token(value: str, expires_at_s: float | None, source: str) -> HeldTo
         what = "holds characters that no token has" if value else "is empty"
         raise SaslAuthenticationFailed(f"{source}: the token {what}")
     claimed_s = _claims(value).get("exp")
-    if isinstance(claimed_s, (int, float)) and not isinstance(claimed_s, bool) and math.isfinite(claimed_s):
+    if is_number(claimed_s) and 0 < claimed_s < LATEST_TIME_S:
         expires_at_s = float(claimed_s)
     return HeldToken(value, expires_at_s)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value from JSON is a number; it may be infinite, or have more digits than a float holds."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _claims(token: str) -> Mapping[str, Any]:
@@ -167,7 +171,7 @@ def _claims(token: str) -> Mapping[str, Any]:
     return claims if isinstance(claims, dict) else {}
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """Return an exception's type and where it arose, which is all of it that surely holds no secret."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:

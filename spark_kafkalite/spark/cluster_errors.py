@@ -16,6 +16,7 @@ from spark_kafkalite.errors import (
     HandshakeFailed,
     IllegalSaslState,
     KafkaliteError,
+    NoBrokerThere,
     SaslAuthenticationFailed,
     SslHandshakeFailed,
     TopicAuthorizationFailed,
@@ -74,7 +75,7 @@ def unreachable(error: KafkaliteError, client: Mapping[str, str], asked: str) ->
     if refused is not None:
         return refused
     text = as_options(str(error))
-    # That which answers is no broker, or not on this kind of listener: the error says so, and what to change.
-    if not isinstance(error, HandshakeFailed):
+    # What is there is no broker, or has another kind of listener: the error says so, and what to change.
+    if not isinstance(error, (HandshakeFailed, NoBrokerThere)):
         text = f"{text}; start the broker, or correct the address"
     return option_error(CONNECTION_FAILED, "kafka.bootstrap.servers", client.get("bootstrap.servers", ""), text)

@@ -9,6 +9,7 @@ one may read and decrypt key stores.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from operator import attrgetter
@@ -43,6 +44,8 @@ _WRITING: dict[frozenset[tuple[str, str]], ProducerConfig] = {}
 _CLUSTERS: dict[frozenset[tuple[str, str]], ClusterClient] = {}
 _PRODUCERS: dict[frozenset[tuple[str, str]], Producer] = {}
 
+# In a client's complaint, which is of the form "what is wrong; do this" or "what is wrong: do this".
+_SAYS_WHAT_TO_DO: Final = re.compile(r";|: (set|give|remove|leave|use|name)\b")
 # Of a consumer's settings, those that say something about this client and nothing about how to reach the cluster.
 CLIENT_ID: Final = "spark-kafkalite"
 # Fetches for Spark are large, unless the user says otherwise: each request costs a round trip and a wake-up.
@@ -169,7 +172,7 @@ def _as_condition(error: ConfigError, settings: Mapping[str, str]) -> SparkCondi
         wrong = wrong.removeprefix("=").removeprefix(REDACTED).removeprefix(repr(value)).removeprefix(value)
     elif not wrong.startswith(":"):
         wrong = text
-    remedy = "" if ";" in wrong else "; change or remove it"
+    remedy = "" if _SAYS_WHAT_TO_DO.search(wrong) else "; change or remove it"
     return option_error(
         INVALID_OPTION, f"kafka.{name}", settings.get(name), f"{as_options(wrong.lstrip(': '))}{remedy}"
     )

@@ -28,7 +28,10 @@ def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str
     Raises SparkConditionError naming the option of a file that is neither at its path nor shipped.
     """
     found = dict(settings)
-    for name in (*_STORES, *TOKEN_FILES):
+    protocol = settings.get("security.protocol", "").strip().upper()
+    # Without effect, others need not be there: the client warns of them.
+    needed = (*(_STORES if protocol.endswith("SSL") else ()), *(TOKEN_FILES if protocol.startswith("SASL") else ()))
+    for name in needed:
         value = settings.get(name, "").strip()
         path = _path_in(name, value)
         if not path or os.path.exists(path):

@@ -12,7 +12,7 @@ from typing import Final
 
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline, is_retriable
-from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.errors import KafkaliteError, NoBrokerThere, UnknownTopicOrPartition
 from spark_kafkalite.spark.cluster_errors import unreachable
 from spark_kafkalite.spark.conditions import TOPIC_NOT_FOUND, option_error
 from spark_kafkalite.spark.connections import cluster_for, writing_config
@@ -40,7 +40,9 @@ def check_sink(options: WriterOptions, *, patient: bool) -> None:
                 raise option_error(
                     TOPIC_NOT_FOUND, "topic", options.topic, f"{error}; create it, or correct the name"
                 ) from None
-            if not is_retriable(error) or deadline.left_s() < _PAUSE_S:
+            # No process of a stream has reached the cluster before, so a broker that restarts looks like a wrong door.
+            passes = is_retriable(error) or (patient and isinstance(error, NoBrokerThere))
+            if not passes or deadline.left_s() < _PAUSE_S:
                 raise unreachable(error, options.client, options.target) from None
             _LOG.warning("the sink cannot reach the brokers, %.0f s left: %s", deadline.left_s(), error)
         time.sleep(_PAUSE_S)

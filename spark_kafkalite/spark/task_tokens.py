@@ -30,14 +30,15 @@ _SPREAD_S: Final = 2.0
 
 
 def token_for_tasks(config: ClientConfig, settings: Mapping[str, str], asked: str) -> HeldToken | None:
-    """Return the token that tasks are to use, None where none is needed.
+    """Return the token that tasks are to use, None where none is needed, or where it does not tell when it expires.
 
     Raises SparkConditionError when there is none to be had; ``asked`` as in ``cluster_errors.refusal``.
     """
     try:
-        return config.security.current_token()
+        token = config.security.current_token()
     except KafkaliteError as error:
         raise unreachable(error, settings, asked) from None
+    return token if token is not None and token.expires_at_s is not None else None
 
 
 def warn_of_shipped_token(config: ClientConfig, setting: str, path: str) -> None:

@@ -11,6 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_kafkalite.errors import SaslAuthenticationFailed
+from spark_kafkalite.security.oauthbearer import oauthbearer_login
+from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.security.tokens import (
     LONGEST_TOKEN,
     FileSource,
@@ -19,8 +21,10 @@ from spark_kafkalite.security.tokens import (
     UnsecuredSource,
     checked_token,
 )
+from spark_kafkalite.settings import SettingGroup
 
 SECRET = "canary7Secret"
+VALUES = SettingGroup("client", SECURITY_SETTINGS).defaults()
 
 
 def jwt(**claims):
@@ -56,6 +60,17 @@ def test_a_jwt_expires_when_it_says_and_another_token_when_its_source_says():
     assert checked_token("opaque", None, "x").expires_at_s is None
     for claims in ({}, {"exp": "soon"}, {"exp": True}, {"exp": float("inf")}, {"exp": None}):
         assert checked_token(jwt(**claims), 5.0, "x").expires_at_s == 5.0
+
+
+@pytest.mark.parametrize("exp", [1_900_000_000_000, -(10**15), 0, 10**400, 1e300], ids=lambda exp: f"{exp!s:.10}")
+def test_a_jwt_that_expires_at_no_possible_time_is_left_to_the_broker(exp, tmp_path):
+    path = tmp_path / "token"
+    path.write_text(jwt(exp=exp))
+    assert checked_token(jwt(exp=exp), None, "x").expires_at_s is None
+    assert (
+        oauthbearer_login(VALUES | {"sasl.token.file": str(path)}, None).exchange().remedy
+        == f"check sasl.token.file={path}"
+    )
 
 
 @given(st.from_regex(r"[A-Za-z0-9._~+/-]{1,80}={0,2}|([A-Za-z0-9_-]{0,9}\.){2}[a-z]", fullmatch=True))
@@ -134,6 +149,14 @@ def test_a_providers_exception_is_told_by_type_and_place_only(provider):
 
     told = refusal(provider(give))
     assert "raised ValueError (test_tokens.py, line " in told
+
+
+def test_a_provider_that_exits_does_not_end_the_thread_that_asks_it(provider):
+    login = oauthbearer_login(VALUES | {"sasl.token.provider": provider(lambda: sys.exit(SECRET)).name}, None)
+    with pytest.raises(SaslAuthenticationFailed, match=r"it raised SystemExit \(test_tokens.py, line \d+\)$"):
+        login.exchange()
+    provider(lambda: "opaque")
+    assert b"Bearer opaque" in login.exchange().first()
 
 
 def test_a_provider_that_is_not_there(provider, tmp_path, monkeypatch):

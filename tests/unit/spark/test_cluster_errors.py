@@ -9,6 +9,7 @@ from spark_kafkalite.errors import (
     GroupAuthorizationFailed,
     HandshakeFailed,
     IllegalSaslState,
+    NoBrokerThere,
     SaslAuthenticationFailed,
     SslHandshakeFailed,
     TopicAuthorizationFailed,
@@ -30,6 +31,7 @@ CLIENT = {"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", "sasl.mec
         (GroupAuthorizationFailed("g"), "[KAFKALITE_AUTHORIZATION_FAILED] subscribe=t: g"),
         (ClusterAuthorizationFailed("c"), "[KAFKALITE_AUTHORIZATION_FAILED] subscribe=t: c"),
         (HandshakeFailed("HTTP; set security.protocol"), "[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers=h:1: HTTP; set kafka.security.protocol"),  # noqa: E501
+        (NoBrokerThere("silent; set security.protocol"), "[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers=h:1: silent; set kafka.security.protocol"),  # noqa: E501
         (BrokerUnreachable("refused"), "[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers=h:1: refused; start the broker, or correct the address"),  # noqa: E501
     ],
 )  # fmt: skip

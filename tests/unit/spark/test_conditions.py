@@ -64,6 +64,11 @@ def test_what_an_option_must_be_is_said_once():
         (reading_config, {"fetch.min.bytes": "x"}, "not a valid int; give a whole number of bytes, at least 0"),
         (reading_config, {"fetch.min.bytes": "-1"}, "must be at least 0; change or remove it"),
         (lambda options: reader_options({**options, "subscribe": "t"}), {"minPartitions": "0"}, "must be at least 1"),
+        (
+            reading_config,
+            {"security.protocol": "SASL_SSL"},
+            "kafka.sasl.mechanism is not set: give one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
+        ),
     ):
         with pytest.raises(SparkConditionError) as caught:
             check({"bootstrap.servers": "h:1", **settings})

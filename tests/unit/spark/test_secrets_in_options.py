@@ -33,6 +33,7 @@ def said(caplog):
         reading = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **options}
         writing = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", **options}
         for make in (
+            lambda: KafkaliteDataSource(reading),
             lambda: KafkaliteDataSource(reading).reader(ROWS),
             lambda: KafkaliteDataSource(reading).streamReader(ROWS),
             lambda: reader_options(reading),

@@ -94,6 +94,14 @@ def test_where_no_token_is_needed_none_is_made() -> None:
     assert config_of({"bootstrap.servers": "h:1", **password, "sasl.password": "p"}).security.current_token() is None
 
 
+def test_a_token_that_does_not_tell_when_it_expires_stays_with_who_fetched_it(tmp_path: Path) -> None:
+    path = tmp_path / "opaque"
+    path.write_text("opaque")
+    config = config_of(file_settings(str(path)))
+    assert token_of(config).expires_at_s is None
+    assert token_for_tasks(config, {}, "subscribe=t") is None
+
+
 def test_no_token_is_the_users_error(endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KAFKALITE_OAUTHBEARER_ALLOWED_URLS")
     settings = settings_of(endpoint, "refused")
