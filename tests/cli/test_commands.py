@@ -319,7 +319,10 @@ def test_a_full_disk_behind_the_output_is_one_line(run: Commands, topic: str) ->
 
 def test_settings_that_no_client_has_are_warned_of_once(run: Commands, topic: str) -> None:
     given = ("--command-property", "lingr.ms=5", "--command-property", "linger.ms=5")
-    assert run("topics", "create", "--topic", topic, *given).stderr == "unknown admin setting 'lingr.ms' is ignored\n"
+    assert (
+        run("topics", "create", "--topic", topic, *given).stderr
+        == "kafkalite: warning: unknown admin setting 'lingr.ms' is ignored\n"
+    )
     assert run("produce", "--topic", topic, *given).stderr.count("lingr.ms") == 1
 
 
