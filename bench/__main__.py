@@ -22,6 +22,7 @@ from bench.measurement import Row
 NAMES = (
     "broker",
     "clients",
+    "tls",
     "durability",
     "commits",
     "registry_rebalance",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import confluent_kafka
@@ -36,9 +36,19 @@ Timed = tuple[float, float]
 class Bench:
     """One broker, with topics that are made for each run and removed after it."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        ours: Mapping[str, object] | None = None,
+        confluent: Mapping[str, object] | None = None,
+        value: bytes = VALUE,
+    ) -> None:
+        """``ours`` and ``confluent`` are what those clients need beside the address."""
         self.bootstrap = bootstrap
-        self._admin = Admin(bootstrap_servers=bootstrap)
+        self._ours = {"bootstrap.servers": bootstrap, **(ours or {})}
+        self._confluent = {"bootstrap.servers": bootstrap, **(confluent or {})}
+        self._value = value
+        self._admin = Admin(self._ours)
         self._topics = 0
 
     def new_topic(self) -> str:
@@ -59,10 +69,10 @@ class Bench:
 
     def produce_columns(self, count: int) -> Timed:
         rows = 65_536
-        table = pa.table({"value": pa.array([VALUE] * rows, pa.binary())})
+        table = pa.table({"value": pa.array([self._value] * rows, pa.binary())})
         topic = self.new_topic()
-        with Producer(bootstrap_servers=self.bootstrap, acks=1) as producer:
-            producer.send_batch(topic, [VALUE]).result(30)
+        with Producer(self._ours, acks=1) as producer:
+            producer.send_batch(topic, [self._value]).result(30)
 
             def run() -> None:
                 for _ in range(count // rows):
@@ -75,13 +85,13 @@ class Bench:
 
     def produce_records(self, count: int) -> Timed:
         topic = self.new_topic()
-        with Producer(bootstrap_servers=self.bootstrap, acks=1) as producer:
-            producer.send(topic, VALUE).result(30)
+        with Producer(self._ours, acks=1) as producer:
+            producer.send(topic, self._value).result(30)
 
             def run() -> None:
-                send = producer.send
+                send, value = producer.send, self._value
                 for _ in range(count):
-                    send(topic, VALUE)
+                    send(topic, value)
                 producer.flush(120)
 
             result = self.timed(count, run)
@@ -92,25 +102,25 @@ class Bench:
         topic = self.new_topic()
         producer = confluent_kafka.Producer(
             {
-                "bootstrap.servers": self.bootstrap,
+                **self._confluent,
                 "acks": 1,
                 "batch.size": 1_000_000,
                 "linger.ms": 10,
                 "queue.buffering.max.messages": 1_000_000,
             }
         )
-        producer.produce(topic, VALUE)
+        producer.produce(topic, self._value)
         producer.flush(30)
 
         def run() -> None:
-            produce, poll = producer.produce, producer.poll
+            produce, poll, value = producer.produce, producer.poll, self._value
             for number in range(count):
                 try:
-                    produce(topic, VALUE)
+                    produce(topic, value)
                 except BufferError:
                     while producer.poll(0.1) == 0 and len(producer) > 500_000:
                         pass
-                    produce(topic, VALUE)
+                    produce(topic, value)
                 if not number & 0x3FFF:
                     poll(0)
             producer.flush(120)
@@ -124,11 +134,12 @@ class Bench:
         producer = kafka.KafkaProducer(
             bootstrap_servers=self.bootstrap, acks=1, enable_idempotence=False, linger_ms=10, batch_size=65_536
         )
-        producer.send(topic, VALUE).get(30)
+        producer.send(topic, self._value).get(30)
 
         def run() -> None:
+            value = self._value
             for _ in range(count):
-                producer.send(topic, VALUE)
+                producer.send(topic, value)
             producer.flush(120)
 
         result = self.timed(count, run)
@@ -140,14 +151,14 @@ class Bench:
 
     def fill(self, count: int) -> str:
         topic = self.new_topic()
-        with Producer(bootstrap_servers=self.bootstrap, max_request_size=65_536) as producer:
-            table = pa.table({"value": pa.array([VALUE] * 65_536, pa.binary())})
+        with Producer(self._ours, max_request_size=65_536) as producer:
+            table = pa.table({"value": pa.array([self._value] * 65_536, pa.binary())})
             for _ in range(count // 65_536 + 1):
                 producer.send_batch(topic, table)
         return topic
 
     def _consume(self, topic: str, count: int, take: Callable[[Consumer], int]) -> Timed:
-        with Consumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest") as consumer:
+        with Consumer(self._ours, auto_offset_reset="earliest") as consumer:
             consumer.assign([(topic, number) for number in range(PARTITIONS)])
 
             def run() -> None:
@@ -210,7 +221,7 @@ class Bench:
     def _confluent_consumer(self) -> confluent_kafka.Consumer:
         return confluent_kafka.Consumer(
             {
-                "bootstrap.servers": self.bootstrap,
+                **self._confluent,
                 "group.id": "bench",
                 "enable.auto.commit": False,
                 "check.crcs": True,
@@ -224,14 +235,14 @@ class Bench:
     def acknowledge(self, count: int) -> list[float]:
         """From send() to its acknowledgement, one record at a time."""
         topic = self.new_topic()
-        with Producer(bootstrap_servers=self.bootstrap, linger_ms=0) as producer:
+        with Producer(self._ours, linger_ms=0) as producer:
             found = _each_ms(count, lambda: producer.send(topic, VALUE, partition=0).result(30))
         self.drop(topic)
         return found
 
     def acknowledge_confluent(self, count: int) -> list[float]:
         topic = self.new_topic()
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
+        producer = confluent_kafka.Producer({**self._confluent, "linger.ms": 0})
 
         def once() -> None:
             producer.produce(topic, VALUE, partition=0)
@@ -245,8 +256,8 @@ class Bench:
         """From send() to the record in the hands of a waiting consumer."""
         topic = self.new_topic()
         with (
-            Producer(bootstrap_servers=self.bootstrap, linger_ms=0) as producer,
-            Consumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest") as consumer,
+            Producer(self._ours, linger_ms=0) as producer,
+            Consumer(self._ours, auto_offset_reset="earliest") as consumer,
         ):
             consumer.assign([TopicPartition(topic, 0)])
 
@@ -261,7 +272,7 @@ class Bench:
 
     def end_to_end_confluent(self, count: int) -> list[float]:
         topic = self.new_topic()
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
+        producer = confluent_kafka.Producer({**self._confluent, "linger.ms": 0})
         consumer = self._confluent_consumer()
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
 
@@ -291,7 +302,7 @@ def _each_ms(count: int, once: Callable[[], object]) -> list[float]:
     return found
 
 
-def _in_turn(rounds: int, *runs: Callable[[], Timed]) -> list[list[Timed]]:
+def in_turn(rounds: int, *runs: Callable[[], Timed]) -> list[list[Timed]]:
     """Run each in turn, after a first round that is not counted."""
     results: list[list[Timed]] = [[] for _ in runs]
     for number in range(rounds + 1):
@@ -318,7 +329,7 @@ def rows(quick: bool) -> Iterator[Row]:
     warm_page_cache(count * 120 * 2)
     with tempfile.TemporaryDirectory() as directory, BrokerProcess(Path(directory) / "data") as broker:
         bench = Bench(broker.bootstrap)
-        columns, peer = _in_turn(
+        columns, peer = in_turn(
             rounds, lambda: bench.produce_columns(count), lambda: bench.produce_confluent(count // 2)
         )
         yield Row("produce, columns", "records/s", _wall(columns), _wall(peer), "confluent-kafka", target=5)
@@ -326,13 +337,13 @@ def rows(quick: bool) -> Iterator[Row]:
             "produce, columns, per CPU second", "records/CPU s", _cpu(columns), _cpu(peer), "confluent-kafka",
             note="what the client itself costs; records/s above also depend on the broker's share of the two cores",
         )  # fmt: skip
-        records, peer = _in_turn(
+        records, peer = in_turn(
             rounds, lambda: bench.produce_records(slow_count * 4), lambda: bench.produce_kafka_python(slow_count)
         )
         yield Row("produce, record by record", "records/s", _wall(records), _wall(peer), "kafka-python", target=5)
 
         topic = bench.fill(count)
-        columns, records, peer, slow = _in_turn(
+        columns, records, peer, slow = in_turn(
             rounds,
             lambda: bench.consume_columns(topic, count),
             lambda: bench.consume_records(topic, count // 2),

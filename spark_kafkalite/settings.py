@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.redaction import REDACTED, ShownSettings, is_key_or_token, is_secret, shown_name
 
 Kind = Literal["boolean", "int", "long", "double", "string", "list", "password"]
 
@@ -27,6 +28,12 @@ _INTEGER_TEXT = re.compile(r"[+-]?[0-9]+")
 _DOUBLE_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # What Kafka says of text that is none of the kind; of numbers it names the type.
 _EXPECTED = {"boolean": "Expected value to be either true or false", "list": "Expected a comma separated list."}
+# What Java's properties files are made of: white space, escapes, and a name up to the first separator.
+_BLANKS = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_PROPERTY = re.compile(
+    r"(?P<name>(?:\\.|[^\\ \t\f=:])*)(?P<separator>[ \t\f]*[=:]|[ \t\f]+|)[ \t\f]*(?P<value>.*)", re.DOTALL
+)
 _INTEGER_RANGE = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 
 
@@ -61,12 +68,15 @@ class Setting:
         try:
             value = self._converted(raw)
         except (ValueError, TypeError):
-            shown = "(hidden)" if self.kind == "password" else repr(raw)
             expected = _EXPECTED.get(self.kind) or f"Not a number of type {self.kind.upper()}"
             raise ConfigError(
-                f"{self.name}={shown}: not a valid {self.kind}{self._remedy()}",
-                self._kafka_text("[hidden]" if self.kind == "password" else raw, expected),
+                f"{self.name}={self._shown(raw, repr(raw))}: not a valid {self.kind}{self._remedy()}",
+                self._kafka_text(raw, expected),
             ) from None
+        if self.kind in ("string", "list") and is_key_or_token(str(raw)):
+            # Whatever is done with such a value, it is not treated as a secret.
+            problem = "looks like a key, a token or a JAAS entry, which this setting does not take"
+            raise ConfigError(f"{self.name}={REDACTED}: {problem}", self._kafka_text(raw, problem))
         self._check_bounds(value)
         return value
 
@@ -90,7 +100,7 @@ class Setting:
                 return raw
             text = str(raw).strip().lower()
             if text not in ("true", "false"):
-                raise ValueError(text)
+                raise ValueError
             return text == "true"
         if self.kind in ("int", "long"):
             return raw if isinstance(raw, int) and not isinstance(raw, bool) else int(_matching(_INTEGER_TEXT, raw))
@@ -104,8 +114,9 @@ class Setting:
             items = raw.split(",") if isinstance(raw, str) else list(raw)  # type: ignore[call-overload]
             kept = [str(item).strip() for item in items if str(item).strip()]
             return tuple(kept if self.choices is None else dict.fromkeys(kept))
-        text = ("true" if raw else "false") if isinstance(raw, bool) else str(raw)
-        return text.strip() if self.kind == "string" else text
+        # A password, too, begins and ends with what is no white space (org.apache.kafka.common.config.ConfigDef): a
+        # file that holds one ends in a line break.
+        return (("true" if raw else "false") if isinstance(raw, bool) else str(raw)).strip()
 
     def _check_bounds(self, value: Any) -> None:
         if self.kind in _INTEGER_RANGE:
@@ -130,7 +141,7 @@ class Setting:
                 if item not in self.choices:
                     choices = ", ".join(self.choices)
                     raise ConfigError(
-                        f"{self.name}={item}: must be one of {choices}",
+                        f"{self.name}={self._shown(item)}: must be one of {choices}",
                         self._kafka_text(item, f"String must be one of: {choices}"),
                     )
         if self.form is not None:
@@ -140,12 +151,22 @@ class Setting:
                 # As Kafka's validators have it: one for numbers, and one for lists of replicas.
                 shown, subject = (f"[{text}]", self.name) if self.kind == "list" else (text, "Value")
                 raise ConfigError(
-                    f"{self.name}={text}: must be {said}", self._kafka_text(shown, f"{subject} must be {said}")
+                    f"{self.name}={self._shown(text)}: must be {said}",
+                    self._kafka_text(shown, f"{subject} must be {said}"),
                 )
+
+    def _shown(self, value: object, text: str | None = None) -> str:
+        """Return ``value`` as an error may show it, as ``text`` where that is given.
+
+        The setting's kind says whether it is a secret; but a secret may have been given to the wrong setting.
+        """
+        secret = self.kind == "password" or is_secret("", str(value))
+        return REDACTED if secret else str(value) if text is None else text
 
     def _kafka_text(self, value: object, problem: str) -> str:
         """Say what is wrong as org.apache.kafka.common.config.ConfigException does."""
-        return f"Invalid value {value} for configuration {self.name}: {problem}"
+        shown = "[hidden]" if self._shown(value) == REDACTED else value
+        return f"Invalid value {shown} for configuration {self.name}: {problem}"
 
     def text(self, value: Any) -> str | None:
         """Return ``value`` as Kafka writes it in files and answers (booleans lower-case, lists with commas)."""
@@ -181,7 +202,7 @@ class SettingGroup:
 
     def defaults(self) -> dict[str, Any]:
         """Return every setting's default under its name."""
-        return {setting.name: setting.default for setting in self.settings}
+        return ShownSettings((setting.name, setting.default) for setting in self.settings)
 
     def parse(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """Return the checked values of the settings named in ``raw``, under their main names, without defaults.
@@ -190,13 +211,13 @@ class SettingGroup:
 
         Raises ConfigError for an unknown name (with the nearest known one) or a bad value.
         """
-        parsed: dict[str, Any] = {}
+        parsed: dict[str, Any] = ShownSettings()
         for name, value in raw.items():
             setting = self._by_name.get(name)
             if setting is None:
                 raise ConfigError(
-                    f"unknown {self.title} setting {name!r}{self.hint(name)}",
-                    f"Unknown {self.title} config name: {name}{self.hint(name)}",
+                    f"unknown {self.title} setting {shown_name(name)!r}{self.hint(name)}",
+                    f"Unknown {self.title} config name: {shown_name(name)}{self.hint(name)}",
                 )
             if value is None:
                 continue
@@ -229,35 +250,73 @@ class SettingGroup:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a Java-style properties file: ``name=value`` lines, ``#`` and ``!`` comments, a last ``\\`` joins lines.
+    """Read a properties file by the rules of Java's: ``name=value``, ``name: value`` or ``name value`` on each line.
 
-    A name given twice has its last value. Raises ConfigError naming the file, and the line when one is without ``=``.
+    ``#`` and ``!`` begin a comment. A backslash joins a line with the next, and makes the character behind it an
+    ordinary one; ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` are characters. So a backslash in a password is to
+    be doubled, while ``=``, ``:`` and ``#`` in a value need nothing. Unlike Java's the file is UTF-8, not Latin-1.
+    White space around a value is dropped: Kafka does so when it looks at the value. A name given twice has its last
+    value.
+
+    Raises ConfigError naming the file, and the line where one is wrong; it shows nothing of the line, which may be a
+    secret. Source: java.util.Properties.load.
     """
+    undecodable: int | None = None
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the settings file {path} is not UTF-8 text (byte {error.start})") from error
+        undecodable = error.start
+    if undecodable is not None:  # not raised above, where the error with the file's bytes would hang on to it
+        raise ConfigError(f"the settings file {path} is not UTF-8 text (byte {undecodable})")
     properties: dict[str, str] = {}
-    pending = ""
-    lines = text.splitlines()
-    for number, line in enumerate(lines, start=1):
-        piece = line.strip()
-        if not pending and (not piece or piece[0] in "#!"):
-            continue
-        joined = pending + piece
-        # An even number of them is that many halved, not a sign that the line goes on.
-        goes_on = (len(joined) - len(joined.rstrip("\\"))) % 2 == 1
-        if goes_on and number < len(lines):
-            pending = joined[:-1]
-            continue
-        pending = ""
-        name, separator, value = joined.removesuffix("\\" if goes_on else "").partition("=")
-        if not separator or not name.strip():
-            raise ConfigError(f"{path}, line {number}: {joined!r} is not of the form name=value")
-        properties[name.strip()] = value.strip()
+    for number, line in _logical_lines(text):
+        match = _PROPERTY.fullmatch(line)
+        if match is None or not match["name"] or not match["separator"]:
+            raise ConfigError(f"{path}, line {number}: not of the form name=value")
+        try:
+            properties[_unescaped(match["name"])] = _unescaped(match["value"]).strip()
+        except ValueError:
+            raise ConfigError(f"{path}, line {number}: \\u must be followed by four hexadecimal digits") from None
     return properties
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield lines with what they are continued by, and the number of their last one; comments and empty ones not."""
+    pending: str | None = None
+    lines = re.split(r"\r\n|\r|\n", text)
+    for number, line in enumerate(lines, start=1):
+        piece = line.lstrip(_BLANKS)
+        if pending is None and (not piece or piece[0] in "#!"):
+            continue
+        joined = (pending or "") + piece
+        # An even number of them is that many backslashes, halved, not a sign that the line goes on.
+        goes_on = (len(joined) - len(joined.rstrip("\\"))) % 2 == 1
+        if goes_on:
+            joined = joined[:-1]
+        if goes_on and number < len(lines):
+            pending = joined
+            continue
+        pending = None
+        if joined:
+            yield number, joined
+
+
+def _unescaped(text: str) -> str:
+    """Return the text without its backslashes. Raises ValueError for ``\\u`` without four hexadecimal digits."""
+
+    def character(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if escaped[0] != "u":
+            return _ESCAPES.get(escaped, escaped)
+        if len(escaped) != 5:
+            raise ValueError
+        return chr(int(escaped[1:], 16))
+
+    unescaped = re.sub(r"\\(u[0-9a-fA-F]{4}|.)", character, text, flags=re.DOTALL)
+    # A character outside the first 65,536 is two of them in Java's files.
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def property_name(keyword: str) -> str:
@@ -268,5 +327,5 @@ def property_name(keyword: str) -> str:
 def _matching(pattern: re.Pattern[str], raw: object) -> str:
     text = str(raw).strip()
     if pattern.fullmatch(text) is None:
-        raise ValueError(text)
+        raise ValueError  # Without the text, which may be a secret in the wrong place: it is shown by _shown only.
     return text

@@ -18,6 +18,7 @@ from spark_kafkalite.testing import zookeeper as zookeeper_part
 
 if TYPE_CHECKING:
     from spark_kafkalite.testing.secure_kafka import SecureKafka
+    from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 
 # A shared machine may take its time over any single example; pytest-timeout bounds the whole.
 settings.register_profile("kafkalite", deadline=None)
@@ -83,7 +84,18 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache_ka
 
 
 @pytest.fixture(scope="session")
-def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+def identity_provider() -> Iterator[TokenEndpoint]:
+    """Gives tokens for ALICE, which ``secure_kafka`` takes."""
+    # It loads what signs tokens, which few tests need.
+    from spark_kafkalite.testing.secure_kafka import ALICE
+    from spark_kafkalite.testing.token_endpoint import TokenEndpoint
+
+    with TokenEndpoint(subject=ALICE.name) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory, identity_provider: TokenEndpoint) -> Iterator[SecureKafka]:
     """Apache Kafka with secured listeners, one node for the whole run: use topics of your own. Mark the test ``kafka``.
 
     Do not give BOB rights that other tests expect him not to have.
@@ -92,13 +104,9 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKaf
         pytest.skip(reason)
     fetch_or_skip(jars.APACHE_KAFKA)
     # It loads what makes certificates, which few tests need.
-    from spark_kafkalite.testing.secure_kafka import ALICE, SecureKafka
-    from spark_kafkalite.testing.token_endpoint import TokenEndpoint
+    from spark_kafkalite.testing.secure_kafka import SecureKafka
 
-    with (
-        TokenEndpoint(subject=ALICE.name) as tokens,
-        SecureKafka(tmp_path_factory.mktemp("secure-kafka"), tokens) as running,
-    ):
+    with SecureKafka(tmp_path_factory.mktemp("secure-kafka"), identity_provider) as running:
         yield running
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
+from spark_kafkalite.cli.output import warn
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.redaction import is_secret, shown_name, shown_value
 
 
 @click.command(
@@ -33,6 +35,9 @@ def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
     # time to start is saved so.
     gc.disable()
     given = parse_overrides(overrides)
+    for name, value in given.items():
+        if is_secret(name, str(value)):
+            warn(f"{shown_name(name)} is on the command line, where every user of this host sees it: use --config FILE")
     from spark_kafkalite.broker.settings.config import BrokerConfig
 
     config = BrokerConfig.load(Path(config_path) if config_path else None, given)
@@ -52,6 +57,6 @@ def parse_overrides(overrides: tuple[str, ...]) -> dict[str, object]:
     for override in overrides:
         name, separator, value = override.partition("=")
         if not separator or not name.strip():
-            raise ConfigError(f"--override {override}: not of the form name=value")
+            raise ConfigError(f"--override {shown_value('', override)}: not of the form name=value")
         parsed[name.strip()] = value.strip()
     return parsed

@@ -18,7 +18,9 @@ from spark_kafkalite.cli.options import (
     reachable_admin,
 )
 from spark_kafkalite.cli.output import print_json, warn
+from spark_kafkalite.client.command_config import warn_of_arguments
 from spark_kafkalite.errors import InvalidConfig
+from spark_kafkalite.redaction import shown_value
 from spark_kafkalite.settings import read_properties
 
 if TYPE_CHECKING:
@@ -254,7 +256,9 @@ def _changes(
     from spark_kafkalite.client.admin.configs import ConfigChange
 
     changes = [ConfigChange(name, "set", value) for name, value in from_file.items()]
-    changes += [ConfigChange(name, "set", value) for name, value in parse_configs(added, "--add-config")]
+    arguments = parse_configs(added, "--add-config")
+    warn_of_arguments(arguments, warn, "--add-config-file")
+    changes += [ConfigChange(name, "set", value) for name, value in arguments]
     changes += [ConfigChange(name, "delete") for text in deleted for part in text.split(",") if (name := part.strip())]
     changes += [ConfigChange(name, "append", value) for name, value in parse_configs(appended, "--append-config")]
     changes += [ConfigChange(name, "subtract", value) for name, value in parse_configs(subtracted, "--subtract-config")]
@@ -288,7 +292,7 @@ def parse_configs(texts: Iterable[str], option: str) -> list[tuple[str, str]]:
                 continue
             name, separator, value = part.partition("=")
             if not separator or not name.strip():
-                raise click.UsageError(f"{option} {part.strip()}: not of the form name=value")
+                raise click.UsageError(f"{option} {shown_value('', part.strip())}: not of the form name=value")
             value = value.strip()
             if value.startswith("[") and value.endswith("]"):
                 value = value[1:-1]

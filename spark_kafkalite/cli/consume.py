@@ -17,9 +17,11 @@ from spark_kafkalite.cli.offsets.texts import parse_partitions, parse_time
 from spark_kafkalite.cli.options import (
     bootstrap_option,
     client_settings,
+    config_file,
     existing_partitions,
     is_true,
     named_properties,
+    older_config_option,
     reachable_admin,
 )
 from spark_kafkalite.cli.output import progress
@@ -96,6 +98,7 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each record as one line of JSON, base64 where not UTF-8.")
 @click.option("--consumer-property", "consumer_properties", metavar="NAME=VALUE", multiple=True, hidden=True)
+@older_config_option("--consumer.config")
 @bootstrap_option
 def command(
     topic: str | None,
@@ -111,6 +114,7 @@ def command(
     formatter_properties: tuple[str, ...],
     as_json: bool,
     consumer_properties: tuple[str, ...],
+    older_config: str | None,
     bootstrap_server: str,
     command_config: str | None,
     command_properties: tuple[str, ...],
@@ -125,7 +129,8 @@ def command(
         raise click.UsageError("--from-beginning and --offset exclude each other")
     format_record = _json_line if as_json else make_formatter(formatter_properties)
     properties = (*consumer_properties, *command_properties)
-    settings = client_settings(bootstrap_server, command_config, properties, isolation_level=isolation_level)
+    file = config_file(command_config, older_config, "--consumer.config")
+    settings = client_settings(bootstrap_server, file, properties, isolation_level=isolation_level)
     _check_reset(settings)
     if group is not None and settings.get("group.id", group) != group:
         raise click.UsageError(f"--group {group} and group.id={settings['group.id']} name two groups")

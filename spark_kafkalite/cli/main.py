@@ -8,6 +8,7 @@ Ctrl-C and a reader that has gone away (``kafkalite consume ... | head``) end a 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -122,6 +123,9 @@ def kafkalite() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     _open_missing_streams()
+    if logging.lastResort is not None:
+        # What the clients warn of looks like what the commands do.
+        logging.lastResort.setFormatter(logging.Formatter("kafkalite: warning: %(message)s"))
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from spark_kafkalite.errors import BrokerUnreachable, UnknownTopicOrPartition
+from spark_kafkalite.cli.output import warn
+from spark_kafkalite.client.command_config import read_command_config, warn_of_arguments
+from spark_kafkalite.errors import BrokerUnreachable, HandshakeFailed, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.settings import read_properties
+from spark_kafkalite.redaction import shown_value
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
@@ -32,10 +33,13 @@ def bootstrap_option(function: Function) -> Function:
             "command_properties",
             metavar="NAME=VALUE",
             multiple=True,
-            help="A client setting in Kafka's name. Repeatable.",
+            help="A client setting in Kafka's name; secrets belong into --command-config. Repeatable.",
         ),
         click.option(
-            "--command-config", "command_config", metavar="FILE", help="Properties file with client settings."
+            "--command-config",
+            "command_config",
+            metavar="FILE",
+            help="Properties file with client settings, such as security.protocol, ssl.* and sasl.*.",
         ),
         click.option(
             "--bootstrap-server",
@@ -51,6 +55,18 @@ def bootstrap_option(function: Function) -> Function:
     return function
 
 
+def older_config_option(spelling: str) -> Callable[[Function], Function]:
+    """Return what adds a console tool's own spelling of --command-config."""
+    return click.option(spelling, "older_config", metavar="FILE", hidden=True)
+
+
+def config_file(command_config: str | None, older_config: str | None, spelling: str) -> str | None:
+    """Return the file that was given by --command-config or its older spelling. Raises UsageError for both."""
+    if command_config is not None and older_config is not None:
+        raise click.UsageError(f"--command-config and {spelling} are two names of one option; give one of them")
+    return command_config if older_config is None else older_config
+
+
 def json_option(function: Function) -> Function:
     """Add --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
@@ -59,11 +75,16 @@ def json_option(function: Function) -> Function:
 def client_settings(
     bootstrap_server: str, command_config: str | None, command_properties: Iterable[str], **more: object
 ) -> dict[str, object]:
-    """Return the settings of a client: ours for a terminal, then the file's, then the properties, then ``more``."""
+    """Return the settings of a client: ours for a terminal, then the file's, then the properties, then ``more``.
+
+    Warns of secrets that other users of this host can see. Raises ConfigError for the file, UsageError for properties.
+    """
     settings: dict[str, object] = {"client.id": "kafkalite", **_TERMINAL_SETTINGS}
     if command_config:
-        settings.update(read_properties(Path(command_config)))
-    settings.update(name_values(command_properties, "--command-property"))
+        settings.update(read_command_config(command_config, warn))
+    properties = name_values(command_properties, "--command-property")
+    warn_of_arguments(properties.items(), warn)
+    settings.update(properties)
     settings["bootstrap.servers"] = bootstrap_server
     settings.update({name.replace("_", "."): value for name, value in more.items() if value is not None})
     return settings
@@ -91,6 +112,8 @@ def reachable_admin(settings: Mapping[str, object], *, shared: bool = False) -> 
         admin.describe_cluster(timeout_ms=_REACHABLE_WITHIN_MS)
     except BrokerUnreachable as error:
         admin.close()
+        if isinstance(error.__cause__, HandshakeFailed):
+            raise  # there is something, and the error says which setting to change
         raise BrokerUnreachable(
             f"{error}; is a broker running there? 'kafkalite broker' starts one, --bootstrap-server names another"
         ) from error
@@ -121,7 +144,7 @@ def name_values(texts: Iterable[str], option: str) -> dict[str, str]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
-            raise click.UsageError(f"{option} {text}: not of the form name=value")
+            raise click.UsageError(f"{option} {shown_value('', text)}: not of the form name=value")
         found[name.strip()] = value.strip()
     return found
 

@@ -15,9 +15,11 @@ import click
 from spark_kafkalite.cli.options import (
     bootstrap_option,
     client_settings,
+    config_file,
     is_true,
     name_values,
     named_properties,
+    older_config_option,
     reachable_admin,
     unescaped,
 )
@@ -85,6 +87,7 @@ Examples:
     help=f"Kafka's reader properties: {', '.join(_READER)}. Repeatable.",
 )
 @click.option("--producer-property", "producer_properties", metavar="NAME=VALUE", multiple=True, hidden=True)
+@older_config_option("--producer.config")
 @bootstrap_option
 def command(
     topic: str | None,
@@ -99,6 +102,7 @@ def command(
     sync: bool,
     reader_properties: tuple[str, ...],
     producer_properties: tuple[str, ...],
+    older_config: str | None,
     bootstrap_server: str,
     command_config: str | None,
     command_properties: tuple[str, ...],
@@ -117,7 +121,7 @@ def command(
     parse = record_from_json if as_json else LineParser(reader, separator_option)
     settings = client_settings(
         bootstrap_server,
-        command_config,
+        config_file(command_config, older_config, "--producer.config"),
         (*producer_properties, *command_properties),
         compression_type=compression,
         acks="all" if acks == "-1" else acks,

@@ -19,6 +19,7 @@ from typing import Any, Final
 from spark_kafkalite.client.group.settings import GROUP_SETTINGS, GroupConfig, group_config
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import IsolationLevel
+from spark_kafkalite.redaction import shown_name, shown_value
 from spark_kafkalite.security.client_security import PLAINTEXT, ClientSecurity, client_security
 from spark_kafkalite.security.settings import (
     JVM_ONLY_SETTINGS,
@@ -251,10 +252,11 @@ def parse_settings(
         given["security.protocol"] = protocol.strip().upper()
     for name in group.unknown(given):
         value = given.pop(name)
-        if name in _JVM_ONLY or name.endswith(_JVM_ONLY_SUFFIXES):
-            _LOG.warning("%s setting %s=%s has no effect in this client: it is for the JVM", group.title, name, value)
+        if is_jvm_only(name):
+            shown = shown_value(name, value)
+            _LOG.warning("%s setting %s=%s has no effect in this client: it is for the JVM", group.title, name, shown)
         else:
-            _LOG.warning("unknown %s setting %r is ignored%s", group.title, name, group.hint(name))
+            _LOG.warning("unknown %s setting %r is ignored%s", group.title, shown_name(name), group.hint(name))
     values = {**group.defaults(), **group.parse({name: value for name, value in given.items() if value is not None})}
     _warn_of_security_settings(values, given)
     return values
@@ -271,6 +273,11 @@ def _warn_of_security_settings(values: Mapping[str, Any], given: Iterable[str]) 
             protocol.value,
             protocol.with_effect_of(idle).value,
         )
+
+
+def is_jvm_only(name: str) -> bool:
+    """Whether Kafka's Java clients know a setting of this name, which has no meaning here."""
+    return name in _JVM_ONLY or name.endswith(_JVM_ONLY_SUFFIXES)
 
 
 def client_config(values: Mapping[str, Any]) -> ClientConfig:

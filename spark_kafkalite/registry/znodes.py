@@ -36,7 +36,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
@@ -176,6 +176,19 @@ class BrokerRegistration:
     rack: str | None = None
     timestamp_ms: int = 0
     endpoints: tuple[str, ...] = ()
+    # The security protocol of each listener; one that is not here is called as its protocol.
+    protocols: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def address(self, protocol: str) -> tuple[str, int] | None:
+        """Return host and port of the first endpoint with a security protocol, None when there is none."""
+        for endpoint in self.endpoints:
+            name = _listener_name(endpoint)
+            if self.protocols.get(name, name) == protocol:
+                # One that cannot be read is as good as none.
+                with contextlib.suppress(ValueError):
+                    return _address_of(endpoint)
+        # Brokers of old have one address and no endpoints.
+        return (self.host, self.port) if protocol == "PLAINTEXT" and not self.endpoints else None
 
     def encode(self) -> bytes:
         endpoints = list(self.endpoints) or [f"PLAINTEXT://{_bracketed(self.host)}:{self.port}"]
@@ -202,16 +215,14 @@ class BrokerRegistration:
             host, port = fields.get("host"), number(fields.get("port", -1), -1, 65535)
             if not host and endpoints:
                 # Kafka leaves host and port empty when no endpoint is PLAINTEXT.
-                from urllib.parse import urlsplit  # a broker of ours never needs it
-
-                parts = urlsplit(endpoints[0])
-                host, port = parts.hostname or "", parts.port or -1
+                host, port = _address_of(endpoints[0])
             if not host:
                 raise ValueError("neither a host nor an endpoint")
             rack = fields.get("rack")
             rack = None if rack is None else text(rack)
             timestamp_ms = number(fields.get("timestamp", 0), -1, MAX_INT64)
-            return cls(BrokerId(broker_id), text(host), port, rack, timestamp_ms, endpoints)
+            protocols = mapping(fields.get("listener_security_protocol_map", {}))
+            return cls(BrokerId(broker_id), text(host), port, rack, timestamp_ms, endpoints, protocols)
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,5 +439,21 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
+def mapping(value: Any) -> dict[str, Any]:
+    """Return a JSON object. ValueError when it is none."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:40]!r} is not an object")
+    return value
+
+
 def _listener_name(endpoint: str) -> str:
     return endpoint.partition("://")[0]
+
+
+def _address_of(endpoint: str) -> tuple[str, int]:
+    """Return host and port of an endpoint, "" and -1 where they are missing. Raises ValueError."""
+    from urllib.parse import urlsplit  # a broker of ours never needs it
+
+    # Names such as SASL_SSL are no schemes of URLs.
+    parts = urlsplit("//" + endpoint.partition("://")[2])
+    return parts.hostname or "", parts.port or -1

@@ -104,12 +104,13 @@ class OAuthBearerLogin:
         """Return a token that can be used now, also by another process with the same settings. Raises as exchange()."""
         return self._keeper.current(self)
 
-    def take_token(self, token: HeldToken) -> None:
+    def take_token(self, token: HeldToken) -> bool:
         """Use a token that another process with the same settings has fetched, until shortly before it expires.
 
         Then the own source is asked, at a time that chance decides. A token without a time of expiry is not taken.
+        Returns whether the next connection will do without an identity provider.
         """
-        self._keeper.take(token)
+        return self._keeper.take(token)
 
     def __repr__(self) -> str:
         return f"OAuthBearerLogin({self._source})"

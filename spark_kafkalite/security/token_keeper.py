@@ -110,18 +110,22 @@ class TokenKeeper:
             self._run_thread()
             return self._next_token()
 
-    def take(self, token: HeldToken) -> None:
-        """Use a token that somebody else has fetched from an equal source, unless the present one lives longer."""
-        if token.expires_at_s is None or not _lives(token):
-            return
+    def take(self, token: HeldToken) -> bool:
+        """Use a token that somebody else has fetched from an equal source, unless the present one lives longer.
+
+        Returns whether the next connection will do without an identity provider.
+        """
         with self._changed:
+            if token.expires_at_s is None or not _lives(token):
+                return self._source.is_cheap or (self._held is not None and _lives(self._held))
             if self._held is not None and (self._held.expires_at_s or 0.0) >= token.expires_at_s:
-                return
+                return True
             self._held = token
             due_s = self._rules.due_s(time.time(), token.expires_at_s, 1.0)
             # The giver renews it at that time and hands the new one over: only then is it time to look after oneself.
             self._due_s = random.uniform((due_s + token.expires_at_s) / 2, token.expires_at_s)
             self._changed.notify_all()
+            return True
 
     def drop(self, token: HeldToken) -> None:
         """Use ``token`` no more, since a broker has refused it: what was wrong with it may have been put right."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from spark_kafkalite.spark.listener import KafkaliteListener
 
-__all__ = ["install_listener", "read_published", "register"]
+__all__ = ["fetch_token", "install_listener", "read_published", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -31,6 +31,13 @@ def install_listener(spark: SparkSession) -> KafkaliteListener:
     from spark_kafkalite.spark import listener
 
     return listener.install_listener(spark)
+
+
+def fetch_token(spark: SparkSession, cluster_id: str) -> str:
+    """Return Spark's delegation token of a cluster; see :func:`spark_kafkalite.spark.delegation_token.fetch_token`."""
+    from spark_kafkalite.spark import delegation_token
+
+    return delegation_token.fetch_token(spark, cluster_id)
 
 
 def read_published(

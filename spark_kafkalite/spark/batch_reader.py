@@ -26,7 +26,7 @@ from spark_kafkalite.spark.conditions import (
 from spark_kafkalite.spark.offset_options import OffsetSpec
 from spark_kafkalite.spark.offset_ranges import DataLoss, OffsetRange, Offsets, packed, ranges_between, split
 from spark_kafkalite.spark.options import ReaderOptions
-from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
+from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask, tasks_of
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -60,7 +60,7 @@ class KafkaliteBatchReader(DataSourceReader):
         check_resolved(start, end)
         tasks = planned_tasks(self._options, ranges_between(start, end))
         # With no task at all Spark would call read() with a partition of its own making.
-        return [ReadTask(tuple(task)) for task in tasks] or [ReadTask(())]
+        return tasks_of(self._options, tasks) or [ReadTask(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges; runs in a Python worker."""

@@ -28,6 +28,7 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.offset_stores.store import OffsetStore
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
 from spark_kafkalite.spark.conditions import (
     CONNECTION_FAILED,
@@ -320,8 +321,7 @@ def known_id(topic_ids: Mapping[str, bytes], topic: str) -> bytes | None:
 
 
 def _cannot_read(options: ReaderOptions, store: OffsetStore, error: KafkaliteError) -> SparkConditionError:
-    if isinstance(error, SparkConditionError):
-        return error
-    return option_error(
+    refused = refusal(error, options.client, f"groupId={options.commit.group_id}")
+    return refused or option_error(
         CONNECTION_FAILED, "groupId", options.commit.group_id, f"cannot read the offsets of {store}: {error}; fix that"
     )

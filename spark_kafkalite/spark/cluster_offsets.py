@@ -28,8 +28,8 @@ from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline, is_retriable
 from spark_kafkalite.errors import KafkaliteError, LeaderNotAvailable, UnknownTopicOrPartition
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+from spark_kafkalite.spark.cluster_errors import unreachable
 from spark_kafkalite.spark.conditions import (
-    CONNECTION_FAILED,
     INVALID_OPTION,
     LOSS_START_RESET,
     OFFSETS_DO_NOT_MATCH_ASSIGNED,
@@ -418,13 +418,7 @@ class ClusterOffsets:
                 time.sleep(pause_s)
 
     def _explained(self, error: KafkaliteError) -> SparkConditionError:
-        servers = self._options.client.get("bootstrap.servers", "")
-        return option_error(
-            CONNECTION_FAILED,
-            "kafka.bootstrap.servers",
-            servers,
-            f"{error}; start the broker, or correct the address",
-        )
+        return unreachable(error, self._options.client, str(self._options.subscription))
 
 
 def _check_names(

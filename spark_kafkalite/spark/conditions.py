@@ -1,6 +1,6 @@
 """The errors that a Spark user sees: a named condition, the option and its value, and what to do.
 
-Owns the exception that the source and the sink raise towards Spark, the condition names, and the hiding of secrets.
+Owns the exception that the source and the sink raise towards Spark, and the condition names.
 Spark shows a Python traceback, so the text is built for its end: a headline, then one last line of the form
 ``[CONDITION] option=value: what is wrong; do this``. Where Spark's JVM connector has a name for a condition, that name
 is used, so that what people know how to search for still works.
@@ -8,16 +8,18 @@ is used, so that what people know how to search for still works.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.redaction import shown_name, shown_value
 
 INVALID_OPTION: Final = "KAFKALITE_INVALID_OPTION"
 UNKNOWN_OPTION: Final = "KAFKALITE_UNKNOWN_OPTION"
 UNSUPPORTED_OPTION: Final = "KAFKALITE_UNSUPPORTED_OPTION"
 CONNECTION_FAILED: Final = "KAFKALITE_CONNECTION_FAILED"
+AUTHENTICATION_FAILED: Final = "KAFKALITE_AUTHENTICATION_FAILED"
+AUTHORIZATION_FAILED: Final = "KAFKALITE_AUTHORIZATION_FAILED"
 TOPIC_NOT_FOUND: Final = "KAFKALITE_TOPIC_NOT_FOUND"
 INVALID_SCHEMA: Final = "KAFKALITE_INVALID_SCHEMA"
 INVALID_OFFSET: Final = "KAFKALITE_INVALID_OFFSET"
@@ -38,12 +40,6 @@ LOSS_PARTITIONS_DELETED: Final = "KAFKA_DATA_LOSS.PARTITIONS_DELETED"
 LOSS_OFFSET_CHANGED: Final = "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED"
 LOSS_COULD_NOT_READ: Final = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
 
-_SECRET_NAME = re.compile(
-    r"password|secret|jaas|token|credential|private|hmac|passwd|(^|\.)ssl\..*(key|certificate)", re.IGNORECASE
-)
-# Secrets inside a value that is not one as a whole, such as a JAAS line given under a misspelt name.
-_SECRET_IN_VALUE = re.compile(r"password|secret|-----BEGIN|tokenauth|hmac", re.IGNORECASE)
-_LONGEST_VALUE: Final = 300
 _LONGEST_LIST: Final = 10
 
 
@@ -65,9 +61,9 @@ def option_error(condition: str, option: str, value: object, wrong: str) -> Spar
 
     The headline blames the option, but not for a server that cannot be reached: its address may well be right.
     """
-    shown = "(not set)" if value is None else shown_value(option, str(value))
-    detail = f"{option}={shown}: {wrong}"
-    if condition == CONNECTION_FAILED:
+    shown = "(not set)" if value is None else shown_value(option, value)
+    detail = f"{shown_name(option)}={shown}: {wrong}"
+    if condition in (CONNECTION_FAILED, AUTHENTICATION_FAILED):
         return SparkConditionError(condition, detail)
     return SparkConditionError(condition, detail, 'an option of format("kafkalite") is wrong')
 
@@ -75,14 +71,6 @@ def option_error(condition: str, option: str, value: object, wrong: str) -> Spar
 def one_line(text: str) -> str:
     """Return the text with every run of white space as one blank, so that it stays one line of a traceback."""
     return " ".join(text.split())
-
-
-def shown_value(name: str, value: str) -> str:
-    """Return a value as it may be shown: secrets replaced, long ones cut, on one line."""
-    if _SECRET_NAME.search(name) or _SECRET_IN_VALUE.search(value):
-        return "*********(redacted)"
-    value = one_line(value)
-    return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}... ({len(value)} characters)"
 
 
 def listed(items: Sequence[object]) -> str:

@@ -3,12 +3,14 @@
 Option names and semantics are those of Spark's JVM connector; they are case-insensitive, and Spark hands them over in
 lower case. ``kafka.`` in front of a name passes it to our client without that prefix; ``bootstrap.servers`` works
 without the prefix as well. What the values of offsets and of committing mean is in :mod:`.offset_options` and
-:mod:`.commit_options`.
+:mod:`.commit_options`; what the client makes of ``kafka.security.protocol``, ``kafka.ssl.*`` and ``kafka.sasl.*`` is in
+``spark_kafkalite.security``.
 
 An option is one of: *declared* here for this direction; declared for the *other* direction (a shared dictionary of
 options is common: a warning, no effect); *known* to Spark's connector or planned by us but not built (an error, never
-ignored); *without effect* here (a warning); Spark's own; or unknown (an error that names the nearest known one). Pure:
-nothing here talks to a broker.
+ignored); *without effect* here (a warning); Spark's own; or unknown (an error that names the nearest known one). The
+client warns of settings that it does not know; of those for security it is an error here, so that a misspelt one does
+not leave a query unprotected. Pure: nothing here talks to a broker.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spark_kafkalite.client.config import CONSUMER_SETTINGS, is_jvm_only
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import topic_name_problem
+from spark_kafkalite.redaction import REDACTED, ShownSettings
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.commit_options import COMMIT_SETTINGS, CommitOptions, commit_options
 from spark_kafkalite.spark.conditions import INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, option_error
@@ -37,6 +41,16 @@ from spark_kafkalite.spark.offset_options import (
 )
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
+
+_TOKEN_FILE: Final = "sasl.token.file"
+_TOKEN_FILE_OPTION: Final = Setting(
+    "tokenFile",
+    "string",
+    None,
+    "File that holds a delegation token (TOKENID:HMAC) or, with OAUTHBEARER, a JWT; read again before each connection. "
+    "The same as kafka.sasl.token.file. It must be there on the driver; an executor without it takes the file of that "
+    "name that --files shipped.",
+)
 
 READER_OPTIONS: Final = SettingGroup(
     "Spark source",
@@ -83,12 +97,13 @@ READER_OPTIONS: Final = SettingGroup(
             "kafkaConsumer.pollTimeoutMs", "long", 120_000, "A task that gets no record for this long fails.", "ms", 1
         ),
         *COMMIT_SETTINGS,
+        _TOKEN_FILE_OPTION,
     ),
 )
 
 WRITER_OPTIONS: Final = SettingGroup(
     "Spark sink",
-    (Setting("topic", "string", None, "Topic to write to; overrides a column topic."),),
+    (Setting("topic", "string", None, "Topic to write to; overrides a column topic."), _TOKEN_FILE_OPTION),
 )
 
 # Known, and not built yet; each is refused, because a job that ports with it would silently do something else.
@@ -121,8 +136,8 @@ _FORBIDDEN_WRITING: Final = {
     "key.serializer": "keys are written as they are, string or binary; leave it out",
     "value.serializer": "values are written as they are, string or binary; leave it out",
 }
-_SECURITY: Final = re.compile(r"(security\.protocol|sasl\..*|ssl\..*)")
-_EXTRA_CLIENT_NAMES: Final = ("bootstrap.servers",)
+_SECURITY: Final = re.compile(r"(security|sasl|ssl)\..*")
+_SECRETS: Final = [setting.name for setting in CONSUMER_SETTINGS if setting.kind == "password"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +223,11 @@ class WriterOptions:
     client: Mapping[str, str]
     topic: str | None
 
+    @property
+    def target(self) -> str:
+        """What says where to write, for error texts."""
+        return "the topics of the column topic" if self.topic is None else f"topic={self.topic}"
+
 
 def reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """Return the checked options of a read, batch or stream. Raises SparkConditionError at the first wrong one."""
@@ -259,7 +279,7 @@ def _sorted_out(
     known = {setting.name.lower(): setting for setting in ours}
     other = {setting.name.lower(): setting.name for setting in others}
     given: dict[str, Any] = {}
-    client: dict[str, str] = {}
+    client: dict[str, str] = ShownSettings()
     for raw_name, value in options.items():
         name = raw_name.lower()
         if name in known:
@@ -282,6 +302,14 @@ def _sorted_out(
             client[client_name] = value
         elif name not in _SPARKS_OWN:
             raise _unknown(raw_name, value, ours, others)
+    token_file = given.pop(_TOKEN_FILE_OPTION.name, None)
+    if token_file is not None and client.setdefault(_TOKEN_FILE, token_file) != token_file:
+        raise option_error(
+            INVALID_OPTION,
+            _TOKEN_FILE_OPTION.name,
+            token_file,
+            f"kafka.{_TOKEN_FILE}={client[_TOKEN_FILE]} says otherwise; give one of them",
+        )
     if not client.get("bootstrap.servers", "").strip():
         raise option_error(
             INVALID_OPTION,
@@ -292,17 +320,20 @@ def _sorted_out(
     return given, client
 
 
+def refused_setting(name: str) -> bool:
+    """Whether the source or the sink refuses this client setting: they decide it themselves."""
+    return name in _FORBIDDEN_READING or name in _FORBIDDEN_WRITING
+
+
 def _check_client_setting(name: str, value: str, forbidden: Mapping[str, str]) -> None:
     if name in forbidden:
         raise option_error(INVALID_OPTION, f"kafka.{name}", value, f"not allowed here: {forbidden[name]}")
-    plain = name == "security.protocol" and value.strip().upper() == "PLAINTEXT"
-    if _SECURITY.fullmatch(name) and not plain:
-        raise option_error(
-            UNSUPPORTED_OPTION,
-            f"kafka.{name}",
-            value,
-            "TLS and SASL are not built yet; use a PLAINTEXT listener and leave it out",
-        )
+    # What mechanism a security setting belongs to, and what it needs, the client says.
+    if _SECURITY.fullmatch(name) and name not in CONSUMER_SETTINGS and not is_jvm_only(name):
+        near = CONSUMER_SETTINGS.hint(name).removeprefix("; did you mean ").strip("'?")
+        hint = f"did you mean kafka.{near}?" if near else "leave it out"
+        # Whatever it was meant to be, it may be a secret.
+        raise option_error(UNKNOWN_OPTION, f"kafka.{name}", REDACTED, f"there is no such setting of clients; {hint}")
 
 
 def _parsed(setting: Setting, value: str) -> Any:
@@ -327,4 +358,5 @@ def _unknown(name: str, value: str, ours: SettingGroup, others: SettingGroup) ->
     by_lower = {known.lower(): known for known in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean {by_lower[near[0]]}?" if near else "the client's own settings need the prefix kafka."
-    return option_error(UNKNOWN_OPTION, name, value, f"there is no such option; {hint}")
+    shown = REDACTED if difflib.get_close_matches(name.lower(), _SECRETS, n=1, cutoff=0.7) else value
+    return option_error(UNKNOWN_OPTION, name, shown, f"there is no such option; {hint}")

@@ -25,6 +25,7 @@ from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.range_fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
 from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, DataLoss, OffsetRange
@@ -45,13 +46,12 @@ _SMALL_RANGE_OFFSETS: Final = 1_000
 def read_task(plan: ReadPlan, task: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task's ranges. Raises SparkConditionError for lost data and when nothing comes any more."""
     # Spark makes a partition of its own, without ranges, when there is nothing to read.
-    ranges = task.ranges if isinstance(task, ReadTask) else ()
-    if not ranges:
+    if not isinstance(task, ReadTask) or not task.ranges:
         return
     keep_freed_memory()
-    config = reading_config(plan.client)
+    config = reading_config(plan.client, task.token)
     cluster = cluster_for(config.client, plan.client)
-    for each in ranges:
+    for each in task.ranges:
         yield from _read_range(plan, config, cluster, each)
 
 
@@ -84,6 +84,9 @@ def _read_range(
                 for columns in columns_from(pieces, with_headers=with_headers, max_rows=MAX_ROWS, max_bytes=MAX_BYTES):
                     yield maker.batch(columns)
             except KafkaliteError as error:
+                refused = refusal(error, plan.client, f"reading {whole}")
+                if refused is not None:
+                    raise refused from error
                 advice = "look at the brokers when that does not help"
                 if isinstance(error, (CorruptMessage, InvalidRecord)):
                     advice = (

@@ -6,15 +6,21 @@ for each streaming query, and what fetches and decodes was a third of what they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.spark.connections import reading_config
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.task_tokens import token_for_tasks
+
+if TYPE_CHECKING:
+    from spark_kafkalite.security.tokens import HeldToken
 
 
 @dataclass(frozen=True)
@@ -30,14 +36,21 @@ class ReadPlan:
     def of(cls, options: ReaderOptions, schema: pa.Schema) -> ReadPlan:
         """Return the plan of a read. Raises SparkConditionError for a bad client setting."""
         reading_config(options.client)
-        return cls(dict(options.client), schema, options.fail_on_data_loss, options.read_timeout_ms)
+        return cls(ShownSettings(options.client), schema, options.fail_on_data_loss, options.read_timeout_ms)
 
 
 class ReadTask(InputPartition):
-    """The ranges that one task reads, one after the other."""
+    """The ranges that one task reads, one after the other, and the token of the moment in which it was planned."""
 
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+    def __init__(self, ranges: tuple[OffsetRange, ...], token: HeldToken | None = None) -> None:
         self.ranges = ranges
+        self.token = token
 
     def __repr__(self) -> str:
         return f"ReadTask({', '.join(map(str, self.ranges))})"
+
+
+def tasks_of(options: ReaderOptions, ranges: Iterable[Iterable[OffsetRange]]) -> list[InputPartition]:
+    """Return a task for each list of ranges. Raises SparkConditionError when there is no token for them."""
+    token = token_for_tasks(reading_config(options.client).client, options.client, str(options.subscription))
+    return [ReadTask(tuple(each), token) for each in ranges]

@@ -12,8 +12,9 @@ from typing import Final
 
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline, is_retriable
-from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
-from spark_kafkalite.spark.conditions import CONNECTION_FAILED, TOPIC_NOT_FOUND, SparkConditionError, option_error
+from spark_kafkalite.errors import KafkaliteError, NoBrokerThere, UnknownTopicOrPartition
+from spark_kafkalite.spark.cluster_errors import unreachable
+from spark_kafkalite.spark.conditions import TOPIC_NOT_FOUND, option_error
 from spark_kafkalite.spark.connections import cluster_for, writing_config
 from spark_kafkalite.spark.options import WriterOptions
 
@@ -39,8 +40,10 @@ def check_sink(options: WriterOptions, *, patient: bool) -> None:
                 raise option_error(
                     TOPIC_NOT_FOUND, "topic", options.topic, f"{error}; create it, or correct the name"
                 ) from None
-            if not is_retriable(error) or deadline.left_s() < _PAUSE_S:
-                raise _failed(options, error) from None
+            # No process of a stream has reached the cluster before, so a broker that restarts looks like a wrong door.
+            passes = is_retriable(error) or (patient and isinstance(error, NoBrokerThere))
+            if not passes or deadline.left_s() < _PAUSE_S:
+                raise unreachable(error, options.client, options.target) from None
             _LOG.warning("the sink cannot reach the brokers, %.0f s left: %s", deadline.left_s(), error)
         time.sleep(_PAUSE_S)
 
@@ -50,10 +53,3 @@ def _ask(cluster: ClusterClient, topic: str | None, deadline: Deadline) -> None:
         cluster.refresh([], deadline)
     else:
         cluster.topic(topic, deadline, allow_auto_create=True)
-
-
-def _failed(options: WriterOptions, error: KafkaliteError) -> SparkConditionError:
-    servers = options.client.get("bootstrap.servers", "")
-    return option_error(
-        CONNECTION_FAILED, "kafka.bootstrap.servers", servers, f"{error}; start the broker, or correct the address"
-    )

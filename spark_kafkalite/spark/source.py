@@ -12,6 +12,8 @@ nor what fetches and decodes before a task reads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -31,8 +33,20 @@ from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 FORMAT_NAME = "kafkalite"
 
 
+class _GivenOptions(dict[str, str]):
+    """Options as they were given, right or wrong: which of them are secrets is not known yet, so none is shown."""
+
+    def __repr__(self) -> str:
+        return f"({len(self)} options)"
+
+    __str__ = __repr__
+
+
 class KafkaliteDataSource(DataSource):
     """Reads and writes topics of any broker that speaks Kafka's protocol."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(_GivenOptions(options))
 
     @classmethod
     def name(cls) -> str:

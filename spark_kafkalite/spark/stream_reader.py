@@ -45,7 +45,7 @@ from spark_kafkalite.spark.offset_ranges import (
     waiting,
 )
 from spark_kafkalite.spark.options import ReaderOptions
-from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
+from spark_kafkalite.spark.read_plan import ReadPlan, tasks_of
 
 if TYPE_CHECKING:
     from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry
@@ -323,7 +323,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         begin.update({tp: offset for tp, offset in end_offsets.items() if tp.topic in made_again})
         self._recreated = made_again
         end_offsets = {tp: offset for tp, offset in end_offsets.items() if tp in begin}
-        return [ReadTask(tuple(task)) for task in planned_tasks(self._options, ranges_between(begin, end_offsets))]
+        return tasks_of(self._options, planned_tasks(self._options, ranges_between(begin, end_offsets)))
 
     def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:
         """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same

@@ -11,9 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from spark_kafkalite.client.config import ADMIN_SETTINGS
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.spark.connections import CLIENT_ID
+from spark_kafkalite.spark.connections import admin_settings
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 _KEEPS_EVERYTHING: Final = -1
@@ -36,9 +35,8 @@ def _asked(client: Mapping[str, str], topic: str) -> int:
     # Imported by every Python worker of Spark, which seldom asks.
     from spark_kafkalite.client.admin.admin import Admin
 
-    settings = {name: value for name, value in client.items() if name in ADMIN_SETTINGS}
     try:
-        with Admin({"client.id": CLIENT_ID, **settings}) as admin:
+        with Admin(admin_settings(client)) as admin:
             configs = admin.describe_configs(topic=topic, timeout_ms=_TIMEOUT_MS)
     except KafkaliteError as error:
         _LOG.debug("cannot ask for the retention of topic %s: %s", topic, error)

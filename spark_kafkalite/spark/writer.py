@@ -23,6 +23,8 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from spark_kafkalite.errors import KafkaliteError, MessageTooLarge, SerializationError, UnknownTopicOrPartition
+from spark_kafkalite.redaction import ShownSettings
+from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.conditions import (
     INVALID_SCHEMA,
     NULL_TOPIC,
@@ -30,8 +32,9 @@ from spark_kafkalite.spark.conditions import (
     WRITE_FAILED,
     SparkConditionError,
 )
-from spark_kafkalite.spark.connections import drop_producer, producer_for
+from spark_kafkalite.spark.connections import drop_producer, producer_for, writing_config
 from spark_kafkalite.spark.options import WriterOptions
+from spark_kafkalite.spark.task_tokens import token_for_tasks
 from spark_kafkalite.spark.topic_retention import retention_ms
 from spark_kafkalite.spark.worker_memory import keep_freed_memory
 
@@ -94,9 +97,12 @@ class _Sink:
     """What the batch and the streaming writer have in common; pickled to the tasks."""
 
     def __init__(self, options: WriterOptions, schema: StructType) -> None:
-        self._client = dict(options.client)
+        self._client: dict[str, str] = ShownSettings(options.client)
         self._topic = options.topic
+        self._target = options.target
         self._columns = check_schema(schema, options.topic)
+        # A writer is made for each write, and for each batch of a stream.
+        self._token = token_for_tasks(writing_config(self._client).client, self._client, options.target)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a task's rows and return when all of them are acknowledged; runs in a Python worker.
@@ -104,7 +110,7 @@ class _Sink:
         Raises SparkConditionError for a null topic and for anything that the brokers refuse.
         """
         keep_freed_memory()
-        producer = producer_for(self._client)
+        producer = producer_for(self._client, self._token)
         expiry = _Expiry(self._client) if "timestamp" in self._columns else None
         unchecked: list[BatchDelivery] = []
         records = 0
@@ -141,7 +147,10 @@ class _Sink:
             unchecked.append(producer.send_batch(topic, rows))
 
     def _explained(self, error: KafkaliteError) -> SparkConditionError:
-        where = "the topics of the column topic" if self._topic is None else f"topic={self._topic}"
+        where = self._target
+        refused = refusal(error, self._client, where)
+        if refused is not None:
+            return refused
         if isinstance(error, UnknownTopicOrPartition):
             advice = "create the topic, or correct its name"
             if "partition" in self._columns:
@@ -162,6 +171,9 @@ class _Sink:
             if isinstance(message, WrittenMessage):
                 for topic, count in message.expired.items():
                     expired[topic] = expired.get(topic, 0) + count
+        if expired:
+            # For the question about retention, which this process asks only now.
+            writing_config(self._client, self._token)
         for topic, count in sorted(expired.items()):
             _LOG.warning(
                 "%d records written to topic %s have timestamps already past its retention.ms=%d: the broker may "

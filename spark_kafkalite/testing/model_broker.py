@@ -42,6 +42,8 @@ from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRespons
 
 NODE_ID: Final = 1
 LEADER_EPOCH: Final = 3
+# Source: socket.request.max.bytes.
+_MAX_FRAME_BYTES: Final = 100 << 20
 # A broker recognises the last five batches of a producer.
 _REMEMBERED: Final = 5
 
@@ -322,9 +324,10 @@ def _shut_down(sockets: Iterable[socket.socket]) -> None:
 
 
 def _read_frame(channel: ByteSocket) -> memoryview | None:
-    """Return the next frame, None at the end of the stream."""
-    length = _read_exactly(channel, 4)
-    return None if length is None else _read_exactly(channel, LENGTH.unpack(length)[0])
+    """Return the next frame, None at the end of the stream, and for a length that is no client's."""
+    head = _read_exactly(channel, LENGTH.size)
+    length = -1 if head is None else LENGTH.unpack(head)[0]
+    return _read_exactly(channel, length) if 0 < length <= _MAX_FRAME_BYTES else None
 
 
 def _read_exactly(channel: ByteSocket, count: int) -> memoryview | None:

@@ -1,13 +1,14 @@
 """Apache Kafka with every kind of secured listener, and the users, rights and certificates that go with them.
 
-One node, one port for each :class:`Listener`, and PLAINTEXT for whoever prepares a test. The users are ALICE, a super
-user, BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`, and CAROL, who has none. They log in
-by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
+One node, one port for each :class:`SecuredListener`, and PLAINTEXT for whoever prepares a test. The users are ALICE, a
+super user, BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`, and CAROL, who has none. They
+log in by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
 """
 
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Final
 
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool, properties_text
 from spark_kafkalite.testing.certificates import LOOPBACK, Authority
+from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 
@@ -33,7 +35,7 @@ _LOGIN_MODULES: Final = {
 _TOKEN_VALIDATOR: Final = f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerValidatorCallbackHandler"
 
 
-class Listener(enum.Enum):
+class SecuredListener(enum.Enum):
     """A listener: its name, its security protocol, and the SASL mechanisms it takes."""
 
     SSL = ("SSL", "SSL", ())
@@ -55,6 +57,10 @@ class Listener(enum.Enum):
 
 
 SESSION_MS: Final = 2000
+# After so many bytes of TLS 1.3 the broker changes its keys, and asks for the client's to be changed. Java's own limit
+# is 2^37, which no test sends.
+_KEY_LIMITS: Final = "AES/GCM/NoPadding KeyUpdate 2^22, ChaCha20-Poly1305 KeyUpdate 2^22"
+_TOKEN_TIMEOUT_S: Final = 30
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,8 @@ class SecureKafka(ApacheKafka):
         """Prepare a node, as an ApacheKafka is; it takes the tokens that ``tokens`` gives, which is to be running."""
         self.authority = Authority(directory / "certificates", "authority")
         self.tokens = tokens
+        java_security = directory / "java.security"
+        java_security.write_text(f"jdk.tls.keyLimits={_KEY_LIMITS}\n", encoding="ascii")
         scram = [
             argument
             for user in _USERS
@@ -95,13 +103,19 @@ class SecureKafka(ApacheKafka):
         super().__init__(
             directory / "kafka",
             heap_mb=heap_mb,
-            jvm_options=(*jvm_options, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.jwks_url}"),
+            jvm_options=(
+                *jvm_options,
+                f"-Djava.security.properties={java_security}",
+                f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.jwks_url}",
+            ),
             overrides=self._security(),
-            further_listeners={listener.listener_name: listener.protocol for listener in Listener},
+            further_listeners={listener.listener_name: listener.protocol for listener in SecuredListener},
             format_arguments=scram,
         )
 
-    def client_settings(self, listener: Listener, mechanism: str | None = None, user: User = ALICE) -> dict[str, str]:
+    def client_settings(
+        self, listener: SecuredListener, mechanism: str | None = None, user: User = ALICE
+    ) -> dict[str, str]:
         """Return what a client needs to reach the listener, under Kafka's names; the truststore is a PEM file.
 
         For SASL give the mechanism: PLAIN and SCRAM log in as ``user``. For OAUTHBEARER the source of tokens is left to
@@ -110,7 +124,7 @@ class SecureKafka(ApacheKafka):
         settings = {"bootstrap.servers": self.address(listener.listener_name), "security.protocol": listener.protocol}
         if listener.protocol.endswith("SSL"):
             settings |= {"ssl.truststore.location": str(self.authority.pem_file()), "ssl.truststore.type": "PEM"}
-        if listener is Listener.MTLS:
+        if listener is SecuredListener.MTLS:
             certificate = self.authority.issue(user.name)
             settings |= {"ssl.keystore.location": str(certificate.pem_file()), "ssl.keystore.type": "PEM"}
         if mechanism is not None:
@@ -132,17 +146,27 @@ class SecureKafka(ApacheKafka):
         """Have a delegation token made that logs in as ``user``."""
         answer = self._token_tool(user, "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:alice")
         # A title, the columns' names, and the token: its id and HMAC come first.
-        token_id, hmac = answer.splitlines()[-1].split()[:2]
-        return DelegationToken(token_id, hmac)
+        token = DelegationToken(*answer.splitlines()[-1].split()[:2])
+        self._wait_for_token(token, known=True)
+        return token
 
     def expire(self, token: DelegationToken) -> None:
         """Have the broker take the token no more."""
         self._token_tool(ALICE, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
+        self._wait_for_token(token, known=False)
+
+    def _wait_for_token(self, token: DelegationToken, known: bool) -> None:
+        """Wait until the broker has heard from its controller that there is such a token, or that there is none."""
+        deadline = time.monotonic() + _TOKEN_TIMEOUT_S
+        owners = [argument for user in _USERS for argument in ("--owner-principal", f"User:{user.name}")]
+        while (token.token_id in self._token_tool(ALICE, "--describe", *owners)) != known:
+            if time.monotonic() > deadline:
+                raise ChildFailed(f"the broker has not learned of a delegation token within {_TOKEN_TIMEOUT_S} s")
 
     def _token_tool(self, user: User, *arguments: str) -> str:
         """Run Kafka's tool for delegation tokens as ``user``, and return its answer."""
         config = self.directory / f"{user.name}.properties"
-        settings = self.client_settings(Listener.SASL_SSL, SCRAM_256, user)
+        settings = self.client_settings(SecuredListener.SASL_SSL, SCRAM_256, user)
         config.write_text(properties_text(settings), encoding="utf-8")
         return kafka_tool(
             "org.apache.kafka.tools.DelegationTokenCommand", *arguments,
@@ -168,15 +192,15 @@ class SecureKafka(ApacheKafka):
         rsa = self.authority.issue("broker", *LOOPBACK, rsa_key=True, intermediate=True)
         expired = self.authority.issue("expired-broker", *LOOPBACK, expired=True)
         elsewhere = self.authority.issue("broker-elsewhere", "elsewhere.example")
-        lines |= _of(Listener.MTLS, {
+        lines |= _of(SecuredListener.MTLS, {
             "ssl.keystore.location": str(rsa.pem_file()),
             "ssl.client.auth": "required",
             "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/",
         })  # fmt: skip
-        lines |= _of(Listener.EXPIRED, {"ssl.keystore.location": str(expired.pem_file())})
-        lines |= _of(Listener.WRONG_HOST, {"ssl.keystore.location": str(elsewhere.pem_file())})
-        lines |= _of(Listener.REAUTHENTICATION, {"connections.max.reauth.ms": str(SESSION_MS)})
-        for listener in Listener:
+        lines |= _of(SecuredListener.EXPIRED, {"ssl.keystore.location": str(expired.pem_file())})
+        lines |= _of(SecuredListener.WRONG_HOST, {"ssl.keystore.location": str(elsewhere.pem_file())})
+        lines |= _of(SecuredListener.REAUTHENTICATION, {"connections.max.reauth.ms": str(SESSION_MS)})
+        for listener in SecuredListener:
             if listener.mechanisms:
                 lines |= _of(listener, {"sasl.enabled.mechanisms": ",".join(listener.mechanisms)})
             for mechanism in listener.mechanisms:
@@ -212,6 +236,6 @@ def jaas(mechanism: str, **options: str) -> str:
     return f"{_LOGIN_MODULES[mechanism]} required{given};"
 
 
-def _of(listener: Listener, lines: Mapping[str, str], mechanism: str | None = None) -> dict[str, str]:
+def _of(listener: SecuredListener, lines: Mapping[str, str], mechanism: str | None = None) -> dict[str, str]:
     prefix = f"listener.name.{listener.listener_name.lower()}." + (f"{mechanism.lower()}." if mechanism else "")
     return {prefix + name: value for name, value in lines.items()}

@@ -38,7 +38,7 @@ _NEEDED: Final[dict[tuple[int, int], str]] = {
     (ApiKey.OFFSET_FETCH, _GROUP): "DESCRIBE on the group (READ includes it)",
     (ApiKey.OFFSET_DELETE, _TOPIC): "READ on the topic",
     (ApiKey.OFFSET_DELETE, _GROUP): "DELETE on the group",
-    (ApiKey.FIND_COORDINATOR, _GROUP): "DESCRIBE on the group (READ includes it)",
+    (ApiKey.FIND_COORDINATOR, _GROUP): "DESCRIBE on the group (READ and DELETE include it)",
     (ApiKey.JOIN_GROUP, _GROUP): "READ on the group",
     (ApiKey.SYNC_GROUP, _GROUP): "READ on the group",
     (ApiKey.HEARTBEAT, _GROUP): "READ on the group",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 
 from .topics import Topics
 
@@ -28,8 +30,10 @@ collect_ignore = [] if HAS_JVM_CONNECTOR else ["test_jvm_connector.py"]
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, identity_provider: TokenEndpoint) -> Iterator[SparkSession]:
     """A small session; PYSPARK_PYTHON is set by the top conftest."""
+    # Python workers have the environment that the JVM was started with.
+    os.environ["KAFKALITE_OAUTHBEARER_ALLOWED_URLS"] = identity_provider.url
     builder = SparkSession.builder.master("local[2]").appName("kafkalite tests")
     for name, value in {
         "spark.ui.enabled": "false",

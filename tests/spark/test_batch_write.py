@@ -118,7 +118,7 @@ def test_sql_insert(topics, spark):
         ("SELECT 'v' AS value", {"topic": "t", "topik": "x"}, "[KAFKALITE_UNKNOWN_OPTION] topik=x: there is no such option; did you mean topic?"),  # noqa: E501
         ("SELECT 'v' AS value", {"topic": "t", "kafka.acks": "7"}, "[KAFKALITE_INVALID_OPTION] kafka.acks=7: "),
         ("SELECT 'v' AS value", {"topic": "t", "kafka.key.serializer": "x"}, "[KAFKALITE_INVALID_OPTION] kafka.key.serializer=x: not allowed"),  # noqa: E501
-        ("SELECT 'v' AS value", {"topic": "t", "kafka.sasl.jaas.config": "pw"}, "[KAFKALITE_UNSUPPORTED_OPTION] kafka.sasl.jaas.config=*********(redacted): "),  # noqa: E501
+        ("SELECT 'v' AS value", {"topic": "t", "kafka.sasl.jass.config": "pw"}, "[KAFKALITE_UNKNOWN_OPTION] kafka.sasl.jass.config=*********(redacted): "),  # noqa: E501
     ],
 )  # fmt: skip
 def test_mistakes_are_errors_of_the_plan(topics, spark, query, given, expected):

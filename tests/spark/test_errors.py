@@ -36,8 +36,9 @@ def load_error(spark, options) -> str:
         ),
         ({"subscribe": "t", "kafka.fetch.min.bytes": "x"}, "[KAFKALITE_INVALID_OPTION] kafka.fetch.min.bytes=x: "),
         (
-            {"subscribe": "t", "kafka.ssl.key.password": "hunter2"},
-            "[KAFKALITE_UNSUPPORTED_OPTION] kafka.ssl.key.password=*",
+            {"subscribe": "t", "kafka.ssl.key.pasword": "hunter2"},
+            "[KAFKALITE_UNKNOWN_OPTION] kafka.ssl.key.pasword=*********(redacted): there is no such setting of "
+            "clients; did you mean kafka.ssl.key.password?",
         ),
         ({"subscribe": "no-such"}, "[KAFKALITE_TOPIC_NOT_FOUND] subscribe=no-such: topic 'no-such': it does not exist"),
         ({"assign": '{"no-such":[0]}'}, "[KAFKALITE_TOPIC_NOT_FOUND] assign=no-such-0: "),

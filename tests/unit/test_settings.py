@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.settings import Setting, SettingGroup, property_name, read_properties
+from spark_kafkalite.settings import Kind, Setting, SettingGroup, property_name, read_properties
+from tests import canary
 
 GROUP = SettingGroup(
     "broker",
@@ -39,7 +40,7 @@ GROUP = SettingGroup(
         ("cleanup.policy", ["compact"], ("compact",)),
         ("cleanup.policy", "", ()),
         ("compression.type", " gzip ", "gzip"),
-        ("secret", " keeps its blanks ", " keeps its blanks "),
+        ("secret", " keeps inner blanks\n", "keeps inner blanks"),
         ("rack", True, "true"),
     ],
 )
@@ -187,7 +188,22 @@ def write(path: Path, content: str | bytes) -> Path:
         ("a=1\\\n# is part of it\n", {"a": "1# is part of it"}),
         ("a=1\\\n\nb=2\n", {"a": "1", "b": "2"}),
         ("a=1\\", {"a": "1"}),
-        ("a=1\\\\\nb=2\n", {"a": "1\\\\", "b": "2"}),
+        ("a=1\\\\\nb=2\n", {"a": "1\\", "b": "2"}),
+        ("\\\n# goes on\n", {"#": "goes on"}),
+        ("a:1\nb 2\nc\t=\t3\nd  :  4\ne = = 5\n", {"a": "1", "b": "2", "c": "3", "d": "4", "e": "= 5"}),
+        ("a\\=b\\:c\\ d=1\n", {"a=b:c d": "1"}),
+        ("a=\\#\\!\\=\\:\\x#b # c\n", {"a": "#!=:x#b # c"}),
+        ("a=x\\ty\\nz\\rw\\fv\n", {"a": "x\ty\nz\rw\fv"}),
+        ("a=\\u00e9\\ud83d\\ude00\u00e9\n", {"a": "\u00e9\U0001f600\u00e9"}),
+        ("a=C:\\\\temp\\\\pw\n", {"a": "C:\\temp\\pw"}),
+        ("a=1\rb=2\r\nc=3\n", {"a": "1", "b": "2", "c": "3"}),
+        ("a=1\u2028b=2\x0b\n", {"a": "1\u2028b=2"}),
+        ("a=  b \t\f\n", {"a": "b"}),
+        ("a=\\ b\\ \n", {"a": "b"}),
+        (
+            'j=x.M required username="a" \\\n    password="p\\\\"q";\n',
+            {"j": 'x.M required username="a" password="p\\"q";'},
+        ),
         ("\ufeffa=1\n", {"a": "1"}),
     ],
 )
@@ -198,8 +214,10 @@ def test_properties_files(tmp_path: Path, content: str, expected: dict[str, str]
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("a=1\nbroken\n", "line 2: 'broken' is not of the form name=value"),
-        ("=1\n", "line 1: '=1' is not of the form name=value"),
+        ("a=1\nbroken\n", "line 2: not of the form name=value"),
+        ("=1\n", "line 1: not of the form name=value"),
+        ("a=1\\\n2\nb=\\u12g4\n", "line 3: \\u must be followed by four hexadecimal digits"),
+        ("a=\\u12", "line 1: \\u must be followed by four hexadecimal digits"),
         (b"a=\xff\n", "is not UTF-8 text (byte 2)"),
     ],
 )
@@ -209,6 +227,20 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: str | byt
         read_properties(path)
     assert complaint in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("form", ["a=1\n{}\n", "={}", "a=\\uxx{}", "a=\xff{}"])
+@pytest.mark.parametrize("secret", [canary.CLIENT_SECRET, canary.TOKEN])
+def test_a_broken_file_shows_nothing_of_its_secrets(tmp_path: Path, form: str, secret: str) -> None:
+    content = form.format(secret).encode("latin-1")
+    with pytest.raises(ConfigError) as raised:
+        read_properties(write(tmp_path / "a.properties", content))
+    assert [leak for text in canary.exception_texts(raised.value) for leak in canary.leaks(text)] == []
+
+
+@pytest.mark.parametrize("kind", ["string", "password"])
+def test_white_space_around_a_text_is_no_part_of_it(kind: Kind) -> None:
+    assert Setting("a", kind, None, "").parse(" x y\n") == "x y"
 
 
 def test_a_missing_file_is_named_with_the_reason(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from spark_kafkalite.log.config_sources import (
     broker_defaults,
 )
 from spark_kafkalite.log.topic_config import BROKER_SYNONYMS, TopicConfig
+from spark_kafkalite.redaction import shown_value
 from spark_kafkalite.registry.served.listener import RegistryListener
 from spark_kafkalite.settings import read_properties
 
@@ -71,7 +72,8 @@ class BrokerConfig:
         """Return the settings named in ``properties``, all others at their defaults. Raises ConfigError."""
         for name, what in _NOT_BUILT.items():
             if name in properties:
-                raise ConfigError(f"{name}={properties[name]}: {what} is not part of this version; leave {name} out")
+                shown = shown_value(name, properties[name])
+                raise ConfigError(f"{name}={shown}: {what} is not part of this version; leave {name} out")
         given = BROKER_SETTINGS.parse(properties)
         values = BROKER_SETTINGS.defaults() | given
         log_dirs = tuple(Path(directory) for directory in values["log.dirs"])

@@ -22,6 +22,9 @@ from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
 # The part of a session's lifetime after which it is renewed, random so that those that began together are not renewed
 # together. Source: SaslClientAuthenticator.ReauthInfo.
 _RENEWED_AFTER: Final = (0.85, 0.95)
+# A request that is sent before the end may wait at a busy broker until after it, which then closes the connection. This
+# much time, or a quarter of a very short session, is enough for that.
+_MARGIN_S: Final = 0.5
 # A broker takes no authentication within this time after the last one.
 _LEAST_PAUSE_S: Final = 1.0
 
@@ -84,6 +87,9 @@ def _refused(name: str, mechanism: str, answer: Any, remedy: str) -> KafkaError:
     return error_for(answer.error_code, f"broker {name} refuses the credentials ({mechanism}): {why}{hint}")
 
 
-def renewal_pause_s(lifetime_ms: int) -> float:
-    """Return after how many seconds a session of that lifetime is to be renewed."""
-    return max(_LEAST_PAUSE_S, lifetime_ms / 1000 * random.uniform(*_RENEWED_AFTER))
+def renewal_at_s(lifetime_ms: int, began_s: float, ended_s: float) -> float:
+    """Return when to renew a session whose authentication took from ``began_s`` to ``ended_s``."""
+    lifetime_s = lifetime_ms / 1000
+    pause_s = lifetime_s * random.uniform(*_RENEWED_AFTER)
+    # The session has begun somewhere in between.
+    return max(ended_s + _LEAST_PAUSE_S, began_s + min(pause_s, lifetime_s - min(_MARGIN_S, lifetime_s / 4)))

@@ -87,7 +87,10 @@ class ClusterClient:
         return self._snapshot
 
     def add_listener(self, listener: Callable[[ClusterSnapshot], None]) -> None:
-        """Have ``listener`` called, on whichever thread refreshes, after every refresh."""
+        """Have ``listener`` called, on whichever thread refreshes, after every refresh.
+
+        Also when the background cannot refresh and :meth:`take_failure` says why.
+        """
         with self._lock:
             self._listeners.append(listener)
 
@@ -104,11 +107,15 @@ class ClusterClient:
             self._snapshot = snapshot = merge(self._snapshot, answer, asked)
             self._refreshed_s = self._clock.monotonic_s()
             self._knows_all = asked is None or self._knows_all
-            listeners = list(self._listeners)
             self._changed.notify_all()
+        self._tell_listeners()
+        return snapshot
+
+    def _tell_listeners(self) -> None:
+        with self._lock:
+            snapshot, listeners = self._snapshot, list(self._listeners)
         for listener in listeners:
             listener(snapshot)
-        return snapshot
 
     def _ask(self, asked: set[str] | None, deadline: Deadline, allow_auto_create: bool) -> MetadataResponse:
         """Return an answer about the named topics (None: about all) and the brokers."""
@@ -225,7 +232,9 @@ class ClusterClient:
             except KafkaliteError as error:
                 if self._is_closed():
                     return
-                self._failure = error if isinstance(error, TO_BE_MENDED) else None
+                if isinstance(error, TO_BE_MENDED):
+                    self._failure = error
+                    self._tell_listeners()
                 if reported != str(error):
                     # Once for each outage, not once for each try.
                     reported = str(error)
@@ -294,6 +303,7 @@ class ClusterClient:
         """
         backoff = Backoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms)
         report_at_s = self._clock.monotonic_s() + _SILENCE_S
+        whole_round: tuple[BrokerUnreachable, str] | None = None
         while True:
             self._check_open()
             failures: list[BrokerUnreachable] = []
@@ -325,8 +335,12 @@ class ClusterClient:
             if len(failures) == len(candidates):
                 self._contact.check(failures, told)
             pause_s = backoff.next_s()
+            if whole_round is None or not deadline.passed():
+                whole_round = failures[0], told
             if deadline.left_s() <= pause_s:
-                raise BrokerUnreachable("no broker answers; tried " + told)
+                # Not what this round says, if it was cut short: whoever has no time to answer seems to be silent.
+                reason, told = whole_round
+                raise BrokerUnreachable("no broker answers; tried " + told) from reason
             if not self._silence_reported and self._clock.monotonic_s() >= report_at_s:
                 # Once for each outage: whoever polls a consumer would else wait and never read why.
                 self._silence_reported = True

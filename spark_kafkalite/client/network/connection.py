@@ -166,10 +166,11 @@ class BrokerConnection:
         assert security.login is not None
         # The requests that carry the exchange must not ask for another one.
         self._renew_at_s = None
+        began_s = self._clock.monotonic_s()
         lifetime_ms = authentication.authenticate(self, security.login, security.protocol, deadline)
         self._stage = Stage.IN_USE
         if lifetime_ms > 0:
-            self._renew_at_s = self._clock.monotonic_s() + authentication.renewal_pause_s(lifetime_ms)
+            self._renew_at_s = authentication.renewal_at_s(lifetime_ms, began_s, self._clock.monotonic_s())
 
     @property
     def wants_renewal(self) -> bool:

@@ -16,6 +16,8 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import BrokerUnreachable, HandshakeFailed, NoBrokerThere
 
 GIVE_UP_AFTER_S: Final = 8.0
+# Another try would take longer than what is left.
+_NO_TIME_S: Final = 0.25
 # What one address is given at least to go on as a broker does.
 _LEAST_TRY_S: Final = 1.5
 
@@ -44,5 +46,5 @@ class FirstContact:
             return
         certain = all(isinstance(each, HandshakeFailed) and each.is_certain for each in failures)
         tried_s = 0.0 if self._began_s is None else self._clock.monotonic_s() - self._began_s
-        if certain or tried_s >= GIVE_UP_AFTER_S:
+        if certain or tried_s > GIVE_UP_AFTER_S - _NO_TIME_S:
             raise NoBrokerThere(told) from failures[0]

@@ -40,6 +40,8 @@ class RegistryCluster(ClusterClient):
     def __init__(self, config: ClientConfig, link: RegistryLink, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(config, clock)
         self._link = link
+        # Brokers that were warned of.
+        self._without_listener: set[int] = set()
 
     def request_any(self, api_key: int, message: Any, deadline: Deadline) -> Any:
         """As any client's. There is no address to begin with: the first brokers are those that the registry names."""
@@ -65,10 +67,7 @@ class RegistryCluster(ClusterClient):
         }
         states = self._leaders(store, {name: each for name, each in assignments.items() if each}, deadline)
         return MetadataResponse(
-            brokers=[
-                MetadataResponseBroker(node_id=broker_id, host=each.host, port=each.port, rack=each.rack)
-                for broker_id, each in registered.items()
-            ],
+            brokers=self._addresses(registered),
             topics=[
                 MetadataResponseTopic(
                     error_code=UnknownTopicOrPartition.code if found is None else 0,
@@ -80,6 +79,26 @@ class RegistryCluster(ClusterClient):
                 for name, found in assignments.items()
             ],
         )
+
+    def _addresses(self, registered: dict[int, BrokerRegistration]) -> list[MetadataResponseBroker]:
+        """Return where brokers are reached in our security protocol; those that are not are left out."""
+        protocol = self.config.security.protocol.value
+        brokers = []
+        for broker_id, each in registered.items():
+            address = each.address(protocol)
+            if address is not None:
+                brokers.append(
+                    MetadataResponseBroker(node_id=broker_id, host=address[0], port=address[1], rack=each.rack)
+                )
+            elif broker_id not in self._without_listener:
+                self._without_listener.add(broker_id)
+                _LOG.warning(
+                    "broker %d has no listener with security.protocol=%s; its listeners are %s",
+                    broker_id,
+                    protocol,
+                    ", ".join(each.endpoints) or f"PLAINTEXT://{each.host}:{each.port}",
+                )
+        return brokers
 
     def _leaders(
         self, store: Store, assignments: dict[str, TopicAssignment], deadline: Deadline

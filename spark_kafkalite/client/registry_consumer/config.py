@@ -7,12 +7,15 @@ name is the setting's and ours is a synonym. There is no ``bootstrap.servers``: 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from spark_kafkalite.client.config import ConsumerConfig, consumer_config, parse_settings
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.redaction import REDACTED
 from spark_kafkalite.registry.consumer_nodes import check_name
+from spark_kafkalite.security.client_security import client_security
+from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 
 _MIB: Final = 1024 * 1024
@@ -161,6 +164,7 @@ CONNECTOR_SETTINGS: Final = SettingGroup(
             "Whether records of open and aborted transactions are returned.",
             choices=("read_uncommitted", "read_committed"),
         ),
+        *SECURITY_SETTINGS,
     ),
 )
 
@@ -172,7 +176,7 @@ class ConnectorConfig:
     consumer: ConsumerConfig
     group_id: str
     zookeeper_connect: str | None
-    zookeeper_digest: str | None
+    zookeeper_digest: str | None = field(repr=False)
     session_timeout_ms: int
     connection_timeout_ms: int
     consumer_id: str | None
@@ -200,7 +204,7 @@ def connector_config(settings: Mapping[str, object] | None, keywords: Mapping[st
         check_name("consumer.id", consumer_id)
     digest = values["zookeeper.digest"]
     if digest is not None and ":" not in digest:
-        raise ConfigError("zookeeper.digest=(hidden): must be user:password")
+        raise ConfigError(f"zookeeper.digest={REDACTED}: must be user:password")
     storage, dual = values["offsets.storage"], values["dual.commit.enabled"]
     backoff_ms = values["rebalance.backoff.ms"]
     return ConnectorConfig(
@@ -248,4 +252,5 @@ def _consumer_config(values: Mapping[str, Any], group_id: str) -> ConsumerConfig
         },
         {},
     )
-    return replace(config, client=replace(config.client, bootstrap_servers=()))
+    client = replace(config.client, bootstrap_servers=(), security=client_security(values))
+    return replace(config, client=client)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.redaction import REDACTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class RegistryListener:
 
     host: str
     port: int
-    digest: str | None = None
+    digest: str | None = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, address: str, *, digest: str | None = None, insecure: bool = False) -> RegistryListener:
@@ -29,7 +30,7 @@ class RegistryListener:
         if not separator or not host or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
             raise ConfigError(f"registry.listener={address}: not of the form HOST:PORT (an IPv6 host in brackets)")
         if digest is not None and not all(digest.partition(":")):
-            raise ConfigError("registry.listener.digest=(hidden): not of the form USER:PASSWORD")
+            raise ConfigError(f"registry.listener.digest={REDACTED}: not of the form USER:PASSWORD")
         if digest is None and not insecure and not _is_loopback(host):
             raise ConfigError(
                 f"registry.listener={address} can be reached from other hosts, and any client that reaches it can "

@@ -17,14 +17,11 @@ import click
 from spark_kafkalite.model import IsolationLevel
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import planning, publish, staging
+from spark_kafkalite.spark.jobs.client_options import client_options, client_settings, open_admin, source_options
 from spark_kafkalite.spark.jobs.session import (
     check_same_topics,
-    client_option,
     failures_in_one_line,
-    open_admin,
-    parse_client_options,
     reachable_files,
-    source_options,
     start_session,
     topic_logs,
 )
@@ -57,7 +54,7 @@ from spark_kafkalite.spark.jobs.session import (
     help="When a topic was deleted and created again since the last run: fail, or load what the new one holds.",
 )
 @click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
-@client_option
+@client_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def main(
     bootstrap_server: str,
@@ -68,7 +65,8 @@ def main(
     on_out_of_range: str,
     on_recreated_topic: str,
     recover_only: bool,
-    client_options: tuple[str, ...],
+    command_config: str | None,
+    option_pairs: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Load what TOPIC received since the last run into DESTINATION.
@@ -80,7 +78,7 @@ def main(
     files out, and names too long for the file system are cut and end in a hash. What a run could not load, and topics
     that were created again, stand in its manifest.
     """
-    options = parse_client_options(client_options)
+    options = client_settings(command_config, option_pairs)
     names = list(dict.fromkeys(name.strip() for name in topics.split(",") if name.strip()))
     if not names:
         raise click.BadParameter(f"{topics!r} names no topic", param_hint="--topic")

@@ -20,16 +20,19 @@ from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.model import IsolationLevel, LogBounds, TopicPartition
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import planning, publish, staging
+from spark_kafkalite.spark.jobs.client_options import (
+    client_options,
+    client_settings,
+    open_admin,
+    sink_options,
+    source_options,
+)
 from spark_kafkalite.spark.jobs.planning import LoadPlan, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.session import (
     check_same_topics,
-    client_option,
     failures_in_one_line,
-    open_admin,
-    parse_client_options,
+    is_submitted,
     reachable_files,
-    sink_options,
-    source_options,
     start_session,
     topic_logs,
 )
@@ -87,7 +90,7 @@ class PartitionOffsets(click.ParamType[dict[int, int]]):
     show_default=True,
     help="Directories by record timestamp, in UTC.",
 )
-@client_option
+@client_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def main(
     bootstrap_server: str,
@@ -99,7 +102,8 @@ def main(
     to_topic: str | None,
     destination: str | None,
     partition_by: str,
-    client_options: tuple[str, ...],
+    command_config: str | None,
+    option_pairs: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Read a past range of TOPIC again, into another topic or into files.
@@ -120,8 +124,11 @@ def main(
         raise click.UsageError(
             f"--from-timestamp {_shown(from_timestamp)} is not before --to-timestamp {_shown(to_timestamp)}: swap them"
         )
-    options = parse_client_options(client_options, writes=to_topic is not None)
+    options = client_settings(command_config, option_pairs, writes=to_topic is not None)
     with failures_in_one_line():
+        if is_submitted():
+            # Only a session knows where the files lie that were shipped.
+            start_session("kafkalite replay")
         with open_admin(bootstrap_server, options) as admin:
             logs = topic_logs(admin, [topic], IsolationLevel.READ_COMMITTED)
             if from_offsets is not None:

@@ -1,4 +1,4 @@
-"""What every job does first: from command-line options to a Spark session, clients and the bounds of the log."""
+"""What every job does first: a Spark session, files and the bounds of the log; and how it says that it failed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, LogBounds, TopicPartition
-from spark_kafkalite.settings import SettingGroup
+from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.jobs.files import Files, files_for
 from spark_kafkalite.spark.jobs.manifest import HOME
 from spark_kafkalite.spark.jobs.planning import PlanError, TopicLogs
@@ -43,6 +42,8 @@ def failures_in_one_line() -> Iterator[None]:
 
     try:
         yield
+    except SparkConditionError as error:
+        raise JobFailed(own_line(str(error))) from error
     except (KafkaliteError, OSError) as error:
         raise JobFailed(str(error)) from error
     except PySparkException as error:
@@ -70,14 +71,9 @@ def own_line(text: str) -> str:
     return own[-1] if own else lines[0]
 
 
-client_option = click.option(
-    "--option",
-    "client_options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Consumer setting of the reading client, such as fetch.max.bytes; where the job writes to a topic also a "
-    "producer setting. docs/configuration.md lists both. Repeatable.",
-)
+def is_submitted() -> bool:
+    """Whether this process is the driver of a spark-submit: its JVM runs, and it may have shipped files."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def start_session(name: str) -> SparkSession:
@@ -93,48 +89,6 @@ def start_session(name: str) -> SparkSession:
     # Listing staged files, one directory each, takes a task a directory otherwise.
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
     return spark
-
-
-def parse_client_options(pairs: Iterable[str], *, writes: bool = False) -> dict[str, str]:
-    """Turn ``--option NAME=VALUE`` pairs into client settings.
-
-    Raises click.BadParameter for a name that is no consumer setting, nor, where the job ``writes`` to a topic, a
-    producer setting.
-    """
-    options: dict[str, str] = {}
-    for pair in pairs:
-        name, separator, value = (part.strip() for part in pair.partition("="))
-        if not separator:
-            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE", param_hint="--option")
-        if name not in CONSUMER_SETTINGS and not (writes and name in PRODUCER_SETTINGS):
-            kind = "consumer or producer" if writes else "consumer"
-            hint = CONSUMER_SETTINGS.hint(name) or (PRODUCER_SETTINGS.hint(name) if writes else "")
-            raise click.BadParameter(f"{name!r} is no {kind} setting{hint}", param_hint="--option")
-        options[name] = value
-    return options
-
-
-def source_options(bootstrap_server: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the Spark source's options: the cluster, and those of the client settings that a consumer reads."""
-    return _connection(CONSUMER_SETTINGS, bootstrap_server, options)
-
-
-def sink_options(bootstrap_server: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the Spark sink's options: the cluster, and those of the client settings that a producer reads."""
-    return _connection(PRODUCER_SETTINGS, bootstrap_server, options)
-
-
-def _connection(group: SettingGroup, bootstrap_server: str, options: Mapping[str, str]) -> dict[str, str]:
-    own = {f"kafka.{name}": value for name, value in options.items() if name in group}
-    return {"kafka.bootstrap.servers": bootstrap_server, **own}
-
-
-def open_admin(bootstrap_server: str, options: Mapping[str, str]) -> Admin:
-    """Return an admin client of the cluster, with those of the client settings that it reads."""
-    from spark_kafkalite.client.admin.admin import Admin
-
-    own = {name: value for name, value in options.items() if name in ADMIN_SETTINGS}
-    return Admin({"bootstrap.servers": bootstrap_server, **own})
 
 
 def reachable_files(spark: SparkSession, option: str, path: str) -> Files:

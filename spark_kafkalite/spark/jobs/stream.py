@@ -19,18 +19,20 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.spark.jobs.client_options import (
+    client_options,
+    client_settings,
+    open_admin,
+    sink_options,
+    source_options,
+)
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.layout import directory_name
 from spark_kafkalite.spark.jobs.manifest import HOME
 from spark_kafkalite.spark.jobs.planning import PlanError
 from spark_kafkalite.spark.jobs.session import (
-    client_option,
     failures_in_one_line,
-    open_admin,
-    parse_client_options,
     reachable_files,
-    sink_options,
-    source_options,
     start_session,
     topic_id_text,
 )
@@ -52,7 +54,7 @@ _LOOK_FOR_INTERRUPTION_S: Final = 1
 @click.option("--trigger", default="available-now", show_default=True, help="available-now, once, or '10 seconds'.")
 @click.option("--starting-offsets", default="earliest", show_default=True, help="For a new checkpoint.")
 @click.option("--max-offsets-per-trigger", type=click.IntRange(min=1), help="Bound of one micro-batch.")
-@client_option
+@client_options
 def main(
     bootstrap_server: str,
     topic: str,
@@ -62,7 +64,8 @@ def main(
     trigger: str,
     starting_offsets: str,
     max_offsets_per_trigger: int | None,
-    client_options: tuple[str, ...],
+    command_config: str | None,
+    option_pairs: tuple[str, ...],
 ) -> None:
     """Copy TOPIC to another topic or to Parquet files, batch by batch, and go on where the checkpoint stands.
 
@@ -70,7 +73,7 @@ def main(
     """
     if (to_topic is None) == (destination is None):
         raise click.UsageError("give exactly one of --to-topic and --destination")
-    options = parse_client_options(client_options, writes=to_topic is not None)
+    options = client_settings(command_config, option_pairs, writes=to_topic is not None)
     source = source_options(bootstrap_server, options)
     source |= {"subscribe": topic, "startingOffsets": starting_offsets, "includeHeaders": "true"}
     if max_offsets_per_trigger is not None:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from spark_kafkalite.testing.secure_kafka import SCRAM_512, Listener, SecureKafka
+from spark_kafkalite.testing.secure_kafka import SCRAM_512, SecuredListener, SecureKafka
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.round_trip import TIMEOUT_S, new_name
 
@@ -20,7 +20,7 @@ MANY = 100
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_large_records(secure_kafka: SecureKafka, version: str, codec: str) -> None:
     """Each is many records of TLS; what cannot be compressed stays as large as it is."""
-    settings = {**secure_kafka.client_settings(Listener.SSL), "ssl.enabled.protocols": version}
+    settings = {**secure_kafka.client_settings(SecuredListener.SSL), "ssl.enabled.protocols": version}
     topic = new_name()
     sizes = [10_000_000, 1, 0, 5_000_001, 16_384, 16_385, 10_000_000]
     values = [os.urandom(size) for size in sizes]
@@ -41,7 +41,7 @@ def test_large_records(secure_kafka: SecureKafka, version: str, codec: str) -> N
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
 def test_many_partitions(secure_kafka: SecureKafka, codec: str) -> None:
-    settings = secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_512)
+    settings = secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512)
     topic = new_name()
     with Admin(settings) as admin:
         admin.create_topic(topic, MANY, 1)
@@ -62,7 +62,7 @@ def test_many_partitions(secure_kafka: SecureKafka, codec: str) -> None:
 
 def test_a_broker_that_is_killed(secure_kafka: SecureKafka) -> None:
     """Nothing that was acknowledged is lost; what was in flight is sent again, once; clients come back."""
-    load = NumberedLoad(secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_512), new_name())
+    load = NumberedLoad(secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512), new_name())
     load.start()
     try:
         secure_kafka.kill()

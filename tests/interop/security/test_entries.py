@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority, Certificate
-from spark_kafkalite.testing.secure_kafka import OAUTHBEARER, Listener, SecureKafka
+from spark_kafkalite.testing.secure_kafka import OAUTHBEARER, SecuredListener, SecureKafka
 from tests.interop.security.round_trip import round_trip
 
 pytestmark = pytest.mark.kafka
@@ -16,7 +16,7 @@ Settings = dict[str, str]
 
 PASSWORDS = [
     (listener, mechanism)
-    for listener in (Listener.SASL_PLAINTEXT, Listener.SASL_SSL)
+    for listener in (SecuredListener.SASL_PLAINTEXT, SecuredListener.SASL_SSL)
     for mechanism in listener.mechanisms
     if mechanism != OAUTHBEARER
 ]
@@ -81,13 +81,13 @@ def without(settings: Settings, prefix: str) -> Settings:
 
 
 @pytest.mark.parametrize(("listener", "mechanism"), PASSWORDS)
-def test_passwords(secure_kafka: SecureKafka, listener: Listener, mechanism: str) -> None:
+def test_passwords(secure_kafka: SecureKafka, listener: SecuredListener, mechanism: str) -> None:
     round_trip(secure_kafka.client_settings(listener, mechanism))
 
 
 @pytest.mark.parametrize("form", TRUSTSTORES)
 def test_truststores(secure_kafka: SecureKafka, form: str) -> None:
-    settings = without(secure_kafka.client_settings(Listener.SSL), "ssl.truststore")
+    settings = without(secure_kafka.client_settings(SecuredListener.SSL), "ssl.truststore")
     round_trip(settings | TRUSTSTORES[form](secure_kafka.authority))
 
 
@@ -95,23 +95,23 @@ def test_truststores(secure_kafka: SecureKafka, form: str) -> None:
 @pytest.mark.parametrize("form", KEYSTORES)
 def test_client_certificates(secure_kafka: SecureKafka, form: str, rsa_key: bool) -> None:
     certificate = secure_kafka.authority.issue("alice", rsa_key=rsa_key, intermediate=rsa_key)
-    settings = without(secure_kafka.client_settings(Listener.MTLS), "ssl.keystore")
+    settings = without(secure_kafka.client_settings(SecuredListener.MTLS), "ssl.keystore")
     round_trip(settings | KEYSTORES[form](certificate))
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-@pytest.mark.parametrize("listener", [Listener.SSL, Listener.MTLS])
-def test_versions_of_tls(secure_kafka: SecureKafka, listener: Listener, version: str) -> None:
+@pytest.mark.parametrize("listener", [SecuredListener.SSL, SecuredListener.MTLS])
+def test_versions_of_tls(secure_kafka: SecureKafka, listener: SecuredListener, version: str) -> None:
     round_trip({**secure_kafka.client_settings(listener), "ssl.enabled.protocols": version, "ssl.protocol": version})
 
 
 @pytest.mark.parametrize("suite", ["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"])
 def test_cipher_suites(secure_kafka: SecureKafka, suite: str) -> None:
     """Those of TLS 1.2 can be chosen, by either name."""
-    settings = {**secure_kafka.client_settings(Listener.SSL), "ssl.enabled.protocols": "TLSv1.2"}
+    settings = {**secure_kafka.client_settings(SecuredListener.SSL), "ssl.enabled.protocols": "TLSv1.2"}
     round_trip({**settings, "ssl.protocol": "TLSv1.2", "ssl.cipher.suites": suite})
 
 
 def test_a_name_that_nobody_checks(secure_kafka: SecureKafka) -> None:
-    settings = secure_kafka.client_settings(Listener.WRONG_HOST)
+    settings = secure_kafka.client_settings(SecuredListener.WRONG_HOST)
     round_trip({**settings, "ssl.endpoint.identification.algorithm": ""})

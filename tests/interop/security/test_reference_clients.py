@@ -22,7 +22,7 @@ from spark_kafkalite.testing.secure_kafka import (
     PLAIN,
     SCRAM_256,
     SCRAM_512,
-    Listener,
+    SecuredListener,
     SecureKafka,
     User,
     jaas,
@@ -34,7 +34,9 @@ pytestmark = pytest.mark.kafka
 
 _TIMEOUT_S = 8
 PASSWORDS = (PLAIN, SCRAM_256, SCRAM_512)
-SASL = [(listener, mechanism) for listener in Listener for mechanism in listener.mechanisms if mechanism in PASSWORDS]
+SASL = [
+    (listener, mechanism) for listener in SecuredListener for mechanism in listener.mechanisms if mechanism in PASSWORDS
+]
 
 
 def in_librdkafkas_words(settings: dict[str, str], user: User) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def reason_of_refusal(settings: dict[str, Any]) -> str | None:
 
 @pytest.mark.parametrize(("listener", "mechanism"), SASL)
 def test_a_password_is_taken_and_a_wrong_one_is_not(
-    secure_kafka: SecureKafka, listener: Listener, mechanism: str
+    secure_kafka: SecureKafka, listener: SecuredListener, mechanism: str
 ) -> None:
     settings = in_librdkafkas_words(secure_kafka.client_settings(listener, mechanism, BOB), BOB)
     assert reason_of_refusal(settings) is None
@@ -79,12 +81,12 @@ def test_a_password_is_taken_and_a_wrong_one_is_not(
 def test_a_token_is_taken_and_a_bad_one_is_not(secure_kafka: SecureKafka) -> None:
     tokens = secure_kafka.tokens
 
-    def reason(token: str, listener: Listener = Listener.SASL_SSL) -> str | None:
+    def reason(token: str, listener: SecuredListener = SecuredListener.SASL_SSL) -> str | None:
         settings = in_librdkafkas_words(secure_kafka.client_settings(listener, OAUTHBEARER), ALICE)
         return reason_of_refusal({**settings, "oauth_cb": lambda _: (token, time.time() + 60)})
 
     assert reason(tokens.token()) is None
-    assert reason(tokens.token(), Listener.REAUTHENTICATION) is None
+    assert reason(tokens.token(), SecuredListener.REAUTHENTICATION) is None
     with TokenEndpoint(subject=ALICE.name) as other:
         bad = {
             "another's": other.token(iss=tokens.issuer),
@@ -95,9 +97,9 @@ def test_a_token_is_taken_and_a_bad_one_is_not(secure_kafka: SecureKafka) -> Non
     assert [name for name, token in bad.items() if "invalid_token" not in str(reason(token))] == []
 
 
-@pytest.mark.parametrize("listener", [Listener.SSL, Listener.MTLS])
+@pytest.mark.parametrize("listener", [SecuredListener.SSL, SecuredListener.MTLS])
 def test_only_the_authority_of_the_listener_is_trusted(
-    secure_kafka: SecureKafka, listener: Listener, tmp_path: Path
+    secure_kafka: SecureKafka, listener: SecuredListener, tmp_path: Path
 ) -> None:
     settings = in_librdkafkas_words(secure_kafka.client_settings(listener), ALICE)
     assert reason_of_refusal(settings) is None
@@ -106,7 +108,7 @@ def test_only_the_authority_of_the_listener_is_trusted(
 
 
 def test_a_client_certificate_is_wanted(secure_kafka: SecureKafka, tmp_path: Path) -> None:
-    without = in_librdkafkas_words(secure_kafka.client_settings(Listener.MTLS), ALICE)
+    without = in_librdkafkas_words(secure_kafka.client_settings(SecuredListener.MTLS), ALICE)
     del without["ssl.key.location"], without["ssl.certificate.location"]
     # librdkafka learns it from a broken connection; the broker's alert comes after the handshake.
     assert reason_of_refusal(without) is not None
@@ -119,19 +121,21 @@ def test_a_client_certificate_is_wanted(secure_kafka: SecureKafka, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("listener", "reason"),
-    [(Listener.EXPIRED, "certificate verify failed"), (Listener.WRONG_HOST, "certificate verify failed")],
+    [(SecuredListener.EXPIRED, "certificate verify failed"), (SecuredListener.WRONG_HOST, "certificate verify failed")],
 )
-def test_a_listeners_certificate_is_a_bad_one(secure_kafka: SecureKafka, listener: Listener, reason: str) -> None:
+def test_a_listeners_certificate_is_a_bad_one(
+    secure_kafka: SecureKafka, listener: SecuredListener, reason: str
+) -> None:
     settings = in_librdkafkas_words(secure_kafka.client_settings(listener), ALICE)
     assert reason in str(reason_of_refusal(settings))
 
 
 def test_rights(secure_kafka: SecureKafka) -> None:
     """Bob sees the topic that he may describe, and no other; a client certificate makes one a user too."""
-    with_password = in_librdkafkas_words(secure_kafka.client_settings(Listener.SASL_PLAINTEXT, PLAIN, BOB), BOB)
-    with_certificate = in_librdkafkas_words(secure_kafka.client_settings(Listener.MTLS, user=BOB), BOB)
+    with_password = in_librdkafkas_words(secure_kafka.client_settings(SecuredListener.SASL_PLAINTEXT, PLAIN, BOB), BOB)
+    with_certificate = in_librdkafkas_words(secure_kafka.client_settings(SecuredListener.MTLS, user=BOB), BOB)
     confluent_admin = confluent_kafka.admin.AdminClient(
-        in_librdkafkas_words(secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_256), ALICE)
+        in_librdkafkas_words(secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_256), ALICE)
     )
     names = ["bobs-topic", "not-bobs-topic"]
     for made in confluent_admin.create_topics([confluent_kafka.admin.NewTopic(name, 1, 1) for name in names]).values():
@@ -146,7 +150,7 @@ def test_stores_and_tokens_of_java(secure_kafka: SecureKafka, java_tools: JavaTo
     """Kafka's own tools read our JKS and PKCS12 files, and log in with a delegation token."""
     authority = secure_kafka.authority
     certificate = authority.issue("alice")
-    base = secure_kafka.client_settings(Listener.MTLS)
+    base = secure_kafka.client_settings(SecuredListener.MTLS)
     inline = {name: value for name, value in base.items() if not name.startswith("ssl.keystore")}
     jks = {
         "ssl.truststore.location": str(authority.jks_file()), "ssl.truststore.type": "JKS",
@@ -164,7 +168,7 @@ def test_stores_and_tokens_of_java(secure_kafka: SecureKafka, java_tools: JavaTo
         "ssl.keystore.certificate.chain": certificate.chain_pem, "ssl.keystore.type": "PEM",
     }  # fmt: skip
     token = secure_kafka.delegation_token(BOB)
-    with_token = secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_512)
+    with_token = secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512)
     with_token["sasl.jaas.config"] = jaas(SCRAM_512, username=token.token_id, password=token.hmac, tokenauth="true")
     config = tmp_path / "client.properties"
     for settings in (base | jks, base | pkcs12, inline | pem, with_token):

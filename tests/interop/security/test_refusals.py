@@ -28,7 +28,7 @@ from spark_kafkalite.testing.secure_kafka import (
     PLAIN,
     SCRAM_256,
     SCRAM_512,
-    Listener,
+    SecuredListener,
     SecureKafka,
     User,
     jaas,
@@ -105,14 +105,16 @@ def problems(door: str, settings: Settings, kind: type[KafkaliteError], words: t
 
 @pytest.mark.parametrize("mechanism", [PLAIN, SCRAM_256, SCRAM_512])
 @pytest.mark.parametrize("user", [User(ALICE.name, "wrong"), User("nobody", ALICE.password)], ids=["password", "user"])
-@pytest.mark.parametrize("listener", [Listener.SASL_PLAINTEXT, Listener.SASL_SSL])
-def test_a_password_is_refused(secure_kafka: SecureKafka, listener: Listener, mechanism: str, user: User) -> None:
+@pytest.mark.parametrize("listener", [SecuredListener.SASL_PLAINTEXT, SecuredListener.SASL_SSL])
+def test_a_password_is_refused(
+    secure_kafka: SecureKafka, listener: SecuredListener, mechanism: str, user: User
+) -> None:
     settings = secure_kafka.client_settings(listener, mechanism, user)
     assert not problems("password", settings, SaslAuthenticationFailed, (mechanism, "sasl.jaas.config"))
 
 
 def test_a_mechanism_is_not_offered(secure_kafka: SecureKafka) -> None:
-    settings = secure_kafka.client_settings(Listener.SASL_PLAINTEXT) | {
+    settings = secure_kafka.client_settings(SecuredListener.SASL_PLAINTEXT) | {
         "sasl.mechanism": OAUTHBEARER,
         "sasl.jaas.config": jaas(OAUTHBEARER, unsecuredLoginStringClaim_sub="alice"),
     }
@@ -126,16 +128,16 @@ def test_a_mechanism_is_not_offered(secure_kafka: SecureKafka) -> None:
 def test_the_brokers_certificate_is_refused(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     other = {"ssl.truststore.location": str(Authority(tmp_path, "other").pem_file())}
     doors: dict[str, tuple[Settings, tuple[str, ...]]] = {
-        "wrong CA": (secure_kafka.client_settings(Listener.SSL) | other, ("ssl.truststore.location",)),
-        "expired": (secure_kafka.client_settings(Listener.EXPIRED), ("expired",)),
+        "wrong CA": (secure_kafka.client_settings(SecuredListener.SSL) | other, ("ssl.truststore.location",)),
+        "expired": (secure_kafka.client_settings(SecuredListener.EXPIRED), ("expired",)),
         "wrong host": (
-            secure_kafka.client_settings(Listener.WRONG_HOST),
+            secure_kafka.client_settings(SecuredListener.WRONG_HOST),
             ("127.0.0.1", "ssl.endpoint.identification.algorithm"),
         ),
         "not the system's": (
             {
                 name: value
-                for name, value in secure_kafka.client_settings(Listener.SSL).items()
+                for name, value in secure_kafka.client_settings(SecuredListener.SSL).items()
                 if not name.startswith("ssl.truststore")
             },
             ("ssl.truststore.location",),
@@ -149,7 +151,7 @@ def test_the_brokers_certificate_is_refused(secure_kafka: SecureKafka, tmp_path:
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_the_clients_certificate_is_refused(secure_kafka: SecureKafka, tmp_path: Path, version: str) -> None:
-    settings = secure_kafka.client_settings(Listener.MTLS) | {"ssl.enabled.protocols": version}
+    settings = secure_kafka.client_settings(SecuredListener.MTLS) | {"ssl.enabled.protocols": version}
     missing = {name: value for name, value in settings.items() if not name.startswith("ssl.keystore")}
     other = settings | {"ssl.keystore.location": str(Authority(tmp_path, "other").issue("alice").pem_file())}
     expired = settings | {"ssl.keystore.location": str(secure_kafka.authority.issue("alice", expired=True).pem_file())}
@@ -191,27 +193,27 @@ def silent_port() -> Iterator[int]:
 def test_wrong_doors(secure_kafka: SecureKafka, http_port: int, silent_port: int) -> None:
     """All at once, since most of the time is waiting for who does not speak."""
 
-    def at(listener: Listener | str, settings: Settings) -> Settings:
-        address = secure_kafka.address(listener.listener_name if isinstance(listener, Listener) else listener)
+    def at(listener: SecuredListener | str, settings: Settings) -> Settings:
+        address = secure_kafka.address(listener.listener_name if isinstance(listener, SecuredListener) else listener)
         return settings | {"bootstrap.servers": address}
 
     plain: Settings = {}
-    tls = secure_kafka.client_settings(Listener.SSL)
-    sasl = secure_kafka.client_settings(Listener.SASL_PLAINTEXT, PLAIN)
-    sasl_tls = secure_kafka.client_settings(Listener.SASL_SSL, PLAIN)
+    tls = secure_kafka.client_settings(SecuredListener.SSL)
+    sasl = secure_kafka.client_settings(SecuredListener.SASL_PLAINTEXT, PLAIN)
+    sasl_tls = secure_kafka.client_settings(SecuredListener.SASL_SSL, PLAIN)
     http, silent = ({"bootstrap.servers": f"127.0.0.1:{port}"} for port in (http_port, silent_port))
     setting = ("security.protocol",)
     doors: dict[str, tuple[Settings, type[KafkaliteError], tuple[str, ...]]] = {
-        "plaintext at TLS": (at(Listener.SSL, plain), NoBrokerThere, setting),
-        "plaintext at SASL": (at(Listener.SASL_PLAINTEXT, plain), NoBrokerThere, setting),
+        "plaintext at TLS": (at(SecuredListener.SSL, plain), NoBrokerThere, setting),
+        "plaintext at SASL": (at(SecuredListener.SASL_PLAINTEXT, plain), NoBrokerThere, setting),
         "TLS at plaintext": (at("PLAINTEXT", tls), NoBrokerThere, setting),
-        "TLS at SASL with TLS": (at(Listener.SASL_SSL, tls), NoBrokerThere, setting),
-        "TLS at SASL without": (at(Listener.SASL_PLAINTEXT, tls), NoBrokerThere, setting),
+        "TLS at SASL with TLS": (at(SecuredListener.SASL_SSL, tls), NoBrokerThere, setting),
+        "TLS at SASL without": (at(SecuredListener.SASL_PLAINTEXT, tls), NoBrokerThere, setting),
         "SASL at plaintext": (at("PLAINTEXT", sasl), IllegalSaslState, setting),
-        "SASL at TLS": (at(Listener.SSL, sasl), NoBrokerThere, setting),
-        "SASL at SASL with TLS": (at(Listener.SASL_SSL, sasl), NoBrokerThere, setting),
-        "SASL with TLS at TLS": (at(Listener.SSL, sasl_tls), IllegalSaslState, setting),
-        "SASL with TLS at SASL without": (at(Listener.SASL_PLAINTEXT, sasl_tls), NoBrokerThere, setting),
+        "SASL at TLS": (at(SecuredListener.SSL, sasl), NoBrokerThere, setting),
+        "SASL at SASL with TLS": (at(SecuredListener.SASL_SSL, sasl), NoBrokerThere, setting),
+        "SASL with TLS at TLS": (at(SecuredListener.SSL, sasl_tls), IllegalSaslState, setting),
+        "SASL with TLS at SASL without": (at(SecuredListener.SASL_PLAINTEXT, sasl_tls), NoBrokerThere, setting),
         "plaintext at HTTP": (plain | http, NoBrokerThere, ("address",)),
         "TLS at HTTP": (tls | http, NoBrokerThere, ("bootstrap.servers",)),
         "plaintext at silence": (plain | silent, NoBrokerThere, setting),

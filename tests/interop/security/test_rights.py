@@ -16,7 +16,7 @@ from spark_kafkalite.errors import (
     KafkaliteError,
     TopicAuthorizationFailed,
 )
-from spark_kafkalite.testing.secure_kafka import BOB, CAROL, SCRAM_256, Listener, SecureKafka
+from spark_kafkalite.testing.secure_kafka import BOB, CAROL, SCRAM_256, SecuredListener, SecureKafka
 from tests.interop.security.round_trip import TIMEOUT_S, new_name
 
 pytestmark = pytest.mark.kafka
@@ -29,7 +29,7 @@ LIMIT_S = 10
 def topic(secure_kafka: SecureKafka) -> str:
     """A topic that Carol has no right on, and Bob may read."""
     name = f"rights-{new_name()}"
-    with Admin(secure_kafka.client_settings(Listener.SSL)) as admin:
+    with Admin(secure_kafka.client_settings(SecuredListener.SSL)) as admin:
         admin.create_topic(name, 1, 1)
     secure_kafka.allow(BOB, "Read", resource=("topic", name))
     return name
@@ -37,12 +37,12 @@ def topic(secure_kafka: SecureKafka) -> str:
 
 @pytest.fixture
 def carol(secure_kafka: SecureKafka) -> Settings:
-    return secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_256, CAROL)
+    return secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_256, CAROL)
 
 
 @pytest.fixture
 def bob(secure_kafka: SecureKafka) -> Settings:
-    return secure_kafka.client_settings(Listener.SASL_SSL, SCRAM_256, BOB)
+    return secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_256, BOB)
 
 
 @contextmanager
@@ -106,10 +106,10 @@ def test_what_only_administrators_may(bob: Settings, carol: Settings, topic: str
         (TopicAuthorizationFailed, "DELETE", lambda admin: admin.delete_topics([topic])),
         (TopicAuthorizationFailed, "ALTER", lambda admin: admin.create_partitions({topic: 2})),
         (TopicAuthorizationFailed, "DELETE", lambda admin: admin.delete_records({(topic, 0): 0})),
-        (TopicAuthorizationFailed, "DESCRIBE_CONFIGS", lambda admin: admin.describe_configs(topic)),
+        (TopicAuthorizationFailed, "DESCRIBE_CONFIGS", lambda admin: admin.describe_configs(topic=topic)),
         (ClusterAuthorizationFailed, "DESCRIBE", lambda admin: admin.describe_log_dirs()),
         (GroupAuthorizationFailed, "DESCRIBE", lambda admin: admin.group_offsets("a-group")),
-        (GroupAuthorizationFailed, "DELETE", lambda admin: admin.delete_groups(["a-group"])),
+        (GroupAuthorizationFailed, "DELETE|DESCRIBE", lambda admin: admin.delete_groups(["a-group"])),
     ]
     with Admin(bob) as admin:
         for kind, operation, call in calls:

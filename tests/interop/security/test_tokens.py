@@ -19,7 +19,7 @@ from spark_kafkalite.testing.secure_kafka import (
     SCRAM_256,
     SCRAM_512,
     DelegationToken,
-    Listener,
+    SecuredListener,
     SecureKafka,
     jaas,
 )
@@ -52,7 +52,7 @@ def test_delegation_tokens(
     mechanism: str,
     source: str,
 ) -> None:
-    settings = secure_kafka.client_settings(Listener.SASL_SSL) | {"sasl.mechanism": mechanism}
+    settings = secure_kafka.client_settings(SecuredListener.SASL_SSL) | {"sasl.mechanism": mechanism}
     if source == "file":
         (tmp_path / "token").write_text(line(delegation_token) + "\n", encoding="ascii")
         settings["sasl.token.file"] = str(tmp_path / "token")
@@ -65,23 +65,25 @@ def test_delegation_tokens(
     round_trip(settings)
 
 
-def test_a_delegation_token_is_replaced(secure_kafka: SecureKafka, tmp_path: Path) -> None:
+def test_a_delegation_token_is_replaced(
+    secure_kafka: SecureKafka, delegation_token: DelegationToken, tmp_path: Path
+) -> None:
     """A client that lives on reads the file again for each connection, and says so when there is none to be had."""
     file = tmp_path / "token"
-    settings = secure_kafka.client_settings(Listener.SASL_SSL) | {
+    settings = secure_kafka.client_settings(SecuredListener.SASL_SSL) | {
         "sasl.mechanism": SCRAM_256,
         "sasl.token.file": str(file),
         # Every request opens a connection.
         "connections.max.idle.ms": "0",
     }
-    first, second = (secure_kafka.delegation_token(BOB) for _ in range(2))
+    first = secure_kafka.delegation_token(BOB)
     file.write_text(line(first), encoding="ascii")
     with Admin(settings) as admin:
         admin.list_topics()
         secure_kafka.expire(first)
         with pytest.raises(SaslAuthenticationFailed, match=r"sasl\.token\.file"):
             admin.list_topics()
-        file.write_text(line(second), encoding="ascii")
+        file.write_text(line(delegation_token), encoding="ascii")
         admin.list_topics()
         file.unlink()
         with pytest.raises(SaslAuthenticationFailed, match=r"sasl\.token\.file"):
@@ -94,11 +96,11 @@ def test_a_delegation_token_is_replaced(secure_kafka: SecureKafka, tmp_path: Pat
 @pytest.fixture
 def oauth(secure_kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     monkeypatch.setenv("KAFKALITE_OAUTHBEARER_ALLOWED_URLS", secure_kafka.tokens.url)
-    yield secure_kafka.client_settings(Listener.SASL_SSL, OAUTHBEARER)
+    yield secure_kafka.client_settings(SecuredListener.SASL_SSL, OAUTHBEARER)
 
 
 def test_tokens_by_the_client_credentials_flow(secure_kafka: SecureKafka, oauth: Settings) -> None:
-    """One request for a token serves all connections of a client."""
+    """One request for a token serves all clients of a process that ask for the same."""
     before = secure_kafka.tokens.request_count
     round_trip(
         oauth
@@ -106,12 +108,11 @@ def test_tokens_by_the_client_credentials_flow(secure_kafka: SecureKafka, oauth:
             "sasl.oauthbearer.token.endpoint.url": secure_kafka.tokens.url,
             "sasl.oauthbearer.client.credentials.client.id": "client",
             "sasl.oauthbearer.client.credentials.client.secret": "secret",
-            "sasl.oauthbearer.scope": "kafka",
+            "sasl.oauthbearer.scope": "of this test only",
         }
     )
-    requests = secure_kafka.tokens.requests[before:]
-    assert 1 <= len(requests) <= 3  # there are three clients
-    assert {request.form["scope"] for request in requests} == {"kafka"}
+    (request,) = secure_kafka.tokens.requests[before:]
+    assert request.form["scope"] == "of this test only"
 
 
 def test_credentials_by_jaas(secure_kafka: SecureKafka, oauth: Settings) -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import ConsumerConnector, Producer
-from spark_kafkalite.errors import ConsumerTimeout
+from spark_kafkalite.errors import ConsumerTimeout, SaslAuthenticationFailed
 from spark_kafkalite.testing import jars
+from spark_kafkalite.testing.certificates import LOOPBACK, STORE_PASSWORD, Authority
 from spark_kafkalite.testing.child_process import ChildProcess, free_ports
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
+from spark_kafkalite.testing.secure_kafka import PLAIN, jaas
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.conftest import fetch_or_skip
 from tests.interop.streams.reading import Reader, wait_until
@@ -38,11 +40,17 @@ class Kafka1:
         self.class_path = jars.class_path(jars.fetch(jars.APACHE_KAFKA_1))
         self._directory = directory
         self._consumers = 0
-        (port,) = free_ports(1)
+        port, secured_port = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
+        self.authority = Authority(directory, "authority")
         properties = {
             "broker.id": 0,
-            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},SASL_SSL://127.0.0.1:{secured_port}",
+            "sasl.enabled.mechanisms": PLAIN,
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas(PLAIN, user_alice="password"),
+            "ssl.keystore.location": self.authority.issue("broker", *LOOPBACK, rsa_key=True).jks_file(),
+            "ssl.keystore.password": STORE_PASSWORD,
+            "ssl.key.password": STORE_PASSWORD,
             "log.dirs": directory / "logs",
             "zookeeper.connect": zookeeper,
             "num.partitions": PARTITIONS,
@@ -166,3 +174,19 @@ def test_ours_go_on_where_kafka_s_stopped(kafka_1: Kafka1, storage: str) -> None
         with pytest.raises(ConsumerTimeout):
             next(stream)
     assert sorted(read + rest) == list(range(600))
+
+
+def test_a_broker_is_reached_by_the_listener_that_is_secured(kafka_1: Kafka1) -> None:
+    kafka_1.send("secured", range(60))
+    security = {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.certificates": kafka_1.authority.pem,
+        "sasl.mechanism": PLAIN,
+        "sasl.jaas.config": jaas(PLAIN, username="alice", password="password"),
+    }
+    with ConsumerConnector(kafka_1.settings("secured") | security) as ours:
+        (stream,) = ours.create_message_streams({"secured": 1})["secured"]
+        assert sorted(int(record.value or b"") for record in islice(stream, 60)) == list(range(60))
+    wrong = security | {"sasl.jaas.config": jaas(PLAIN, username="alice", password="wrong")}
+    with ConsumerConnector(kafka_1.settings("refused") | wrong) as ours, pytest.raises(SaslAuthenticationFailed):
+        next(ours.create_message_streams({"secured": 1})["secured"][0])

@@ -51,6 +51,35 @@ def test_a_registration_without_host_takes_its_first_endpoint() -> None:
     assert (decoded.host, decoded.port) == ("::1", 7)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "address"),
+    [
+        ("PLAINTEXT", ("inside", 9092)),
+        ("SASL_SSL", ("::1", 9094)),
+        ("SSL", ("outside", 9093)),
+        ("SASL_PLAINTEXT", None),
+    ],
+)
+def test_a_broker_is_reached_by_its_first_listener_with_the_protocol(
+    protocol: str, address: tuple[str, int] | None
+) -> None:
+    fields = {
+        "version": 5,
+        "host": "inside",
+        "port": 9092,
+        "endpoints": ["INSIDE://inside:9092", "OUTSIDE://outside:port", "SSL://outside:9093", "USERS://[::1]:9094"],
+        "listener_security_protocol_map": {"INSIDE": "PLAINTEXT", "OUTSIDE": "SSL", "USERS": "SASL_SSL"},
+        "timestamp": "1",
+    }
+    assert BrokerRegistration.decode(2, json.dumps(fields).encode()).address(protocol) == address
+
+
+def test_a_broker_of_old_has_one_address() -> None:
+    old = BrokerRegistration.decode(2, b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1"}')
+    assert old.address("PLAINTEXT") == ("h", 9092)
+    assert old.address("SSL") is None
+
+
 def test_topic_assignment_round_trip_and_old_version() -> None:
     assignment = TopicAssignment(
         bytes(range(16)), {0: (BrokerId(1), BrokerId(2)), 10: (BrokerId(2),), 2: (BrokerId(3),)}

@@ -228,15 +228,17 @@ def test_a_handed_over_token_ends_the_wait_for_one(login):
     source = ScriptedSource()
     source.fails = "too late to matter"
     keeper = TokenKeeper(source, HOUR)
+    with pytest.raises(SaslAuthenticationFailed):
+        keeper.current(login)
     source.may_answer.clear()
     got = []
     waiter = threading.Thread(target=lambda: got.append(keeper.current(login).value))
     waiter.start()
-    source.wait_until_asked(1)
+    source.wait_until_asked(2)
     keeper.take(HeldToken("handed", time.time() + 3600))
     waiter.join(WAIT_S)
     source.may_answer.set()
-    wait_for_end_of_attempt(keeper, 1)
+    wait_for_end_of_attempt(keeper, 2)
     assert got == ["handed"] and keeper.current(login).value == "handed"
 
 

@@ -3,6 +3,7 @@ import logging
 import pytest
 
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.offset_options import EARLIEST, LATEST
 from spark_kafkalite.spark.options import READER_OPTIONS, reader_options, writer_options
@@ -56,17 +57,50 @@ def test_a_missing_prefix_is_explained():
     assert text.startswith("[KAFKALITE_UNKNOWN_OPTION] fetch.min.bytes=1: ")
 
 
+def test_what_is_known_and_not_built_is_refused():
+    assert refusal(read, exactlyOnce="true").startswith("[KAFKALITE_UNSUPPORTED_OPTION] exactlyOnce=true: ")
+
+
+@pytest.mark.parametrize("setting", SECURITY_SETTINGS, ids=lambda setting: setting.name)
+def test_security_settings_are_the_clients(setting):
+    for options in (read, lambda **given: writer_options({**SERVERS, "topic": "t", **given})):
+        assert options(**{f"kafka.{setting.name}": "x"}).client[setting.name] == "x"
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "name",
     [
-        ("exactlyOnce", "true"),
-        ("kafka.security.protocol", "SASL_SSL"),
-        ("kafka.sasl.mechanism", "PLAIN"),
+        "kafka.sasl.kerberos.service.name",
+        "kafka.ssl.provider",
+        "kafka.ssl.engine.factory.class",
+        "kafka.security.providers",
     ],
 )
-def test_what_is_known_and_not_built_is_refused(name, value):
-    text = refusal(read, **{name: value})
-    assert text.startswith(f"[KAFKALITE_UNSUPPORTED_OPTION] {name}={value}: ")
+def test_security_settings_of_the_jvm_pass_to_the_client_which_warns(name):
+    assert read(**{name: "x"}).client[name.removeprefix("kafka.")] == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("kafka.ssl.truststore.locaton", "kafka.ssl.truststore.location"),
+        ("kafka.security.protocl", "kafka.security.protocol"),
+        ("kafka.sasl.jass.config", "kafka.sasl.jaas.config"),
+    ],
+)
+def test_a_misspelt_security_setting_names_the_nearest_and_is_not_ignored(name, near):
+    text = refusal(read, **{name: "x"})
+    wrong = f"there is no such setting of clients; did you mean {near}?"
+    assert text == f"[KAFKALITE_UNKNOWN_OPTION] {name}=*********(redacted): {wrong}"
+
+
+def test_a_token_file_is_the_clients_setting():
+    assert read(tokenFile="/run/token").client["sasl.token.file"] == "/run/token"
+    assert writer_options({**SERVERS, "topic": "t", "tokenfile": "/run/t"}).client["sasl.token.file"] == "/run/t"
+    read(tokenFile="/run/token", **{"kafka.sasl.token.file": "/run/token"})
+    text = refusal(read, tokenFile="/run/token", **{"kafka.sasl.token.file": "/run/other"})
+    assert text.startswith("[KAFKALITE_INVALID_OPTION] tokenFile=")
+    assert text.endswith(": kafka.sasl.token.file=/run/other says otherwise; give one of them")
 
 
 def test_jvm_only_options_pass_with_a_warning(caplog):
@@ -103,7 +137,7 @@ def test_client_settings_that_the_sink_forbids(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.password", "kafka.ssl.key", "sasl_secret"]
+    "name", ["kafka.sasl.jass.config", "kafka.ssl.keystore.pasword", "kafka.ssl.key", "sasl_secret"]
 )
 def test_secrets_are_redacted(name):
     text = refusal(read, **{name: 'org.x.Plain required password="hunter2";'})
@@ -113,6 +147,8 @@ def test_secrets_are_redacted(name):
 
 def test_a_secret_under_a_misspelt_name_is_redacted():
     assert "hunter2" not in refusal(read, subscibe='Plain required password="hunter2";')
+    for name in ("kafka.sasl.pasword", "kafka.ssl.keystore.passwrd", "sasl.pasword", "sasl_passwrd", "pasword"):
+        assert "hunter2" not in refusal(read, **{name: "hunter2"}), name
 
 
 @pytest.mark.parametrize("given", [{"subscribe": "t,bad name"}, {"assign": '{"bad name":[0]}'}])

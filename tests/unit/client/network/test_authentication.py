@@ -259,7 +259,7 @@ def test_what_hangs_up_is_given_up_after_some_seconds_when_it_was_never_reached(
     begun_s = clock.monotonic_s()
     with pytest.raises(NoBrokerThere, match=r"model:1.*model:2.*set security.protocol=SSL"):
         cluster.refresh(["t"], Deadline.after_ms(60_000, clock))
-    assert 8 <= clock.monotonic_s() - begun_s < 10
+    assert 7.5 < clock.monotonic_s() - begun_s < 10
     assert tries == 16
     cluster.close()
 

@@ -1,0 +1,122 @@
+"""``--command-config FILE``: the client settings of a command or a job, in a file instead of on its command line.
+
+A properties file. A value may hold variables in the syntax of Kafka's configuration providers, so that the file itself
+needs no secret: ``${env:NAME}`` is an environment variable, ``${file:/path:key}`` a value of another properties file,
+``${dir:/path:name}`` the content of a file in a directory (as Kubernetes mounts secrets). Only here: a setting that
+comes from elsewhere (a command line, a Spark option, the wire) is taken as it is, or whoever may give one could read
+the files and the environment of the process that looks at it (CVE-2024-31141, CVE-2019-12399).
+
+Source: org.apache.kafka.common.config.ConfigTransformer and its providers, which replace once, and not in what they
+put in. There a file says by ``config.providers`` which of them there are; here all three are, and those lines do
+nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.redaction import is_secret, shown_name
+from spark_kafkalite.settings import read_properties
+
+_VARIABLE: Final = re.compile(r"\$\{([^{}:]*):(?:([^{}:]*):)?([^{}]*)\}")
+_PROVIDERS: Final = re.compile(r"config\.providers(\..*)?")
+_PROVIDER_NAMES: Final = ("env", "file", "dir")
+_ALLOWED_PATHS: Final = re.compile(r"config\.providers\..*\.allowed\.paths|config\.providers\..*\.allowlist\.pattern")
+
+
+def read_command_config(
+    path: str, warn: Callable[[str], None], environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the settings of a file, its variables replaced. ``warn`` is told of a file whose secrets others can read.
+
+    Raises ConfigError for a file that cannot be read, and for a variable that is not to be had; it names the file, the
+    setting and the variable, and never a value.
+    """
+    given = read_properties(Path(path))
+    # Certificates are hidden, too, but no secrets.
+    secret = [name for name, value in given.items() if is_secret(name, value) and not _VARIABLE.search(value)]
+    if any("certificate" not in name for name in secret):
+        _warn_if_others_read(path, warn)
+    settings: dict[str, str] = {}
+    for name, value in given.items():
+        if _ALLOWED_PATHS.fullmatch(name):
+            # It bounds what a file may name, and somebody relies on that.
+            raise ConfigError(f"{path}: {name} is not supported; leave it out")
+        if not _PROVIDERS.fullmatch(name):
+            settings[name] = _replaced(path, name, value, warn, environment)
+    return settings
+
+
+def warn_of_arguments(
+    names_and_values: Iterable[tuple[str, str]], warn: Callable[[str], None], file_option: str = "--command-config"
+) -> None:
+    """Tell ``warn`` of secrets among settings that were given as arguments; ``file_option`` is the better way."""
+    for name, value in names_and_values:
+        if is_secret(name, value):
+            warn(
+                f"{shown_name(name)} is on the command line, where every user of this host sees it in the list of "
+                f"processes; put it into a file that only you can read, and give that with {file_option} FILE"
+            )
+
+
+def _warn_if_others_read(path: str, warn: Callable[[str], None]) -> None:
+    # Not the group: a service and who runs it often share one for this very purpose.
+    if os.stat(path).st_mode & stat.S_IROTH:
+        warn(f"{path} holds secrets, and every user of this host can read it; chmod 600 {path}")
+
+
+def _replaced(path: str, name: str, value: str, warn: Callable[[str], None], environment: Mapping[str, str]) -> str:
+    def stands_for(variable: re.Match[str]) -> str:
+        provider, where, key = variable.groups()
+        if provider not in _PROVIDER_NAMES:
+            # Not shown: it may be a piece of a password that looks like one.
+            raise ConfigError(
+                f"{path}: {shown_name(name)} has a variable of an unknown provider; there are env, file and dir"
+            )
+        return _looked_up(provider, where, key, f"{path}: {shown_name(name)}={variable[0]}", warn, environment)
+
+    return _VARIABLE.sub(stands_for, value)
+
+
+def _looked_up(
+    provider: str, where: str | None, key: str, said: str, warn: Callable[[str], None], environment: Mapping[str, str]
+) -> str:
+    """Return what a variable stands for. ``said`` begins the error: file, setting and variable."""
+    if provider == "env":
+        if where:
+            raise ConfigError(f"{said}: give it as ${{env:NAME}}")
+        if key not in environment:
+            raise ConfigError(f"{said}: the environment variable {key} is not set")
+        return environment[key]
+    if provider == "file":
+        if not where or not key:
+            raise ConfigError(f"{said}: give it as ${{file:/path:key}}")
+        values = read_properties(Path(where))
+        if key not in values:
+            raise ConfigError(f"{said}: {where} has no {key}")
+        _warn_if_others_read(where, warn)
+        return values[key]
+    if not where or not key or "/" in key:
+        raise ConfigError(f"{said}: give it as ${{dir:/path:name}}, with the name of a file in that directory")
+    return _content(Path(where, key), said)
+
+
+def _content(path: Path, said: str) -> str:
+    undecodable: int | None = None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{said}: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        undecodable = error.start
+    if undecodable is not None:  # not raised above, where the error with the file's bytes would hang on to it
+        raise ConfigError(f"{said}: {path} is not UTF-8 text (byte {undecodable})")
+    # No warning when others can read it: Kubernetes mounts secrets so, for a container with one user. What an editor
+    # ends a file with is no part of the value.
+    return text.removesuffix("\n").removesuffix("\r")

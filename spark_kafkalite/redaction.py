@@ -1,0 +1,97 @@
+"""What may be shown of settings: the one place that tells a secret from a value that helps its reader.
+
+Error texts, warnings, Spark's conditions, the command line and the texts of objects all ask here. A value is hidden
+when its name is that of a secret, or when it looks like one whatever its name: a JAAS line under a misspelt name, a
+private key, a bearer token. The rules are those of Spark (``spark.redaction.regex``, and the one for JAAS lines in its
+Kafka connector) and some more. In doubt a value is hidden: its name stays, and tells the reader what to look at.
+
+Where something *is* (a file, a URL, a callable) is no secret, and an error that hides it cannot be acted on: paths such
+as ``/run/secrets/client.jks`` are shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+# As org.apache.spark.util.Utils has it, so that people know what they see.
+REDACTED: Final = "*********(redacted)"
+_LONGEST_VALUE: Final = 300
+
+_SECRET_NAME: Final = re.compile(
+    r"pas+w|passphrase|pwd|secret|token|jaas|credential|hmac|digest|private[._-]?key|access[._-]?key|api[._-]?key"
+    r"|authorization|(^|\.)ssl\..*(key|certificate)",
+    re.IGNORECASE,
+)
+# Names that say where something is, or how to deal with it, and not what it is.
+_PLACE_NAME: Final = re.compile(
+    r"[._-]?(location|files?|path|dir|url|uri|provider|module|type|algorithm|class|mechanism|name|username|client[._-]id"
+    r"|scope|ms|seconds|bytes|factor|jitter|enabled|urlencode|retries)$",
+    re.IGNORECASE,
+)
+# What is a secret whatever its name is: key material, tokens, and anything that is being given a password.
+_KEY_OR_TOKEN: Final = re.compile(
+    r"""-----BEGIN\s
+    |\beyJ[\w-]{8,}\.                                       # a JWT: base64 of '{"', and a dot behind the header
+    |\b[\w-]{22}:[A-Za-z0-9+/]{40,}={0,2}                   # a delegation token: its id and its HMAC
+    |loginmodule\s+\w+\s+\w                                 # a JAAS entry
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_SECRET_VALUE: Final = re.compile(
+    rf"""{_KEY_OR_TOKEN.pattern}
+    |\bbearer\s+[\w.~+/-]{{4}}
+    |tokenauth
+    |(passw(or)?d|passphrase|secret|token|hmac|credentials?|access[._-]?key|private[._-]?key)["']?\s*[=:]\s*["']?[^\s"']
+    |://[^/\s:@]*:[^/\s@]+@                                 # https://user:password@host
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# A word that makes a value suspicious, unless its name is that of a place.
+_SECRET_WORD: Final = re.compile(r"passw(or)?d|secret|hmac|access[._-]?key|-----BEGIN", re.IGNORECASE)
+
+
+def is_secret(name: str, value: str = "") -> bool:
+    """Return whether ``value``, given under ``name``, must not be shown. ``name`` may be empty for text without one."""
+    if _SECRET_VALUE.search(value):
+        return True
+    if _PLACE_NAME.search(name):
+        return False
+    return bool(_SECRET_NAME.search(name) or _SECRET_WORD.search(value))
+
+
+def is_key_or_token(value: str) -> bool:
+    """Return whether ``value`` is unmistakably a private key, a certificate, a token or a JAAS entry."""
+    return _KEY_OR_TOKEN.search(value) is not None
+
+
+def shown_value(name: str, value: object) -> str:
+    """Return a value as it may be shown: secrets replaced, long ones cut, on one line."""
+    text = str(value)
+    return REDACTED if is_secret(name, text) else _shortened(text)
+
+
+def shown_name(name: str) -> str:
+    """Return a name that is not known as it may be shown: what stands in its place by mistake may be a secret."""
+    return REDACTED if _SECRET_VALUE.search(name) else _shortened(name)
+
+
+class ShownSettings(dict[str, Any]):
+    """Settings by name, whose text hides secrets. Pickled and copied they keep their values."""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{shown_name(name)!r}: {shown_value(name, value)!r}" for name, value in self.items())
+        return f"{{{shown}}}"
+
+    __str__ = __repr__
+
+
+def shown_settings(settings: Mapping[str, object]) -> str:
+    """Return settings as ``name=value`` with commas, secrets replaced."""
+    return ", ".join(f"{shown_name(name)}={shown_value(name, value)}" for name, value in settings.items())
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_VALUE else f"{line[:_LONGEST_VALUE]}... ({len(text)} characters)"

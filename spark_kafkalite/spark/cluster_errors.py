@@ -1,0 +1,81 @@
+"""What the cluster's refusals mean to a Spark user: the condition, the option to change, and the broker's own reason.
+
+Clients name settings as Kafka does; an option has ``kafka.`` in front of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from spark_kafkalite.client.config import CONSUMER_SETTINGS
+from spark_kafkalite.errors import (
+    ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
+    HandshakeFailed,
+    IllegalSaslState,
+    KafkaliteError,
+    NoBrokerThere,
+    SaslAuthenticationFailed,
+    SslHandshakeFailed,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedSaslMechanism,
+)
+from spark_kafkalite.spark.conditions import (
+    AUTHENTICATION_FAILED,
+    AUTHORIZATION_FAILED,
+    CONNECTION_FAILED,
+    SparkConditionError,
+    option_error,
+)
+
+_REFUSED_CREDENTIALS: Final = (SaslAuthenticationFailed, UnsupportedSaslMechanism, IllegalSaslState)
+_REFUSED_RIGHTS: Final = (
+    TopicAuthorizationFailed,
+    GroupAuthorizationFailed,
+    ClusterAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+)
+_SECURITY_NAMES: Final = sorted(
+    (setting.name for setting in CONSUMER_SETTINGS if setting.name.startswith(("security.", "ssl.", "sasl."))),
+    key=len,
+    reverse=True,
+)
+_SECURITY_NAME: Final = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, _SECURITY_NAMES))})(?!\.?\w)")
+
+
+def as_options(text: str) -> str:
+    """Return a client's text with ``kafka.`` in front of the security settings in it, as their options are called."""
+    return _SECURITY_NAME.sub(r"kafka.\1", text)
+
+
+def refusal(error: KafkaliteError, client: Mapping[str, str], asked: str) -> SparkConditionError | None:
+    """Return the user's error when the cluster refused our credentials or what we asked for; None for other errors.
+
+    ``asked`` is the option that asked for it, as ``name=value``.
+    """
+    if isinstance(error, SparkConditionError):
+        return error
+    if isinstance(error, _REFUSED_RIGHTS):
+        return SparkConditionError(AUTHORIZATION_FAILED, f"{asked}: {as_options(str(error))}")
+    if isinstance(error, _REFUSED_CREDENTIALS):
+        option = "sasl.mechanism" if client.get("sasl.mechanism") else "security.protocol"
+    elif isinstance(error, SslHandshakeFailed):
+        option = "security.protocol"
+    else:
+        return None
+    return option_error(AUTHENTICATION_FAILED, f"kafka.{option}", client.get(option), as_options(str(error)))
+
+
+def unreachable(error: KafkaliteError, client: Mapping[str, str], asked: str) -> SparkConditionError:
+    """Return the user's error for a cluster that refuses us, as :func:`refusal` does, or that does not answer."""
+    refused = refusal(error, client, asked)
+    if refused is not None:
+        return refused
+    text = as_options(str(error))
+    # What is there is no broker, or has another kind of listener: the error says so, and what to change.
+    if not isinstance(error, (HandshakeFailed, NoBrokerThere)):
+        text = f"{text}; start the broker, or correct the address"
+    return option_error(CONNECTION_FAILED, "kafka.bootstrap.servers", client.get("bootstrap.servers", ""), text)
