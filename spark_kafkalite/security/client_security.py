@@ -113,7 +113,7 @@ def _file_state(path: str | None) -> tuple[int, int, int] | None:
         return None
     try:
         found = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # a NUL in the name, which whoever reads the file tells
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 

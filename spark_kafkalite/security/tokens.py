@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -187,8 +188,8 @@ def read_token_file(path: str, setting: str, longest: int) -> str:
     Raises SaslAuthenticationFailed, with ``setting`` as what told the file, when it cannot be read.
     """
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(longest + 1)
+        with open(path, "rb", opener=_open_at_once) as file:
+            content = file.read(longest + 1) or b""
     except OSError as error:
         raise SaslAuthenticationFailed(f"{setting}: cannot be read: {error.strerror}") from None
     except ValueError:
@@ -199,3 +200,8 @@ def read_token_file(path: str, setting: str, longest: int) -> str:
         return content.decode().strip()
     except UnicodeDecodeError:
         raise SaslAuthenticationFailed(f"{setting}: is not UTF-8 text") from None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to would else be waited for, for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -25,7 +25,7 @@ from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.first_contact import FirstContact
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
 from spark_kafkalite.client.network.pooled_connection import OpenConnection, PooledConnection
-from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline
+from spark_kafkalite.client.network.retry import OF_ONE_LISTENER, TO_BE_MENDED, Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     BrokerUnreachable,
@@ -297,8 +297,9 @@ class ClusterClient:
     def request_any(self, api_key: int, message: Any, deadline: Deadline) -> Any:
         """Send one request to whichever broker answers first, going round until the deadline.
 
-        Raises BrokerUnreachable then; at once what connecting again would not mend (SslHandshakeFailed,
-        SaslAuthenticationFailed and its like), and NoBrokerThere as :mod:`.first_contact` has it.
+        Raises BrokerUnreachable then; what connecting again would not mend when each broker was tried once
+        (SslHandshakeFailed and its like), at once when one has refused credentials (SaslAuthenticationFailed), and
+        NoBrokerThere as :mod:`.first_contact` has it.
         """
         backoff = Backoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms)
         report_at_s = self._clock.monotonic_s() + _SILENCE_S
@@ -307,12 +308,13 @@ class ClusterClient:
             self._check_open()
             failures: list[BrokerUnreachable] = []
             labels: list[str] = []
+            refusal: KafkaliteError | None = None
             candidates = self._candidates()
-            for key, host, port, label in candidates:
+            for number, (key, host, port, label) in enumerate(candidates):
                 try:
                     # One silent broker must not use up the time of the others.
                     share = deadline.earlier_of(max(1_000, deadline.left_s() * 500))
-                    opened_by = self._contact.try_until(share, len(candidates) - len(failures))
+                    opened_by = self._contact.try_until(share, len(candidates) - number)
                     answer = self._pooled(key, host, port).request(api_key, message, share, opened_by)
                     self._contact.made = True
                     self._silence_reported = False
@@ -321,8 +323,12 @@ class ClusterClient:
                     self._check_open()
                     failures.append(error)
                     labels.append(label)
-                    if deadline.passed():
-                        break
+                except OF_ONE_LISTENER as error:
+                    refusal = refusal or error
+                if deadline.passed():
+                    break
+            if refusal is not None:
+                raise refusal
             told = "; ".join(
                 f"{label} {error}" if label else str(error) for label, error in zip(labels, failures, strict=True)
             )

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_kafkalite.client.network.tls_socket import TlsSocket
 
 MAX_RESPONSE_BYTES: Final = 1 << 30
-# Of the first answer: what is no broker announces more, and nobody waits for that to come.
+# Of answers up to authentication: what is no broker announces more, and nobody waits for that to come.
 _MAX_FIRST_RESPONSE_BYTES: Final = 1 << 20
 _STAGED_BYTES: Final = 16_384
 
@@ -125,6 +125,7 @@ class BrokerConnection:
                     connection._authenticate(deadline)
                 except BrokerUnreachable as error:
                     raise HandshakeFailed(f"{error}, while it was to authenticate this client") from error
+            connection._frames.max_frame_bytes = MAX_RESPONSE_BYTES
         except BaseException:
             connection.close()
             raise
@@ -159,7 +160,6 @@ class BrokerConnection:
             break
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self._stage = Stage.GREETED
-        self._frames.max_frame_bytes = MAX_RESPONSE_BYTES
 
     def _authenticate(self, deadline: Deadline) -> None:
         security = self._config.security
@@ -178,14 +178,17 @@ class BrokerConnection:
         return self._renew_at_s is not None and self._clock.monotonic_s() >= self._renew_at_s
 
     def renew(self, deadline: Deadline) -> None:
-        """Authenticate again. Raises BrokerUnreachable: a new connection finds out whether the credentials still do."""
+        """Authenticate again, in no more time than opening a connection may take once all answers are there.
+
+        Raises BrokerUnreachable: a new connection finds out whether the credentials still do.
+        """
         try:
             self._renew_at_s = None
             kept, self._kept = self._kept, deque()
             while self._pending:
                 frame = self._receive_frame(deadline, None)
                 kept.append((self._answered_by(frame), frame))
-            self._authenticate(deadline)
+            self._authenticate(deadline.earlier_of(self._config.connection_setup_timeout_ms))
             self._kept = kept
         except KafkaliteError as error:
             self.close()
@@ -208,6 +211,8 @@ class BrokerConnection:
 
     def request(self, api_key: int, message: Any, deadline: Deadline) -> Any:
         """Send one request and return its decoded answer."""
+        if self.wants_renewal:
+            self.renew(deadline)
         self.send(api_key, message)
         return self.receive(deadline)
 

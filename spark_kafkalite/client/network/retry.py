@@ -35,6 +35,9 @@ REFUSED_FOR_GOOD = (
     IllegalSaslState,
     NoBrokerThere,
 )
+# Those that come before any credentials are sent, and tell of one listener: the next broker may have another
+# certificate. Refused credentials are not tried elsewhere, since accounts are locked after a few tries.
+OF_ONE_LISTENER = (SslHandshakeFailed, UnsupportedSaslMechanism, IllegalSaslState)
 # What an administrator or a new password may mend while a consumer lives: a poll raises it, the next one tries again.
 TO_BE_MENDED = (*REFUSED_FOR_GOOD, TopicAuthorizationFailed, GroupAuthorizationFailed, ClusterAuthorizationFailed)
 

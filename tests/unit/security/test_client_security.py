@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.client.config import ADMIN_SETTINGS
+from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.client_security import PLAINTEXT, ClientSecurity, client_security
 from spark_kafkalite.testing.certificates import Authority
 
@@ -65,3 +66,8 @@ def test_a_store_that_is_being_written_leaves_the_old_one_in_use(
     assert trusted(made) == ["first"]
     replace(store, second.pem)
     assert trusted(made) == ["second"]
+
+
+def test_a_store_whose_name_no_file_can_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not the name of a file"):
+        security(security_protocol="SSL", ssl_truststore_location="a\0b")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import time
 import types
@@ -113,6 +114,15 @@ def test_a_file_that_holds_no_token_is_refused_without_its_content(tmp_path, con
     if content is not None:
         path.write_bytes(content)
     assert problem in refusal(FileSource(f"sasl.token.file={path}", str(path)))
+
+
+def test_a_pipe_that_nobody_writes_to_holds_no_token(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "the token is empty" in refusal(FileSource(str(pipe), str(pipe)))
+    writer = os.open(pipe, os.O_RDWR)
+    assert "the token is empty" in refusal(FileSource(str(pipe), str(pipe)))
+    os.close(writer)
 
 
 def test_a_provider_gives_a_token_alone_or_with_its_time_of_expiry(provider):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.model_broker import ModelBroker
-from spark_kafkalite.testing.model_security import ModelListener
+from spark_kafkalite.testing.model_security import ModelListener, ModelSession
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
@@ -283,3 +284,49 @@ def test_what_hangs_up_is_tried_on_once_the_cluster_was_reached(broker: ModelBro
         cluster.refresh(["t"], Deadline.after_ms(60_000, clock))
     assert clock.monotonic_s() - begun_s > 55
     cluster.close()
+
+
+@pytest.fixture
+def silent_renewals(broker: ModelBroker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return what makes a broker that never answers when a connection's session is to be renewed, which it is then."""
+    over = threading.Event()
+
+    def wait(session: ModelSession, request: object) -> None:
+        assert over.wait(60)
+        raise ConnectionError
+
+    def begin() -> None:
+        monkeypatch.setattr(ModelSession, "_handshake", wait)
+        clock.advance(s=10)
+
+    yield begin
+    over.set()
+
+
+def test_a_request_waits_for_a_renewal_no_longer_than_for_its_answer(
+    broker: ModelBroker, clock: ManualClock, silent_renewals: Any
+) -> None:
+    connection = opened(broker, config(), clock)
+    silent_renewals()
+    began_s = time.monotonic()
+    with pytest.raises(BrokerUnreachable, match=r"authenticating again .* timed out"):
+        connection.request(ApiKey.METADATA, MetadataRequest(), Deadline.after_ms(100))
+    assert time.monotonic() - began_s < 8
+    assert connection.closed
+
+
+def test_a_renewal_takes_no_longer_than_opening_a_connection_may(
+    broker: ModelBroker, clock: ManualClock, silent_renewals: Any
+) -> None:
+    connection = opened(broker, config(socket_connection_setup_timeout_ms=100), clock)
+    silent_renewals()
+    began_s = time.monotonic()
+    with pytest.raises(BrokerUnreachable, match=r"authenticating again .* timed out"):
+        connection.renew(Deadline.after_ms(60_000))
+    assert time.monotonic() - began_s < 30
+
+
+def test_what_comes_before_authentication_is_bounded(broker: ModelBroker, listener: ModelListener) -> None:
+    listener.mechanisms = ("SCRAM-SHA-256", *["X" * 32_000] * 40)
+    with pytest.raises(HandshakeFailed, match="announces an answer of 128"):
+        opened(broker, config())

@@ -14,7 +14,15 @@ from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.errors import BrokerUnreachable, ClosedError, KafkaliteError
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    ClosedError,
+    IllegalSaslState,
+    KafkaliteError,
+    SaslAuthenticationFailed,
+    SslHandshakeFailed,
+    UnsupportedSaslMechanism,
+)
 from spark_kafkalite.testing.model_broker import NODE_ID, ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
@@ -102,3 +110,42 @@ def test_a_process_without_descriptors_cannot_reach_a_broker(
 def test_a_host_name_that_can_be_none_cannot_be_resolved() -> None:
     with pytest.raises(BrokerUnreachable, match="cannot be resolved"):
         BrokerConnection.open("a" * 64 + ".example", 9092, ClientConfig(("b:1",)), Deadline.after_ms(200))
+
+
+@pytest.mark.parametrize("refusal", [SslHandshakeFailed, UnsupportedSaslMechanism, IllegalSaslState])
+def test_a_listener_that_refuses_us_leaves_the_others_to_be_asked(refusal: type[KafkaliteError]) -> None:
+    broker = ModelBroker({"t": 1})
+    asked: list[str] = []
+    refusing = {"first", "second"}
+
+    def open_connection(host: str, port: int, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
+        asked.append(host)
+        if host in refusing:
+            raise refusal(f"says {host}")
+        return broker.open(host, port, config, deadline)
+
+    client = ClusterClient(ClientConfig(("first:1", "second:1", "third:1")), SYSTEM_CLOCK, open_connection)
+    assert client.request_any(ApiKey.METADATA, MetadataRequest(), Deadline.after_ms(10_000)).brokers
+    assert asked == ["first", "second", "third"]
+    client.close()
+    refusing.add("third")
+    client = ClusterClient(ClientConfig(("first:1", "second:1", "third:1")), SYSTEM_CLOCK, open_connection)
+    with pytest.raises(refusal, match="says first"):
+        client.request_any(ApiKey.METADATA, MetadataRequest(), Deadline.after_ms(10_000))
+    assert asked[3:] == ["first", "second", "third"], "each once"
+    client.close()
+    broker.close()
+
+
+def test_refused_credentials_are_shown_to_no_other_broker() -> None:
+    asked: list[str] = []
+
+    def open_connection(host: str, port: int, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
+        asked.append(host)
+        raise SaslAuthenticationFailed("no")
+
+    client = ClusterClient(ClientConfig(("first:1", "second:1")), SYSTEM_CLOCK, open_connection)
+    with pytest.raises(SaslAuthenticationFailed):
+        client.request_any(ApiKey.METADATA, MetadataRequest(), Deadline.after_ms(10_000))
+    assert asked == ["first"]
+    client.close()
