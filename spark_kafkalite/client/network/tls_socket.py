@@ -18,8 +18,8 @@ from spark_kafkalite.client.network.sockets import limit_receiving
 from spark_kafkalite.errors import SslHandshakeFailed
 from spark_kafkalite.security.tls import TlsStream
 
-# Ciphertext that one system call receives. The stream keeps memory of that size: with 64 KiB reading takes 5 % less of the
-# processor, and each connection 40 KiB more.
+# Ciphertext that one system call receives. The stream keeps memory of that size: with 64 KiB reading takes 5 % less
+# CPU, and each connection 40 KiB more.
 _RECEIVE_BYTES: Final = 32_768
 # What is encrypted before the socket is asked to take it: more saves nothing, and the stream keeps memory of that size.
 _SEND_BYTES: Final = 65_536
