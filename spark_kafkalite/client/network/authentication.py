@@ -27,6 +27,7 @@ _RENEWED_AFTER: Final = (0.85, 0.95)
 _MARGIN_S: Final = 0.5
 # A broker takes no authentication within this time after the last one.
 _LEAST_PAUSE_S: Final = 1.0
+_LONGEST_LINE: Final = 1000
 
 
 class Requests(Protocol):
@@ -49,7 +50,7 @@ def authenticate(connection: Requests, login: Login, protocol: SecurityProtocol,
         raise _no_sasl(connection.name, protocol)
     answer = connection.request(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism=login.mechanism), deadline)
     if answer.error_code == UnsupportedSaslMechanism.code:
-        offered = ", ".join(answer.mechanisms) or "none"
+        offered = _line(", ".join(answer.mechanisms)) or "none"
         raise error_for(
             answer.error_code,
             f"broker {connection.name} does not offer sasl.mechanism={login.mechanism}; it offers: {offered}",
@@ -82,7 +83,7 @@ def _no_sasl(name: str, protocol: SecurityProtocol) -> IllegalSaslState:
 
 
 def _refused(name: str, mechanism: str, answer: Any, remedy: str) -> KafkaError:
-    why = answer.error_message or "no reason given"
+    why = _line(answer.error_message or "no reason given")
     hint = f"; {remedy}" if answer.error_code == SaslAuthenticationFailed.code else ""
     return error_for(answer.error_code, f"broker {name} refuses the credentials ({mechanism}): {why}{hint}")
 
@@ -93,3 +94,8 @@ def renewal_at_s(lifetime_ms: int, began_s: float, ended_s: float) -> float:
     pause_s = lifetime_s * random.uniform(*_RENEWED_AFTER)
     # The session has begun somewhere in between.
     return max(ended_s + _LEAST_PAUSE_S, began_s + min(pause_s, lifetime_s - min(_MARGIN_S, lifetime_s / 4)))
+
+
+def _line(said: str) -> str:
+    """Return a stranger's text as one printable line: it is to command no terminal, and to forge no line of a log."""
+    return "".join(sign if sign.isprintable() else "?" for sign in said[:_LONGEST_LINE])

@@ -30,6 +30,7 @@ from spark_kafkalite.testing.model_broker import ModelBroker
 from spark_kafkalite.testing.model_security import ModelListener, ModelSession
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 
 USERS = {"alice": "alice-secret"}
 
@@ -330,3 +331,18 @@ def test_what_comes_before_authentication_is_bounded(broker: ModelBroker, listen
     listener.mechanisms = ("SCRAM-SHA-256", *["X" * 32_000] * 40)
     with pytest.raises(HandshakeFailed, match="announces an answer of 128"):
         opened(broker, config())
+
+
+def test_what_a_broker_says_becomes_one_printable_line(
+    broker: ModelBroker, listener: ModelListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "no\x1b[2J\nTHE NEXT LINE" + "!" * 5000
+    refusal = SaslAuthenticateResponse(error_code=SaslAuthenticationFailed.code, error_message=said)
+    monkeypatch.setattr(ModelSession, "_authenticate", lambda *_: refusal)
+    with pytest.raises(SaslAuthenticationFailed) as caught:
+        opened(broker, config())
+    listener.mechanisms = ("\x1b]0;x\x07",)
+    with pytest.raises(UnsupportedSaslMechanism) as other:
+        opened(broker, config())
+    assert "no?[2J?THE NEXT LINE" in str(caught.value) and len(str(caught.value)) < 1500
+    assert str(caught.value).isprintable() and str(other.value).isprintable()
