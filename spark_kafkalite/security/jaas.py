@@ -89,6 +89,8 @@ def parse_jaas(text: str) -> JaasEntry:
         if kind == "mark" and name == ";":
             break
         if kind == "end":
+            if text.rstrip().endswith(";"):
+                raise _wrong("the semicolon at its end is in a comment, which '/' begins outside quotes; quote values")
             raise _wrong("does not end with a semicolon")
         if kind == "mark":
             raise _wrong(f"position {at}: '=' without the name of an option before it")

@@ -23,8 +23,7 @@ def nothing_said(name: str, protocol: SecurityProtocol, happened: str) -> Handsh
         plain = "SASL_PLAINTEXT" if protocol.uses_sasl else "PLAINTEXT"
         hint = f"a listener without TLS does so (then set security.protocol={plain})"
     else:
-        tls = "SASL_SSL" if protocol.uses_sasl else "SSL"
-        hint = f"a listener with TLS does so (then set security.protocol={tls})"
+        hint = f"a listener with TLS does so (then set security.protocol={_over_tls(protocol)})"
     return HandshakeFailed(
         f"{name}: {happened}, though it takes connections: {hint}, and so does what is no Kafka broker (then correct "
         f"the address); this client has security.protocol={protocol.value}"
@@ -55,8 +54,10 @@ def stranger(name: str, protocol: SecurityProtocol, first_bytes: bytes) -> Hands
     """
     certain = True
     if first_bytes[:2] in _TLS_RECORDS and not protocol.encrypts:
-        tls = "SASL_SSL" if protocol.uses_sasl else "SSL"
-        what = f"it speaks TLS, and security.protocol={protocol.value} does not: set security.protocol={tls}"
+        what = (
+            f"it speaks TLS, and security.protocol={protocol.value} does not: set "
+            f"security.protocol={_over_tls(protocol)}"
+        )
     elif first_bytes[:4] in _HTTP:
         what = "it speaks HTTP and is no Kafka broker: correct the address"
     elif first_bytes[:4] == b"SSH-":
@@ -67,3 +68,9 @@ def stranger(name: str, protocol: SecurityProtocol, first_bytes: bytes) -> Hands
     error = HandshakeFailed(f"{name}: {what}")
     error.is_certain = certain
     return error
+
+
+def _over_tls(protocol: SecurityProtocol) -> str:
+    """Say which protocols reach a listener with TLS."""
+    # Without credentials nobody can know whether the listener wants any.
+    return "SASL_SSL" if protocol.uses_sasl else "SSL, or SASL_SSL if it asks for credentials"

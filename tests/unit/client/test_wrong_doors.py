@@ -201,7 +201,7 @@ def test_a_plaintext_client_at_a_port_with_tls_is_told_at_once(open_port: OpenPo
         connection.close()
 
     errors = refusals({"bootstrap.servers": open_port(serve)}, 5)
-    assert_no_broker(errors, "it speaks TLS.*set security.protocol=SSL")
+    assert_no_broker(errors, "it speaks TLS.*set security.protocol=SSL, or SASL_SSL if it asks for credentials")
 
 
 @pytest.mark.usefixtures("impatient")

@@ -60,6 +60,7 @@ def test_a_prefix_of_shaded_builds_is_stripped(prefix, module):
         (f"{PLAIN};", "expected a flag"),
         (f"{PLAIN} username=a;", "expected a flag"),
         (f"{PLAIN} required username=a", "does not end with a semicolon"),
+        (f"{PLAIN} required password={SECRET}/x=y;", "the semicolon at its end is in a comment, which '/' begins"),
         (
             f"{PLAIN} required username;",
             "position 74: expected '=' after the name of an option that begins at position 66",
