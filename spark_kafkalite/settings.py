@@ -84,6 +84,8 @@ class Setting:
         """Say what to give instead of text that is none of the kind."""
         if self.kind == "boolean":
             return "; give true or false"
+        if self.kind in ("string", "password"):
+            return "; give text"
         if self.kind not in ("int", "long", "double"):
             return ""
         number = "a number" if self.kind == "double" else "a whole number"
@@ -114,6 +116,8 @@ class Setting:
             items = raw.split(",") if isinstance(raw, str) else list(raw)  # type: ignore[call-overload]
             kept = [str(item).strip() for item in items if str(item).strip()]
             return tuple(kept if self.choices is None else dict.fromkeys(kept))
+        if isinstance(raw, (bytes, bytearray, list, tuple, set, dict)):
+            raise TypeError
         # A password, too, begins and ends with what is no white space (org.apache.kafka.common.config.ConfigDef): a
         # file that holds one ends in a line break.
         return (("true" if raw else "false") if isinstance(raw, bool) else str(raw)).strip()

@@ -46,7 +46,7 @@ from spark_kafkalite.client.group.protocol import (
 from spark_kafkalite.client.group.settings import GroupConfig
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import Node
-from spark_kafkalite.client.network.retry import Backoff, Deadline
+from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError, MemberIdRequired, UnsupportedVersion
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -287,7 +287,15 @@ class Membership:
 
     def _try_again(self, epoch: int, error: Exception) -> bool:
         """Have the step done again after a pause, if the error is one that may pass."""
-        if not isinstance(error, KafkaliteError) or not error.retriable:
+        if not isinstance(error, KafkaliteError):
+            return False
+        if isinstance(error, TO_BE_MENDED) and self._phase is Phase.JOINED:
+            # poll() raises it. A password that is put right before the session ends costs the member nothing.
+            with self._lock:
+                if self._epoch == epoch:
+                    self._failure = error
+            self._notify()
+        elif not error.retriable:
             return False
         self._pause(epoch, error, find=True)
         return True

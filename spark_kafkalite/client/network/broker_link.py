@@ -7,14 +7,18 @@ A :class:`WakeUp` is a pipe that the thread's selector watches; signals that com
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.pipeline import Pipeline
 from spark_kafkalite.client.network.retry import Backoff
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError
+
+_LOG: Final = logging.getLogger("spark_kafkalite.client")
 
 
 class BrokerLink:
@@ -43,6 +47,9 @@ class BrokerLink:
                 opened: BrokerConnection | KafkaliteError = open_connection()
             except KafkaliteError as error:
                 opened = error
+            except Exception as error:  # a mistake of ours: the sender would wait for this thread for ever
+                _LOG.exception("a producer's connection could not be opened")
+                opened = BrokerUnreachable(f"opening a connection failed: {type(error).__name__}")
             deliver(opened)
 
         threading.Thread(target=connect, name="kafkalite-producer-connect", daemon=True).start()

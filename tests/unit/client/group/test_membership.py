@@ -19,7 +19,7 @@ from spark_kafkalite.client.group.offsets import GroupMember
 from spark_kafkalite.client.network.metadata import Node
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
-from spark_kafkalite.errors import BrokerUnreachable, FencedInstanceId, GroupMaxSizeReached
+from spark_kafkalite.errors import BrokerUnreachable, FencedInstanceId, GroupMaxSizeReached, SaslAuthenticationFailed
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
@@ -241,6 +241,21 @@ def test_a_heartbeat_says_that_the_partitions_are_lost(make: Callable[..., Membe
     assert member.until(lambda: member.membership.lost)
     assert member.membership.member == GroupMember("" if code == UNKNOWN_MEMBER else "m", -1)
     assert member.membership.wants_join
+
+
+def test_a_refused_password_is_told_and_the_member_stays_until_its_session_ends(make: Callable[..., Member]) -> None:
+    member = make()
+    member.join()
+    member.joined()
+    for _ in range(2):
+        member.script.expect(HeartbeatRequest, SaslAuthenticationFailed("wrong password"))
+        assert isinstance(member.until(member.membership.take_failure), SaslAuthenticationFailed)
+    member.script.expect(HeartbeatRequest, HeartbeatResponse())
+    assert member.membership.lost is None
+    assert member.membership.phase is Phase.JOINED
+    assert member.membership.member == GroupMember("m", 1)
+    member.script.expect(HeartbeatRequest, HeartbeatResponse(error_code=UNKNOWN_MEMBER))
+    assert member.until(lambda: member.membership.lost)
 
 
 def test_a_heartbeat_says_that_the_group_rebalances_and_the_user_comes_first(make: Callable[..., Member]) -> None:
