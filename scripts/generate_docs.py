@@ -159,7 +159,7 @@ def _row(setting: Setting) -> str:
 
 def _allowed(setting: Setting) -> str:
     if setting.choices is not None:
-        return ", ".join(f"`{choice}`" for choice in setting.choices)
+        return ", ".join(f"`{choice}`" if choice else "empty" for choice in setting.choices)
     if setting.form is not None:
         return setting.form[1]
     if setting.minimum is not None and setting.maximum is not None:

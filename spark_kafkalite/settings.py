@@ -145,7 +145,8 @@ class Setting:
                 if item not in self.choices:
                     choices = ", ".join(self.choices)
                     raise ConfigError(
-                        f"{self.name}={self._shown(item)}: must be one of {choices}",
+                        f"{self.name}={self._shown(item)}: must be one of "
+                        f"{', '.join(choice or '(empty)' for choice in self.choices)}",
                         self._kafka_text(item, f"String must be one of: {choices}"),
                     )
         if self.form is not None:

@@ -279,8 +279,9 @@ def _load_pkcs12(data: bytes, password: str | None, source: str, setting: str) -
     except UnsupportedAlgorithm as error:
         raise ConfigError(f"{source}: {error}; write the file anew with a recent keytool or openssl") from None
     except (ValueError, TypeError):
-        problem = "wrong password, or the file is damaged" if password is not None else f"{setting} is not set"
-        raise ConfigError(f"{source}: {problem} (see {setting})") from None
+        if password is None:
+            raise ConfigError(f"{source}: {setting} is not set; a file of form PKCS12 needs it") from None
+        raise ConfigError(f"{source}: wrong password, or the file is damaged (see {setting})") from None
 
 
 def _pkcs12_key(data: bytes, password: str, source: str) -> ClientKey:

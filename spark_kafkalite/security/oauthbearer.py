@@ -23,7 +23,8 @@ _SEPARATOR: Final = "\x01"
 _LONGEST_REASON: Final = 64 * 1024
 _URL: Final = "sasl.oauthbearer.token.endpoint.url"
 _CREDENTIALS_REMEDY: Final = (
-    "set sasl.oauthbearer.client.credentials.client.id and ....secret, or clientId and clientSecret in sasl.jaas.config"
+    "set sasl.oauthbearer.client.credentials.client.id and sasl.oauthbearer.client.credentials.client.secret, or "
+    "clientId and clientSecret in sasl.jaas.config"
 )
 
 

@@ -225,9 +225,11 @@ def _problem(error: Exception) -> str:
     import ssl
 
     if isinstance(error, ssl.SSLError):
+        if error.reason == "WRONG_VERSION_NUMBER":
+            return "what answers there does not speak TLS; correct the URL"
         return f"no TLS connection ({error.reason or type(error).__name__})"
     if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
+        return f"cannot be reached ({error.strerror or type(error).__name__}); check the URL, and the network"
     return f"the answer is not HTTP ({type(error).__name__})"
 
 

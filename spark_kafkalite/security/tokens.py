@@ -86,7 +86,8 @@ class ProviderSource:
                 provider = getattr(provider, attribute)
         except (ImportError, AttributeError) as error:
             what = getattr(error, "name", None) or self.name
-            raise SaslAuthenticationFailed(f"{self}: cannot be imported: there is no {what}") from None
+            hint = "; see PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+            raise SaslAuthenticationFailed(f"{self}: cannot be imported: there is no {what}{hint}") from None
         except BaseException as error:  # sys.exit() included: it would end the thread, and who waits would not be told
             raise SaslAuthenticationFailed(f"{self}: its import raised {_told(error)}") from None
         if not callable(provider):

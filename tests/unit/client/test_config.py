@@ -55,6 +55,7 @@ def test_unknown_names_warn_and_name_the_nearest(caplog: pytest.LogCaptureFixtur
         ({"bootstrap.servers": "nowhere"}, "'nowhere' is not of the form host:port"),
         ({**SERVERS, "security.protocol": "TLS"}, "security.protocol=TLS: must be one of PLAINTEXT, SSL"),
         ({**SERVERS, "transactional.id": "t"}, "transactional.id=t: transactional producers come in a later version"),
+        ({**SERVERS, "ssl.endpoint.identification.algorithm": "none"}, "algorithm=none: must be one of https, (empty)"),
         ({**SERVERS, "acks": "2"}, "acks=2: must be one of 0, 1, all"),
         ({**SERVERS, "enable.idempotence": True, "acks": "1"}, "enable.idempotence=true contradicts acks=1"),
         ({**SERVERS, "enable.idempotence": True, "retries": 0}, "contradicts retries=0"),

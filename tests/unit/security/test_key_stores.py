@@ -275,7 +275,7 @@ def test_other_forms_need_one(write: Callable[..., str]) -> None:
     for location in (write(made().pkcs12()), str(FOLDER / "key.jks")):
         assert "ssl.keystore.password is not set; a file of form " in problem(ssl_keystore_location=location)
     text = problem(ssl_truststore_location=write(made().trust_pkcs12()))
-    assert text.endswith(": ssl.truststore.password is not set (see ssl.truststore.password)")
+    assert text.endswith(": ssl.truststore.password is not set; a file of form PKCS12 needs it")
 
 
 def test_exactly_one_private_key(write: Callable[..., str]) -> None:

@@ -149,7 +149,7 @@ def test_an_endpoint_that_is_not_there(login, endpoint, monkeypatch):
     monkeypatch.setattr(token_endpoint, "_TOTAL_S", 0.2)
     client = login()
     endpoint.stop()
-    assert "Connection refused" in refusal(client)
+    assert "cannot be reached (Connection refused); check the URL" in refusal(client)
 
 
 def test_a_failed_renewal_is_no_failure_of_the_login(login, endpoint):

@@ -171,7 +171,7 @@ def test_a_provider_that_exits_does_not_end_the_thread_that_asks_it(provider):
 
 def test_a_provider_that_is_not_there(provider, tmp_path, monkeypatch):
     provider(lambda: "x")
-    assert "there is no no_such_module_anywhere" in refusal(ProviderSource("no_such_module_anywhere:f"))
+    assert "there is no no_such_module_anywhere; see PYTHONPATH" in refusal(ProviderSource("no_such_module_anywhere:f"))
     assert "cannot be imported" in refusal(ProviderSource("a_provider:other"))
     assert "is not a function but of type str" in refusal(ProviderSource("a_provider:__name__"))
     (tmp_path / "a_broken_provider.py").write_text(f"raise KeyError('{SECRET}')")
