@@ -45,7 +45,8 @@ class Setting:
     inclusive. ``choices`` bounds a string, or each item of a list, which then holds each once. ``form`` is a regular
     expression for the whole text, and how to say it to the reader. ``unit`` is for the reader ("ms", "bytes").
     ``synonyms`` are further names under which a user may give it; given under several names, the main name's value
-    counts, else that of the synonym given last. ``dynamic`` says that a running broker takes changes of it.
+    counts, else that of the synonym given last. ``elsewhere`` are names of the same in other clients, which are not
+    taken, but recognised. ``dynamic`` says that a running broker takes changes of it.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Setting:
     form: tuple[str, str] | None = None
     synonyms: tuple[str, ...] = ()
     dynamic: bool = False
+    elsewhere: tuple[str, ...] = ()
 
     def parse(self, raw: object) -> Any:
         """Return the checked value of ``raw`` (text, or already a Python value).
@@ -247,10 +249,11 @@ class SettingGroup:
         return [name for name in names if name not in self._by_name]
 
     def hint(self, name: str) -> str:
-        """Return '; did you mean ...?' for the nearest known name, or an empty text when none is near."""
+        """Return '; did you mean ...?' for the same in other clients' names or the nearest, or an empty text."""
         import difflib  # for mistakes only: a broker starts without it
 
-        near = difflib.get_close_matches(name, self._by_name, n=1)
+        near = [setting.name for setting in self.settings if name in setting.elsewhere]
+        near = near or difflib.get_close_matches(name, self._by_name, n=1)
         return f"; did you mean {near[0]!r}?" if near else ""
 
 

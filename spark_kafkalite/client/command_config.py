@@ -97,7 +97,10 @@ def _looked_up(
     if provider == "file":
         if not where or not key:
             raise ConfigError(f"{said}: give it as ${{file:/path:key}}")
-        values = read_properties(Path(where))
+        try:
+            values = read_properties(Path(where))
+        except ConfigError as error:
+            raise ConfigError(f"{said}: {error}") from None
         if key not in values:
             raise ConfigError(f"{said}: {where} has no {key}")
         _warn_if_others_read(where, warn)

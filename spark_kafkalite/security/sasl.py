@@ -31,6 +31,8 @@ MECHANISMS: Final = ("PLAIN", *SCRAM_HASHES, "OAUTHBEARER")
 TOKEN_VARIABLE: Final = "KAFKALITE_TOKEN"
 
 _LONGEST_DELEGATION_TOKEN: Final = 4096
+# What a shell, or a file for --command-config, would have replaced.
+_VARIABLE: Final = re.compile(r"\$\w+|\$\{[^{}]+\}")
 _DELEGATION_TOKEN: Final = re.compile(r"[\x21-\x39\x3b-\x7e]+:[\x21-\x7e]+")
 
 
@@ -240,7 +242,10 @@ def _password_login(mechanism: str, place: Mapping[str, Any], names: tuple[str, 
             )
     settings = " and ".join(names) if not where else "user name and password in sasl.jaas.config"
     user, password = (place[name] for name in names)
-    return PasswordLogin(mechanism, user, password, is_token=is_token, remedy=f"check {settings}")
+    remedy = f"check {settings}"
+    if _VARIABLE.fullmatch(password):
+        remedy += ", where the password looks like a variable that was not replaced"
+    return PasswordLogin(mechanism, user, password, is_token=is_token, remedy=remedy)
 
 
 def _is_unicode(text: str) -> bool:

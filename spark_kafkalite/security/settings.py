@@ -68,6 +68,7 @@ SSL_SETTINGS: Final = (
         "https",
         "https: the broker's certificate must name the host that was connected to. Empty: any name will do.",
         choices=("https", ""),
+        elsewhere=("enable.ssl.certificate.verification", "ssl.check.hostname"),
     ),
     Setting(
         "ssl.truststore.location",
@@ -75,6 +76,7 @@ SSL_SETTINGS: Final = (
         None,
         "File with the certificates of the authorities that sign brokers' certificates (or brokers' own): PEM, PKCS12 "
         "or JKS. Without it, and without ssl.truststore.certificates, the system's are trusted.",
+        elsewhere=("ssl.ca.location", "ssl.cafile"),
     ),
     Setting("ssl.truststore.password", "password", None, "Password of that file; PEM has none."),
     Setting(
@@ -84,13 +86,20 @@ SSL_SETTINGS: Final = (
         "Form of that file; not needed, since the content tells.",
         choices=_STORE_TYPES,
     ),
-    Setting("ssl.truststore.certificates", "password", None, "The certificates themselves, as PEM text."),
+    Setting(
+        "ssl.truststore.certificates",
+        "password",
+        None,
+        "The certificates themselves, as PEM text.",
+        elsewhere=("ssl.ca.pem",),
+    ),
     Setting(
         "ssl.keystore.location",
         "string",
         None,
         "File with the client's private key and its certificate chain: PEM, PKCS12 or JKS. Of several keys in it the "
         "first is used.",
+        elsewhere=("ssl.certificate.location", "ssl.key.location", "ssl.certfile", "ssl.keyfile"),
     ),
     Setting("ssl.keystore.password", "password", None, "Password of that file; PEM has none."),
     Setting(
@@ -100,13 +109,26 @@ SSL_SETTINGS: Final = (
         "Form of that file; not needed, since the content tells.",
         choices=_STORE_TYPES,
     ),
-    Setting("ssl.keystore.key", "password", None, "The private key itself, as PEM text."),
-    Setting("ssl.keystore.certificate.chain", "password", None, "The client's certificate chain itself, as PEM text."),
+    Setting(
+        "ssl.keystore.key",
+        "password",
+        None,
+        "The private key itself, as PEM text.",
+        elsewhere=("ssl.key.pem",),
+    ),
+    Setting(
+        "ssl.keystore.certificate.chain",
+        "password",
+        None,
+        "The client's certificate chain itself, as PEM text.",
+        elsewhere=("ssl.certificate.pem",),
+    ),
     Setting(
         "ssl.key.password",
         "password",
         None,
         "Password of the private key: in PEM where the key is encrypted, in JKS where it differs from the file's.",
+        elsewhere=("ssl.password",),
     ),
 )
 
@@ -116,6 +138,7 @@ SASL_SETTINGS: Final = (
         "string",
         None,
         "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. GSSAPI (Kerberos) is not supported.",
+        elsewhere=("sasl.mechanisms",),
     ),
     Setting(
         "sasl.jaas.config",
@@ -124,8 +147,20 @@ SASL_SETTINGS: Final = (
         "User name and password, or OAuth credentials, as one JAAS entry: 'LoginModule required name=\"value\";'. "
         "It is parsed, and never executed.",
     ),
-    Setting("sasl.username", "string", None, "User name for PLAIN and SCRAM, instead of sasl.jaas.config."),
-    Setting("sasl.password", "password", None, "Password for PLAIN and SCRAM, instead of sasl.jaas.config."),
+    Setting(
+        "sasl.username",
+        "string",
+        None,
+        "User name for PLAIN and SCRAM, instead of sasl.jaas.config.",
+        elsewhere=("sasl.plain.username",),
+    ),
+    Setting(
+        "sasl.password",
+        "password",
+        None,
+        "Password for PLAIN and SCRAM, instead of sasl.jaas.config.",
+        elsewhere=("sasl.plain.password",),
+    ),
     Setting(
         "sasl.token.file",
         "string",
@@ -155,8 +190,20 @@ SASL_SETTINGS: Final = (
         "OAUTHBEARER: where tokens come from. https://... asks by the client-credentials flow; the environment "
         "variable KAFKALITE_OAUTHBEARER_ALLOWED_URLS must list it. file:///... reads a JWT.",
     ),
-    Setting("sasl.oauthbearer.client.credentials.client.id", "string", None, "OAUTHBEARER: client id (KIP-1139)."),
-    Setting("sasl.oauthbearer.client.credentials.client.secret", "password", None, "OAUTHBEARER: client secret."),
+    Setting(
+        "sasl.oauthbearer.client.credentials.client.id",
+        "string",
+        None,
+        "OAUTHBEARER: client id (KIP-1139).",
+        elsewhere=("sasl.oauthbearer.client.id",),
+    ),
+    Setting(
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "password",
+        None,
+        "OAUTHBEARER: client secret.",
+        elsewhere=("sasl.oauthbearer.client.secret",),
+    ),
     Setting("sasl.oauthbearer.scope", "string", None, "OAUTHBEARER: scope to ask for."),
     Setting(
         "sasl.oauthbearer.header.urlencode",

@@ -39,7 +39,11 @@ _REFUSED_RIGHTS: Final = (
     TransactionalIdAuthorizationFailed,
 )
 _SECURITY_NAMES: Final = sorted(
-    (setting.name for setting in CONSUMER_SETTINGS if setting.name.startswith(("security.", "ssl.", "sasl."))),
+    (
+        setting.name
+        for setting in CONSUMER_SETTINGS
+        if setting.name.startswith(("security.", "ssl.", "sasl.", "bootstrap."))
+    ),
     key=len,
     reverse=True,
 )

@@ -70,4 +70,4 @@ def refusal(api_key: int, code: int, text: str | None) -> KafkaError:
     needed = _NEEDED.get((api_key, code))
     if needed is None:
         return error_for(code, text)
-    return error_for(code, f"{text or 'refused'}: the client's principal needs {needed}")
+    return error_for(code, f"{(text or 'refused').rstrip('. ')}: the client's principal needs {needed}")

@@ -63,7 +63,10 @@ def test_variables_of_files(config, tmp_path, warnings):
     [
         ("${env:NO_SUCH}", "a.b=${env:NO_SUCH}: the environment variable NO_SUCH is not set"),
         ("${env:x:PW}", "give it as ${env:NAME}"),
-        ("${file:DIR/none:x}", "cannot read the settings file DIR/none: No such file or directory"),
+        (
+            "${file:DIR/none:x}",
+            "a.b=${file:DIR/none:x}: cannot read the settings file DIR/none: No such file",
+        ),
         ("${file:DIR/client.properties:x}", "DIR/client.properties has no x"),
         ("${file:x}", "give it as ${file:/path:key}"),
         ("${dir:DIR:none}", "cannot read DIR/none: No such file or directory"),

@@ -37,6 +37,13 @@ def test_plain_sends_user_and_password_and_is_content_with_any_answer(parsed):
     assert exchange.remedy == "check sasl.username and sasl.password"
 
 
+@pytest.mark.parametrize("password", ["${KAFKA_PASSWORD}", "$KAFKA_PASSWORD", "${env:KAFKA_PASSWORD}"])
+def test_a_variable_that_nobody_has_replaced_is_told_with_the_refusal(parsed, password):
+    login = login_from(parsed(sasl_mechanism="PLAIN", sasl_username="alice", sasl_password=password))
+    assert login.exchange().remedy.endswith(", where the password looks like a variable that was not replaced")
+    assert login.exchange().first() == f"\0alice\0{password}".encode()
+
+
 def test_plain_takes_a_jaas_entry(parsed):
     jaas = f'{PLAIN_MODULE} required username="alice" password="a;b" serviceName="ignored";'
     exchange = login_from(parsed(sasl_mechanism="PLAIN", sasl_jaas_config=jaas)).exchange()

@@ -86,6 +86,11 @@ def test_security_settings_of_the_jvm_pass_to_the_client_which_warns(name):
         ("kafka.ssl.truststore.locaton", "kafka.ssl.truststore.location"),
         ("kafka.security.protocl", "kafka.security.protocol"),
         ("kafka.sasl.jass.config", "kafka.sasl.jaas.config"),
+        # What the same is called in other clients, librdkafka's and kafka-python's.
+        ("kafka.ssl.ca.location", "kafka.ssl.truststore.location"),
+        ("kafka.ssl.key.location", "kafka.ssl.keystore.location"),
+        ("kafka.ssl.cafile", "kafka.ssl.truststore.location"),
+        ("kafka.sasl.plain.password", "kafka.sasl.password"),
     ],
 )
 def test_a_misspelt_security_setting_names_the_nearest_and_is_not_ignored(name, near):
