@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network.connection import BrokerConnection
+from spark_kafkalite.client.network.half_open import HalfOpen
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.network.served_versions import SUPPORTED
 from spark_kafkalite.client.network.sockets import ByteSocket, send_all
@@ -126,7 +127,9 @@ class ModelBroker:
 
     # For clients ----------------------------------------------------------------------------------------------------
 
-    def open(self, host: str, port: int, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
+    def open(
+        self, host: str, port: int, config: ClientConfig, deadline: Deadline, half_open: HalfOpen | None = None
+    ) -> BrokerConnection:
         """Return a new connection, in the place of ``BrokerConnection.open``."""
         ours, theirs = socket.socketpair()
         with self.lock:
@@ -135,7 +138,7 @@ class ModelBroker:
                 theirs.close()
                 raise BrokerUnreachable(f"{host}:{port}: the model broker is closed")
         self.serve(ours)
-        return BrokerConnection.over(theirs, host, port, config, deadline)
+        return BrokerConnection.over(theirs, host, port, config, deadline, half_open)
 
     def listen(self) -> str:
         """Let clients in by a port of the loopback interface too, and return its address, which metadata then name."""

@@ -23,8 +23,9 @@ from typing import Any
 from spark_kafkalite.client.config import ClientConfig, parse_address
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.first_contact import FirstContact
+from spark_kafkalite.client.network.half_open import HalfOpen
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
-from spark_kafkalite.client.network.pooled_connection import OpenConnection, PooledConnection
+from spark_kafkalite.client.network.pooled_connection import PooledConnection
 from spark_kafkalite.client.network.retry import OF_ONE_LISTENER, TO_BE_MENDED, Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
@@ -53,11 +54,13 @@ class ClusterClient:
         self,
         config: ClientConfig,
         clock: Clock = SYSTEM_CLOCK,
-        open_connection: OpenConnection = BrokerConnection.open,
+        open_connection: Callable[..., BrokerConnection] = BrokerConnection.open,
     ) -> None:
+        """``open_connection`` stands in for ``BrokerConnection.open``, in tests."""
         self.config = config
         self._clock = clock
         self._open_connection = open_connection
+        self._half_open = HalfOpen()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._snapshot = ClusterSnapshot()
@@ -268,9 +271,12 @@ class ClusterClient:
         """
         node = self._node(node_id)
         try:
-            return self._open_connection(node.host, node.port, self.config, deadline)
+            return self._open(node.host, node.port, deadline)
         except BrokerUnreachable as error:
             raise self._advertised_unreachable(node, error) from error
+
+    def _open(self, host: str, port: int, deadline: Deadline) -> BrokerConnection:
+        return self._open_connection(host, port, self.config, deadline, self._half_open)
 
     def _advertised_unreachable(self, node: Node, error: BrokerUnreachable) -> BrokerUnreachable:
         return BrokerUnreachable(
@@ -380,7 +386,7 @@ class ClusterClient:
             if pooled is None or (pooled.host, pooled.port) != (host, port):
                 if pooled is not None:
                     pooled.close()
-                pooled = self._pool[key] = PooledConnection(host, port, self.config, self._clock, self._open_connection)
+                pooled = self._pool[key] = PooledConnection(host, port, self.config, self._clock, self._open)
             return pooled
 
     # Partitions -----------------------------------------------------------------------------------------------------
@@ -422,6 +428,7 @@ class ClusterClient:
             self._changed.notify_all()
         for pooled in pool:
             pooled.close()
+        self._half_open.close()
         if refresher is not None and refresher is not threading.current_thread():
             refresher.join(timeout=5)
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spark_kafkalite.client.config import ClientConfig
 from spark_kafkalite.client.network import authentication, wrong_door
+from spark_kafkalite.client.network.half_open import HalfOpen
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.network.served_versions import API_VERSIONS_MAX, api_versions_request, version_for
 from spark_kafkalite.client.network.sockets import Buffer, ByteSocket, connect, describe, limit_receiving, send_all
@@ -100,45 +101,60 @@ class BrokerConnection:
     # Opening --------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, host: str, port: int, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
+    def open(
+        cls, host: str, port: int, config: ClientConfig, deadline: Deadline, half_open: HalfOpen | None = None
+    ) -> BrokerConnection:
         """Connect, encrypt, learn the broker's versions and authenticate, as ``security.protocol`` says.
 
-        Every address of the host is tried. Raises BrokerUnreachable naming each and why it failed, HandshakeFailed for
-        what takes the connection and does not go on, SslHandshakeFailed, SaslAuthenticationFailed (58),
-        UnsupportedSaslMechanism (33), IllegalSaslState (34).
+        Every address of the host is tried. ``half_open`` holds the connection meanwhile. Raises BrokerUnreachable
+        naming each and why it failed, HandshakeFailed for what takes the connection and does not go on,
+        SslHandshakeFailed, SaslAuthenticationFailed (58), UnsupportedSaslMechanism (33), IllegalSaslState (34).
         """
         deadline = deadline.earlier_of(config.connection_setup_timeout_ms)
-        return cls.over(connect(host, port, config, deadline), host, port, config, deadline)
+        return cls.over(connect(host, port, config, deadline), host, port, config, deadline, half_open)
 
     @classmethod
     def over(
-        cls, sock: socket.socket, host: str, port: int, config: ClientConfig, deadline: Deadline
+        cls,
+        sock: socket.socket,
+        host: str,
+        port: int,
+        config: ClientConfig,
+        deadline: Deadline,
+        half_open: HalfOpen | None = None,
     ) -> BrokerConnection:
         """Go on over a connected, blocking socket, which is the connection's from then on; else like :meth:`open`."""
         connection = cls(sock, f"{host}:{port}", config, deadline.clock)
         try:
-            if config.security.tls_context is not None:
-                connection._encrypt(sock, host, deadline)
-            connection._learn_versions(deadline)
-            if config.security.login is not None:
-                try:
-                    connection._authenticate(deadline)
-                except BrokerUnreachable as error:
-                    raise HandshakeFailed(f"{error}, while it was to authenticate this client") from error
-            connection._frames.max_frame_bytes = MAX_RESPONSE_BYTES
+            with contextlib.nullcontext() if half_open is None else half_open.holding(connection):
+                connection._begin(host, deadline)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _encrypt(self, sock: socket.socket, host: str, deadline: Deadline) -> None:
+    def _begin(self, host: str, deadline: Deadline) -> None:
+        """Do all that comes before the first real request."""
+        security = self._config.security
+        if security.protocol.encrypts:
+            self._encrypt(host, deadline)
+        self._learn_versions(deadline)
+        if security.login is not None:
+            try:
+                self._authenticate(deadline)
+            except BrokerUnreachable as error:
+                raise HandshakeFailed(f"{error}, while it was to authenticate this client") from error
+        self._frames.max_frame_bytes = MAX_RESPONSE_BYTES
+
+    def _encrypt(self, host: str, deadline: Deadline) -> None:
         # A client that does not encrypt loads nothing of this.
         from spark_kafkalite.client.network.tls_socket import TlsSocket
         from spark_kafkalite.security.tls import TlsStream
 
         context = self._config.security.tls_context
         assert context is not None
-        self._sock = self.tls = TlsSocket(sock, TlsStream(context, host=host))
+        assert isinstance(self._sock, socket.socket)
+        self._sock = self.tls = TlsSocket(self._sock, TlsStream(context, host=host))
         with self._failing("encrypting it"):
             try:
                 self.tls.handshake(deadline)

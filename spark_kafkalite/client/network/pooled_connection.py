@@ -16,8 +16,8 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import BrokerUnreachable
 
-OpenConnection = Callable[[str, int, ClientConfig, Deadline], BrokerConnection]
-"""``BrokerConnection.open``, or what stands in for it: opens a connection to host and port."""
+OpenConnection = Callable[[str, int, Deadline], BrokerConnection]
+"""Opens a connection to host and port, with the settings of a client."""
 
 
 class PooledConnection:
@@ -69,7 +69,7 @@ class PooledConnection:
         if connection is None or connection.closed:
             if self._closed:
                 raise BrokerUnreachable(f"{self.host}:{self.port}: the client has been closed")
-            connection = self._connection = self._open_connection(self.host, self.port, self._config, deadline)
+            connection = self._connection = self._open_connection(self.host, self.port, deadline)
             # close() may have run while the connection was being opened.
             if self._is_closed():
                 connection.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from spark_kafkalite.client.config import ClientConfig
+from spark_kafkalite.client.config import ClientConfig, admin_config
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
@@ -118,11 +120,11 @@ def test_a_listener_that_refuses_us_leaves_the_others_to_be_asked(refusal: type[
     asked: list[str] = []
     refusing = {"first", "second"}
 
-    def open_connection(host: str, port: int, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
+    def open_connection(host: str, port: int, *how: Any) -> BrokerConnection:
         asked.append(host)
         if host in refusing:
             raise refusal(f"says {host}")
-        return broker.open(host, port, config, deadline)
+        return broker.open(host, port, *how)
 
     client = ClusterClient(ClientConfig(("first:1", "second:1", "third:1")), SYSTEM_CLOCK, open_connection)
     assert client.request_any(ApiKey.METADATA, MetadataRequest(), Deadline.after_ms(10_000)).brokers
@@ -140,7 +142,7 @@ def test_a_listener_that_refuses_us_leaves_the_others_to_be_asked(refusal: type[
 def test_refused_credentials_are_shown_to_no_other_broker() -> None:
     asked: list[str] = []
 
-    def open_connection(host: str, port: int, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
+    def open_connection(host: str, port: int, *how: Any) -> BrokerConnection:
         asked.append(host)
         raise SaslAuthenticationFailed("no")
 
@@ -149,3 +151,32 @@ def test_refused_credentials_are_shown_to_no_other_broker() -> None:
         client.request_any(ApiKey.METADATA, MetadataRequest(), Deadline.after_ms(10_000))
     assert asked == ["first"]
     client.close()
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_the_end_of_a_client_ends_connections_that_a_silent_broker_keeps_half_open(
+    silent_broker: socket.socket, protocol: str
+) -> None:
+    silent_broker.setblocking(True)
+    host, port = silent_broker.getsockname()
+    config = admin_config({"bootstrap.servers": f"{host}:{port}", "security.protocol": protocol}, {})
+    client = ClusterClient(config)
+    raised: list[KafkaliteError] = []
+
+    def ask() -> None:
+        try:
+            client.request_any(ApiKey.METADATA, MetadataRequest(), Deadline.after_ms(30_000))
+        except KafkaliteError as error:
+            raised.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    accepted, _ = silent_broker.accept()
+    with accepted:
+        # Something was said, so that the client waits for an answer now.
+        assert accepted.recv(1)
+        began_s = time.monotonic()
+        client.close()
+        asking.join(20)
+    assert time.monotonic() - began_s < 2
+    assert isinstance(raised[0], ClosedError)
