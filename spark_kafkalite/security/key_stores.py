@@ -81,8 +81,14 @@ def client_key(values: Mapping[str, Any]) -> ClientKey | None:
         return _pem_key(_pem_blocks(key, "ssl.keystore.key"), certificates, key_password, "ssl.keystore.key")
     if not location:
         return None
+    found = _stored_key(location, password, key_password)
+    _warn_of_readers(location)
+    return found
+
+
+def _stored_key(location: str, password: str | None, key_password: str | None) -> ClientKey:
     source = f"ssl.keystore.location={location}"
-    data = _read(location, source, private=True)
+    data = _read(location, source)
     form = _form(data, source)
     if form == "PEM":
         _refuse_pem_password(source, "ssl.keystore.password", password, "; ssl.key.password is the key's")
@@ -135,11 +141,9 @@ def _refuse_pem_password(source: str, setting: str, password: str | None, remedy
 # Files --------------------------------------------------------------------------------------------------------------
 
 
-def _read(location: str, source: str, *, private: bool = False) -> bytes:
+def _read(location: str, source: str) -> bytes:
     try:
         with open(location, "rb") as file:
-            if private:
-                _warn_of_readers(location, os.fstat(file.fileno()).st_mode & 0o777)
             data = file.read(_MAX_STORE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{source}: cannot be read: {error.strerror}") from None
@@ -152,8 +156,12 @@ def _read(location: str, source: str, *, private: bool = False) -> bytes:
     return data
 
 
-def _warn_of_readers(location: str, mode: int) -> None:
+def _warn_of_readers(location: str) -> None:
     """Warn, once per file, when others than its owner may read a private key."""
+    try:
+        mode = os.stat(location).st_mode & 0o777
+    except OSError:  # a file that was there a moment ago, or a pipe
+        return
     if mode & 0o077 and location not in _warned_of:
         _warned_of.add(location)
         _LOG.warning(

@@ -436,6 +436,14 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 # Permissions --------------------------------------------------------------------------------------------------------
 
 
+def test_a_file_without_a_key_is_no_secret(write: Callable[..., str], caplog: pytest.LogCaptureFixture) -> None:
+    location = write(made().chain)
+    os.chmod(location, 0o644)
+    with caplog.at_level(logging.WARNING, "spark_kafkalite.client"), pytest.raises(ConfigError, match="no private key"):
+        client_context(parsed(ssl_keystore_location=location))
+    assert not caplog.records
+
+
 def test_a_key_that_others_may_read_is_warned_of_once(
     write: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
