@@ -160,6 +160,12 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the checkpoint holds the offsets, and the registry heard of them in ``latestOffset``."""
 
+    def stop(self) -> None:
+        """Release what the query has open; the engine calls this at its end."""
+        registry, self._registry_made = self._registry_made, None
+        if registry is not None:
+            registry.close()
+
     def _is_first_batch(self, start: Mapping[str, Any]) -> bool:
         """Whether the batch to come is batch 0, whose end must carry the initial offsets."""
         return self._initial is not None and not self._first_batch_planned and start == to_json(self._initial)

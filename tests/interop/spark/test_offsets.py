@@ -39,6 +39,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 pytestmark = pytest.mark.slow
 
 _numbers = itertools.count(1)
+_READERS: list[KafkaliteStreamReader] = []
 
 Spans = dict[TopicPartition, tuple[int, int]]
 MakeAgain = Callable[[str, int], None]
@@ -48,6 +49,14 @@ MakeAgain = Callable[[str, int], None]
 def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.WARNING, "spark_kafkalite.spark")
     return caplog
+
+
+@pytest.fixture(autouse=True)
+def readers() -> Iterator[list[KafkaliteStreamReader]]:
+    """The readers of a test's queries, which are stopped after it, or their sessions would live on in this process."""
+    yield _READERS
+    while _READERS:
+        _READERS.pop().stop()
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +109,7 @@ class Query:
     def begin(self, **options: str) -> None:
         """Start a process."""
         self.reader = KafkaliteStreamReader(reader_options({**self.options, **options}), READ_SCHEMA)
+        _READERS.append(self.reader)
         self.start = self.checkpoint[-1] if self.checkpoint else {}
 
     def trigger(self) -> Spans:
