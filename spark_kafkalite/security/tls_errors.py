@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
+from spark_kafkalite.security.tls_records import is_tls
 
 # Codes of OpenSSL's certificate verification (x509_vfy.h).
 _NOT_YET_VALID: Final = 9
@@ -39,15 +40,8 @@ _VERSION_REASONS: Final = frozenset(
 )
 _CIPHER_REASONS: Final = frozenset({"NO_SHARED_CIPHER", "NO_CIPHERS_AVAILABLE", "TLSV1_ALERT_INSUFFICIENT_SECURITY"})
 # Records of TLS begin with their type and the version's major number, 3.
-_ALERT_RECORD: Final = 0x15
-_HANDSHAKE_RECORD: Final = 0x16
 _MOST_NAMES: Final = 8
 _LONGEST_NAME: Final = 253
-
-
-def is_tls(first_bytes: bytes) -> bool:
-    """Return whether an answer that begins with these bytes is one of TLS: an alert, or a handshake."""
-    return len(first_bytes) >= 2 and first_bytes[0] in (_ALERT_RECORD, _HANDSHAKE_RECORD) and first_bytes[1] == 3
 
 
 def refuses_certificate(error: ssl.SSLError) -> bool:

@@ -309,49 +309,57 @@ class ClusterClient:
         """
         backoff = Backoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms)
         report_at_s = self._clock.monotonic_s() + _SILENCE_S
-        whole_round: tuple[BrokerUnreachable, str] | None = None
+        last: BrokerUnreachable | None = None
         while True:
             self._check_open()
-            failures: list[BrokerUnreachable] = []
-            labels: list[str] = []
-            refusal: KafkaliteError | None = None
-            candidates = self._candidates()
-            for number, (key, host, port, label) in enumerate(candidates):
-                try:
-                    # One silent broker must not use up the time of the others.
-                    share = deadline.earlier_of(max(1_000, deadline.left_s() * 500))
-                    opened_by = self._contact.try_until(share, len(candidates) - number)
-                    answer = self._pooled(key, host, port).request(api_key, message, share, opened_by)
-                    self._contact.made = True
-                    self._silence_reported = False
-                    return answer
-                except BrokerUnreachable as error:
-                    self._check_open()
-                    failures.append(error)
-                    labels.append(label)
-                except OF_ONE_LISTENER as error:
-                    refusal = refusal or error
-                if deadline.passed():
-                    break
-            if refusal is not None:
-                raise refusal
-            told = "; ".join(
-                f"{label} {error}" if label else str(error) for label, error in zip(labels, failures, strict=True)
-            )
-            if len(failures) == len(candidates):
-                self._contact.check(failures, told)
+            try:
+                return self._ask_each(api_key, message, deadline)
+            except BrokerUnreachable as error:
+                # Not what the last round says, if it was cut short: a broker without time to answer seems silent.
+                if last is None or not deadline.passed():
+                    last = error
+                told = str(error)
             pause_s = backoff.next_s()
-            if whole_round is None or not deadline.passed():
-                whole_round = failures[0], told
             if deadline.left_s() <= pause_s:
-                # Not what this round says, if it was cut short: whoever has no time to answer seems to be silent.
-                reason, told = whole_round
-                raise BrokerUnreachable("no broker answers; tried " + told) from reason
+                raise BrokerUnreachable(f"no broker answers; tried {last}") from last.__cause__
             if not self._silence_reported and self._clock.monotonic_s() >= report_at_s:
-                # Once for each outage: whoever polls a consumer would else wait and never read why.
+                # Once for each outage: who polls a consumer would else wait and never read why.
                 self._silence_reported = True
                 _LOG.warning("no broker answers, trying again; tried %s", told)
             self.pause(pause_s)
+
+    def _ask_each(self, api_key: int, message: Any, deadline: Deadline) -> Any:
+        """Return the first answer of the brokers, each asked once, in turn. Raises as :meth:`request_any`.
+
+        BrokerUnreachable then has the reasons of all, and the first of them as its cause.
+        """
+        failures: list[BrokerUnreachable] = []
+        told: list[str] = []
+        refused: KafkaliteError | None = None
+        candidates = self._candidates()
+        for number, (key, host, port, label) in enumerate(candidates):
+            try:
+                # One silent broker must not use up the time of the others.
+                share = deadline.earlier_of(max(1_000, deadline.left_s() * 500))
+                opened_by = self._contact.try_until(share, len(candidates) - number)
+                answer = self._pooled(key, host, port).request(api_key, message, share, opened_by)
+                self._contact.made = True
+                self._silence_reported = False
+                return answer
+            except BrokerUnreachable as error:
+                self._check_open()
+                failures.append(error)
+                told.append(f"{label} {error}" if label else str(error))
+            except OF_ONE_LISTENER as error:
+                refused = refused or error
+            if deadline.passed():
+                break
+        if refused is not None:
+            raise refused
+        reasons = "; ".join(told)
+        if len(failures) == len(candidates):
+            self._contact.check(failures, reasons)
+        raise BrokerUnreachable(reasons) from failures[0]
 
     def request_controller(self, api_key: int, message: Any, deadline: Deadline) -> Any:
         """Send one request to the controller, or to any broker when none is known."""

@@ -11,10 +11,10 @@ from typing import Final
 
 from spark_kafkalite.errors import HandshakeFailed
 from spark_kafkalite.security.settings import SecurityProtocol
+from spark_kafkalite.security.tls_records import is_tls
 
 # How answers begin that are none of a broker's.
 _HTTP: Final = (b"HTTP", b"<htm", b"<HTM", b"<!do", b"<!DO")
-_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 
 
 def nothing_said(name: str, protocol: SecurityProtocol, happened: str) -> HandshakeFailed:
@@ -43,7 +43,7 @@ def closed_at_first_request(name: str, protocol: SecurityProtocol) -> HandshakeF
 def no_tls(name: str, problem: str, first_bytes: bytes) -> HandshakeFailed:
     """Return the error for a TLS handshake that does not come about; ``first_bytes`` are the peer's, if it sent any."""
     error = HandshakeFailed(f"{name}: {problem}")
-    error.is_certain = bool(first_bytes) and first_bytes[:2] not in _TLS_RECORDS
+    error.is_certain = bool(first_bytes) and not is_tls(first_bytes)
     return error
 
 
@@ -53,7 +53,7 @@ def stranger(name: str, protocol: SecurityProtocol, first_bytes: bytes) -> Hands
     ``is_certain`` when they tell what it is.
     """
     certain = True
-    if first_bytes[:2] in _TLS_RECORDS and not protocol.encrypts:
+    if is_tls(first_bytes) and not protocol.encrypts:
         what = (
             f"it speaks TLS, and security.protocol={protocol.value} does not: set "
             f"security.protocol={_over_tls(protocol)}"

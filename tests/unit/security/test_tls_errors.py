@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
 from spark_kafkalite.security.tls import TlsStream, client_context
-from spark_kafkalite.security.tls_errors import is_tls
+from spark_kafkalite.security.tls_records import is_tls
 from tests.paths import GOLDEN
 from tests.unit.security.tls_pairs import HOST, Pair, move, parsed, pem_of, server_context, trusting
 
