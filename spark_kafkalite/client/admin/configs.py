@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from spark_kafkalite.client.admin.requests import AdminRequests
-from spark_kafkalite.client.network.cluster import not_live
+from spark_kafkalite.client.network.metadata import not_live
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerNotAvailable, ConfigError
 from spark_kafkalite.wire.api_keys import ApiKey

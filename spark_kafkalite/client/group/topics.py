@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from spark_kafkalite.client.consume.subscription import TopicSelection, partition_counts
-from spark_kafkalite.client.network.cluster import ClusterClient, topic_error
-from spark_kafkalite.client.network.metadata import ClusterSnapshot
+from spark_kafkalite.client.network.cluster import ClusterClient
+from spark_kafkalite.client.network.metadata import ClusterSnapshot, topic_error
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import TopicAuthorizationFailed, UnknownTopicOrPartition

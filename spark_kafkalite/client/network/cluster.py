@@ -24,14 +24,21 @@ from spark_kafkalite.client.config import ClientConfig, parse_address
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.first_contact import FirstContact
 from spark_kafkalite.client.network.half_open import HalfOpen
-from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo, merge
+from spark_kafkalite.client.network.metadata import (
+    ClusterSnapshot,
+    Node,
+    PartitionInfo,
+    TopicInfo,
+    merge,
+    not_live,
+    topic_error,
+)
 from spark_kafkalite.client.network.pooled_connection import PooledConnection
 from spark_kafkalite.client.network.retry import OF_ONE_LISTENER, TO_BE_MENDED, Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     ClosedError,
-    KafkaError,
     KafkaliteError,
     LeaderNotAvailable,
     UnknownTopicOrPartition,
@@ -39,7 +46,6 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from spark_kafkalite.wire.rights import refusal
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -439,21 +445,3 @@ class ClusterClient:
         self._half_open.close()
         if refresher is not None and refresher is not threading.current_thread():
             refresher.join(timeout=5)
-
-
-def not_live(broker_id: int, snapshot: ClusterSnapshot) -> str:
-    """Say that a broker is not there, and which ones are."""
-    live = ", ".join(map(str, sorted(snapshot.nodes))) or "none"
-    return f"broker {broker_id} is not among the live brokers of the cluster at present: {live}"
-
-
-def topic_error(name: str, code: int, *, allow_auto_create: bool = False) -> KafkaError:
-    """Return why a topic cannot be used, by its error code in the metadata; 0 when it has no leader yet."""
-    if code == UnknownTopicOrPartition.code:
-        hint = "; the broker does not create it automatically" if allow_auto_create else ""
-        why = f"it does not exist{hint}"
-    elif code in (0, LeaderNotAvailable.code):
-        why = "it has no leader yet"
-    else:
-        why = "the broker refuses it"
-    return refusal(ApiKey.METADATA, code or LeaderNotAvailable.code, f"topic {name!r}: {why}")

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from spark_kafkalite.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.rights import refusal
 
 NO_LEADER: Final = -1
 
@@ -122,3 +125,21 @@ def _merged_topic(last: TopicInfo | None, received: Any) -> TopicInfo:
             info = before
         partitions.append(info)
     return TopicInfo(received.name, received.topic_id, received.is_internal, tuple(partitions), received.error_code)
+
+
+def not_live(broker_id: int, snapshot: ClusterSnapshot) -> str:
+    """Say that a broker is not there, and which ones are."""
+    live = ", ".join(map(str, sorted(snapshot.nodes))) or "none"
+    return f"broker {broker_id} is not among the live brokers of the cluster at present: {live}"
+
+
+def topic_error(name: str, code: int, *, allow_auto_create: bool = False) -> KafkaError:
+    """Return why a topic cannot be used, by its error code in the metadata; 0 when it has no leader yet."""
+    if code == UnknownTopicOrPartition.code:
+        hint = "; the broker does not create it automatically" if allow_auto_create else ""
+        why = f"it does not exist{hint}"
+    elif code in (0, LeaderNotAvailable.code):
+        why = "it has no leader yet"
+    else:
+        why = "the broker refuses it"
+    return refusal(ApiKey.METADATA, code or LeaderNotAvailable.code, f"topic {name!r}: {why}")

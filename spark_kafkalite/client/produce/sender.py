@@ -24,8 +24,9 @@ from typing import Final
 from spark_kafkalite.client.config import ProducerConfig
 from spark_kafkalite.client.lifecycle import Lifecycle
 from spark_kafkalite.client.network.broker_link import WakeUp
-from spark_kafkalite.client.network.cluster import ClusterClient, topic_error
+from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
+from spark_kafkalite.client.network.metadata import topic_error
 from spark_kafkalite.client.network.pipeline import InFlight, Pipeline
 from spark_kafkalite.client.network.retry import REFUSED_FOR_GOOD, is_retriable
 from spark_kafkalite.client.network.sockets import Buffer
