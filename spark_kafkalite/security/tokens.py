@@ -197,10 +197,18 @@ def read_token_file(path: str, setting: str, longest: int) -> str:
         raise SaslAuthenticationFailed("the path of a token file cannot hold a NUL character") from None
     if len(content) > longest:
         raise SaslAuthenticationFailed(f"{setting}: holds more than {longest} bytes, which no token does")
+    text = _decoded(content)
+    # Not raised where the error with the file's bytes would hang on to it.
+    if text is None:
+        raise SaslAuthenticationFailed(f"{setting}: is not UTF-8 text")
+    return text.strip()
+
+
+def _decoded(content: bytes) -> str | None:
     try:
-        return content.decode().strip()
+        return content.decode()
     except UnicodeDecodeError:
-        raise SaslAuthenticationFailed(f"{setting}: is not UTF-8 text") from None
+        return None
 
 
 def _open_at_once(path: str, flags: int) -> int:

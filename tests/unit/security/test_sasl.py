@@ -117,6 +117,8 @@ def test_a_bad_token_file_is_told_without_its_content(parsed, tmp_path, content,
         login.exchange()
     assert problem in str(caught.value) and str(path) in str(caught.value)
     assert SECRET not in str(caught.value)
+    # Its ``object`` is what could not be decoded, and a debugger or an error reporter shows it.
+    assert not isinstance(caught.value.__context__, UnicodeDecodeError)
 
 
 NAMED = {"sasl_username": "bob", "sasl_password": SECRET}
