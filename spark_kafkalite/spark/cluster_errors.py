@@ -38,7 +38,7 @@ _REFUSED_RIGHTS: Final = (
     ClusterAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
 )
-_SECURITY_NAMES: Final = sorted(
+_NAMES: Final = sorted(
     (
         setting.name
         for setting in CONSUMER_SETTINGS
@@ -47,12 +47,15 @@ _SECURITY_NAMES: Final = sorted(
     key=len,
     reverse=True,
 )
-_SECURITY_NAME: Final = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, _SECURITY_NAMES))})(?!\.?\w)")
+_NAME: Final = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, _NAMES))})(?!\.?\w)")
 
 
 def as_options(text: str) -> str:
-    """Return a client's text with ``kafka.`` in front of the security settings in it, as their options are called."""
-    return _SECURITY_NAME.sub(r"kafka.\1", text)
+    """Return a client's text with ``kafka.`` in front of the names of settings in it, as their options are called.
+
+    Those of addresses and of security: the names of others do not stand in texts about a connection.
+    """
+    return _NAME.sub(r"kafka.\1", text)
 
 
 def refusal(error: KafkaliteError, client: Mapping[str, str], asked: str) -> SparkConditionError | None:
