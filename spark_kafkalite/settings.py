@@ -269,15 +269,7 @@ def read_properties(path: Path) -> dict[str, str]:
     Raises ConfigError naming the file, and the line where one is wrong; it shows nothing of the line, which may be a
     secret. Source: java.util.Properties.load.
     """
-    undecodable: int | None = None
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"cannot read the settings file {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        undecodable = error.start
-    if undecodable is not None:  # not raised above, where the error with the file's bytes would hang on to it
-        raise ConfigError(f"the settings file {path} is not UTF-8 text (byte {undecodable})")
+    text = read_text(path, f"the settings file {path}", encoding="utf-8-sig")
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
         match = _PROPERTY.fullmatch(line)
@@ -288,6 +280,19 @@ def read_properties(path: Path) -> dict[str, str]:
         except ValueError:
             raise ConfigError(f"{path}, line {number}: \\u must be followed by four hexadecimal digits") from None
     return properties
+
+
+def read_text(path: Path, shown: str, *, encoding: str = "utf-8") -> str:
+    """Return the text of a file that may hold secrets. Raises ConfigError calling it ``shown``, with none of them."""
+    undecodable: int | None = None
+    try:
+        return path.read_text(encoding=encoding)
+    except OSError as error:
+        raise ConfigError(f"cannot read {shown}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        undecodable = error.start
+    # Not raised above, where the error with the file's bytes would hang on to it.
+    raise ConfigError(f"{shown} is not UTF-8 text (byte {undecodable})")
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -22,7 +22,7 @@ from typing import Final
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import is_secret, shown_name
-from spark_kafkalite.settings import read_properties
+from spark_kafkalite.settings import read_properties, read_text
 
 _VARIABLE: Final = re.compile(r"\$\{([^{}:]*):(?:([^{}:]*):)?([^{}]*)\}")
 _PROVIDERS: Final = re.compile(r"config\.providers(\..*)?")
@@ -79,47 +79,35 @@ def _replaced(path: str, name: str, value: str, warn: Callable[[str], None], env
             raise ConfigError(
                 f"{path}: {shown_name(name)} has a variable of an unknown provider; there are env, file and dir"
             )
-        return _looked_up(provider, where, key, f"{path}: {shown_name(name)}={variable[0]}", warn, environment)
+        try:
+            return _looked_up(provider, where, key, warn, environment)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {shown_name(name)}={variable[0]}: {error}") from None
 
     return _VARIABLE.sub(stands_for, value)
 
 
 def _looked_up(
-    provider: str, where: str | None, key: str, said: str, warn: Callable[[str], None], environment: Mapping[str, str]
+    provider: str, where: str | None, key: str, warn: Callable[[str], None], environment: Mapping[str, str]
 ) -> str:
-    """Return what a variable stands for. ``said`` begins the error: file, setting and variable."""
+    """Return what a variable stands for. Raises ConfigError."""
     if provider == "env":
         if where:
-            raise ConfigError(f"{said}: give it as ${{env:NAME}}")
+            raise ConfigError("give it as ${env:NAME}")
         if key not in environment:
-            raise ConfigError(f"{said}: the environment variable {key} is not set")
+            raise ConfigError(f"the environment variable {key} is not set")
         return environment[key]
     if provider == "file":
         if not where or not key:
-            raise ConfigError(f"{said}: give it as ${{file:/path:key}}")
-        try:
-            values = read_properties(Path(where))
-        except ConfigError as error:
-            raise ConfigError(f"{said}: {error}") from None
+            raise ConfigError("give it as ${file:/path:key}")
+        values = read_properties(Path(where))
         if key not in values:
-            raise ConfigError(f"{said}: {where} has no {key}")
+            raise ConfigError(f"{where} has no {key}")
         _warn_if_others_read(where, warn)
         return values[key]
     if not where or not key or "/" in key:
-        raise ConfigError(f"{said}: give it as ${{dir:/path:name}}, with the name of a file in that directory")
-    return _content(Path(where, key), said)
-
-
-def _content(path: Path, said: str) -> str:
-    undecodable: int | None = None
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{said}: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        undecodable = error.start
-    if undecodable is not None:  # not raised above, where the error with the file's bytes would hang on to it
-        raise ConfigError(f"{said}: {path} is not UTF-8 text (byte {undecodable})")
+        raise ConfigError("give it as ${dir:/path:name}, with the name of a file in that directory")
+    path = Path(where, key)
     # No warning when others can read it: Kubernetes mounts secrets so, for a container with one user. What an editor
     # ends a file with is no part of the value.
-    return text.removesuffix("\n").removesuffix("\r")
+    return read_text(path, str(path)).removesuffix("\n").removesuffix("\r")
