@@ -19,11 +19,16 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 BrokerId = NewType("BrokerId", int)
 BrokerEpoch = NewType("BrokerEpoch", int)
 ControllerEpoch = NewType("ControllerEpoch", int)
+# One run of a broker's process: a random number that it draws when it starts, and keeps in all its registry sessions.
+# Kafka's broker epoch, the creation zxid of a registration, orders registrations and is another one in each session.
+Incarnation = NewType("Incarnation", int)
 ProducerId = NewType("ProducerId", int)
 
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
+# Where a node does not say which incarnation wrote it; real ones are from 1 to 2^63 - 1.
+UNKNOWN_INCARNATION: Final = Incarnation(-1)
 # Timestamps that name places in a log, in ListOffsets: its end, its start, its record with the largest timestamp, the
 # first that is on the broker's own disk, the last that is in tiered storage only. Source:
 # org.apache.kafka.common.requests.ListOffsetsRequest.

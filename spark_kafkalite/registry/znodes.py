@@ -8,15 +8,20 @@ Paths and JSON forms are those of Apache Kafka with ZooKeeper (compact UTF-8 JSO
 path                                  kind        data
 ====================================  ==========  ======================================================================
 /cluster/id                           persistent  ``{"version":"1","id":ID}``: 22 characters of URL-safe base64
-/brokers/ids/N                        ephemeral   version 5: host, port, endpoints, jmx_port, timestamp, rack, ...
+/brokers/ids/N                        ephemeral   version 5: host, port, endpoints, jmx_port, timestamp, rack, ...;
+                                                  ours besides: inner_wire_version, inter_broker_listener,
+                                                  incarnation, steady_incarnations
 /brokers/topics/T                     persistent  version 3: partitions (replicas of each), topic_id
-/brokers/topics/T/partitions/P/state  persistent  version 1: leader, leader_epoch, controller_epoch, isr
+/brokers/topics/T/partitions/P/state  persistent  version 1: leader, leader_epoch, controller_epoch, isr;
+                                                  ours besides: isr_incarnations, elr
 /controller                           ephemeral   version 2: brokerid, timestamp
 /controller_epoch                     persistent  decimal number; the first controller has 1
 /config/topics/T                      persistent  version 1: config
 /config/brokers/N                     persistent  the same; ``<default>`` for N: of all brokers
 /admin/delete_topics/T                persistent  empty; a topic whose deletion has begun
 /latest_producer_id_block             persistent  version 1: broker, block_start, block_end (inclusive, both as text)
+/kafkalite/topics/ID                  persistent  empty; stands as long as the topic of this id (rule R14)
+/kafkalite/inter_broker_secret        persistent  the secret by which brokers prove themselves to each other
 ====================================  ==========  ======================================================================
 
 Brokers watch the config nodes themselves. Those of Kafka watch /config/changes instead, where whoever writes a config
@@ -40,7 +45,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
 from spark_kafkalite.slices import Work, run_whole
 
 CLUSTER_ID: Final = "/cluster/id"
@@ -52,6 +57,8 @@ TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
 DELETED_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+TOPIC_GUARDS: Final = "/kafkalite/topics"
+INTER_BROKER_SECRET: Final = "/kafkalite/inter_broker_secret"
 # What must exist before anything else is written or watched; parents come before children.
 PERSISTENT_PATHS: Final = (
     "/cluster",
@@ -63,12 +70,16 @@ PERSISTENT_PATHS: Final = (
     BROKER_CONFIGS,
     "/admin",
     DELETED_TOPICS,
+    "/kafkalite",
+    TOPIC_GUARDS,
 )
 
 # The name of the entity that stands for all brokers, in the path and in ClusterState.broker_configs.
 DEFAULT_ENTITY: Final = "<default>"
 NO_LEADER: Final = BrokerId(-1)
 NO_TOPIC_ID: Final = bytes(16)
+# What brokers speak with each other: the requests, and how the follower's fetch and its proof are read.
+INNER_WIRE_VERSION: Final = 1
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
@@ -133,6 +144,11 @@ def broker_config_path(entity: str) -> str:
     return f"{BROKER_CONFIGS}/{entity}"
 
 
+def topic_guard_path(topic_id: bytes) -> str:
+    """Return the node that stands as long as the topic of this id: who writes a partition's state checks it (R14)."""
+    return f"{TOPIC_GUARDS}/{uuid_text(topic_id)}"
+
+
 def deleted_topic_path(topic: str) -> str:
     return f"{DELETED_TOPICS}/{topic}"
 
@@ -168,7 +184,11 @@ def uuid_bytes(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """What a broker says of itself in /brokers/ids/N: where clients reach it."""
+    """What a broker says of itself in /brokers/ids/N: where clients and brokers reach it, and whose logs it has.
+
+    ``steady`` are earlier incarnations whose logs are proven to be whole in this one (rule R12); the node calls them
+    steady_incarnations.
+    """
 
     broker_id: BrokerId
     host: str
@@ -178,6 +198,19 @@ class BrokerRegistration:
     endpoints: tuple[str, ...] = ()
     # The security protocol of each listener; one that is not here is called as its protocol.
     protocols: Mapping[str, str] = field(default_factory=dict, compare=False)
+    # The name of the listener that other brokers connect to; empty: the first one.
+    inner_listener: str = ""
+    inner_wire_version: int = INNER_WIRE_VERSION
+    incarnation: Incarnation = UNKNOWN_INCARNATION
+    steady: tuple[Incarnation, ...] = ()
+
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Return host and port of each listener, by its name; those that cannot be read are left out."""
+        found: dict[str, tuple[str, int]] = {}
+        for endpoint in self.endpoints:
+            with contextlib.suppress(ValueError):
+                found[_listener_name(endpoint)] = _address_of(endpoint)
+        return found
 
     def address(self, protocol: str) -> tuple[str, int] | None:
         """Return host and port of the first endpoint with a security protocol, None when there is none."""
@@ -202,6 +235,12 @@ class BrokerRegistration:
             "listener_security_protocol_map": {_listener_name(endpoint): "PLAINTEXT" for endpoint in endpoints},
             "features": {},
         }
+        if self.incarnation != UNKNOWN_INCARNATION:
+            fields["inner_wire_version"] = self.inner_wire_version
+            fields["inter_broker_listener"] = self.inner_listener or _listener_name(endpoints[0])
+            # As text: many readers of JSON have no whole numbers beyond 2^53.
+            fields["incarnation"] = str(self.incarnation)
+            fields["steady_incarnations"] = [str(each) for each in self.steady]
         if self.rack is not None:
             fields["rack"] = self.rack
         return encode_object(fields)
@@ -222,7 +261,19 @@ class BrokerRegistration:
             rack = None if rack is None else text(rack)
             timestamp_ms = number(fields.get("timestamp", 0), -1, MAX_INT64)
             protocols = mapping(fields.get("listener_security_protocol_map", {}))
-            return cls(BrokerId(broker_id), text(host), port, rack, timestamp_ms, endpoints, protocols)
+            return cls(
+                BrokerId(broker_id),
+                text(host),
+                port,
+                rack,
+                timestamp_ms,
+                endpoints,
+                protocols,
+                text(fields.get("inter_broker_listener", "")),
+                number(fields.get("inner_wire_version", INNER_WIRE_VERSION), 0, MAX_INT32),
+                _incarnation(fields.get("incarnation", UNKNOWN_INCARNATION)),
+                tuple(_incarnation(each) for each in array(fields.get("steady_incarnations", []))),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,23 +320,32 @@ class TopicAssignment:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """/brokers/topics/T/partitions/P/state. ``leader`` is -1 when no replica can lead."""
+    """/brokers/topics/T/partitions/P/state. ``leader`` is -1 when no replica can lead.
+
+    ``incarnations`` names the incarnation of each member of the ISR (rule R11; isr_incarnations in the node), and
+    ``eligible`` the replicas, with theirs, that have left it while it was smaller than min.insync.replicas (rule R16,
+    KIP-966; elr in the node). A member that is in neither has an unknown one.
+    """
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
     isr: tuple[BrokerId, ...]
     controller_epoch: ControllerEpoch
+    incarnations: Mapping[BrokerId, Incarnation] = field(default_factory=dict)
+    eligible: Mapping[BrokerId, Incarnation] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "controller_epoch": self.controller_epoch,
-                "leader": self.leader,
-                "version": 1,
-                "leader_epoch": self.leader_epoch,
-                "isr": list(self.isr),
-            }
-        )
+        fields: dict[str, Any] = {
+            "controller_epoch": self.controller_epoch,
+            "leader": self.leader,
+            "version": 1,
+            "leader_epoch": self.leader_epoch,
+            "isr": list(self.isr),
+        }
+        for name, incarnations in (("isr_incarnations", self.incarnations), ("elr", self.eligible)):
+            if incarnations:
+                fields[name] = {str(broker): str(incarnation) for broker, incarnation in incarnations.items()}
+        return encode_object(fields)
 
     @classmethod
     def decode(cls, topic: str, partition: int, data: bytes) -> LeaderAndIsr:
@@ -297,6 +357,8 @@ class LeaderAndIsr:
                 LeaderEpoch(number(fields["leader_epoch"], 0, MAX_EPOCH)),
                 _broker_ids(fields["isr"]),
                 ControllerEpoch(number(fields["controller_epoch"], -1, MAX_INT32)),
+                _incarnations(fields.get("isr_incarnations", {})),
+                _incarnations(fields.get("elr", {})),
             )
 
 
@@ -433,6 +495,17 @@ def _broker_ids(value: Any) -> tuple[BrokerId, ...]:
     if len(set(found)) != len(found):
         raise ValueError("a broker is named twice")
     return found
+
+
+def _incarnation(value: Any) -> Incarnation:
+    return Incarnation(number(value, UNKNOWN_INCARNATION, MAX_INT64))
+
+
+def _incarnations(value: Any) -> dict[BrokerId, Incarnation]:
+    return {
+        BrokerId(number(broker, 0, MAX_INT32)): _incarnation(incarnation)
+        for broker, incarnation in mapping(value).items()
+    }
 
 
 def _bracketed(host: str) -> str:

@@ -26,12 +26,22 @@ class Handshake(Enum):
 class Session:
     """One client, as long as its connection lasts. ``peer`` is its address for the log, ``host:port``."""
 
-    __slots__ = ("client_software_name", "client_software_version", "handshake", "listener", "peer", "principal")
+    __slots__ = (
+        "broker_id",
+        "client_software_name",
+        "client_software_version",
+        "handshake",
+        "listener",
+        "peer",
+        "principal",
+    )
 
     def __init__(self, peer: str, listener: Listener) -> None:
         self.peer = peer
         self.listener = listener
         self.principal = ANONYMOUS
+        # Which broker of the cluster has proved that it is at the other end; None for clients.
+        self.broker_id: int | None = None
         self.handshake = Handshake.COMPLETE
         # As ApiVersions 3 and later say them; empty for older clients (KIP-511).
         self.client_software_name = ""

@@ -7,6 +7,7 @@ the topic settings, and ``group_settings.py`` what concerns groups.
 
 from __future__ import annotations
 
+from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
@@ -354,6 +355,7 @@ BROKER_SETTINGS = SettingGroup(
             unit="bytes",
             minimum=0,
         ),
+        *CLUSTER_SETTINGS,
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
         *BROKER_LOG_SETTINGS,

@@ -11,8 +11,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from spark_kafkalite.model import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from spark_kafkalite.registry.znodes import MAX_EPOCH, NO_LEADER
+from spark_kafkalite.model import (
+    UNKNOWN_INCARNATION,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Incarnation,
+    LeaderEpoch,
+    TopicPartition,
+)
+from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION, MAX_EPOCH, NO_LEADER, BrokerRegistration
 from spark_kafkalite.slices import Work, run_whole
 
 V = TypeVar("V")
@@ -21,15 +29,57 @@ NO_EPOCH: Final = LeaderEpoch(-1)
 NO_CONTROLLER_EPOCH: Final = ControllerEpoch(-1)
 
 
+_NO_INCARNATIONS: Final[Mapping[BrokerId, Incarnation]] = MappingProxyType({})
+
+
+def _no_incarnations() -> Mapping[BrokerId, Incarnation]:
+    return _NO_INCARNATIONS
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A live broker. ``epoch`` is the creation zxid of its registration: another one is another incarnation."""
+    """A live broker. ``epoch`` is the creation zxid of its registration: another one is another registration, perhaps
+    of the same ``incarnation``.
+
+    ``listeners`` has the advertised address of each listener by its name; ``steady`` the earlier incarnations whose
+    logs it has proven to have (rule R12).
+    """
 
     broker_id: BrokerId
     host: str
     port: int
     rack: str | None
     epoch: BrokerEpoch
+    listeners: Mapping[str, tuple[str, int]] = field(default_factory=lambda: MappingProxyType({}))
+    inner_listener: str = ""
+    inner_wire_version: int = INNER_WIRE_VERSION
+    incarnation: Incarnation = UNKNOWN_INCARNATION
+    steady: tuple[Incarnation, ...] = ()
+
+    @classmethod
+    def of(cls, registration: BrokerRegistration, epoch: BrokerEpoch) -> BrokerInfo:
+        """Return what a registration says, with the zxid that created its node."""
+        return cls(
+            registration.broker_id,
+            registration.host,
+            registration.port,
+            registration.rack,
+            epoch,
+            MappingProxyType(registration.addresses()),
+            registration.inner_listener,
+            registration.inner_wire_version,
+            registration.incarnation,
+            registration.steady,
+        )
+
+    @property
+    def inner_address(self) -> tuple[str, int]:
+        """Host and port where other brokers reach it."""
+        return self.listeners.get(self.inner_listener, (self.host, self.port))
+
+    def has_log_of(self, incarnation: Incarnation) -> bool:
+        """Whether whatever this incarnation of the broker had in its logs is there: rules R11 and R12."""
+        return incarnation != UNKNOWN_INCARNATION and (incarnation == self.incarnation or incarnation in self.steady)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +87,8 @@ class PartitionState:
     """One partition. ``version`` and ``modified_zxid`` are the state node's, both -1 while it does not exist yet.
 
     ``unreadable``: the node holds what nobody can read; who led, under which epoch, is not known, so nobody may lead.
+    ``incarnations`` are those of the ISR's members, ``eligible`` those of the replicas that may lead beside them; see
+    ``znodes.LeaderAndIsr``.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -47,6 +99,8 @@ class PartitionState:
     version: int = -1
     modified_zxid: int = -1
     unreadable: bool = False
+    incarnations: Mapping[BrokerId, Incarnation] = field(default_factory=_no_incarnations)
+    eligible: Mapping[BrokerId, Incarnation] = field(default_factory=_no_incarnations)
 
     @property
     def epochs_are_used_up(self) -> bool:

@@ -75,7 +75,7 @@ class RegistrySession:
         """Register the broker and return it as others see it. Raises DuplicateBrokerId, RegistryError."""
         epoch = await register_broker(self.store, registration)
         self._registered = True
-        return BrokerInfo(registration.broker_id, registration.host, registration.port, registration.rack, epoch)
+        return BrokerInfo.of(registration, epoch)
 
     async def start_controller(self) -> None:
         """Try to get the controller's role, once the view shows this broker's registration."""

@@ -54,5 +54,13 @@ def _partition_state(
     if state is None:
         return PartitionState(replicas, version=stat.version, modified_zxid=stat.mzxid, unreadable=True)
     return PartitionState(
-        replicas, state.leader, state.leader_epoch, state.isr, state.controller_epoch, stat.version, stat.mzxid
+        replicas,
+        state.leader,
+        state.leader_epoch,
+        state.isr,
+        state.controller_epoch,
+        stat.version,
+        stat.mzxid,
+        incarnations=state.incarnations,
+        eligible=state.eligible,
     )

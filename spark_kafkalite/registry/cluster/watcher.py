@@ -246,7 +246,7 @@ class ClusterWatcher:
         if known is not None and known.epoch > stat.czxid:
             return
         found = znodes.BrokerRegistration.decode(broker_id, data)
-        info = BrokerInfo(BrokerId(broker_id), found.host, found.port, found.rack, BrokerEpoch(stat.czxid))
+        info = BrokerInfo.of(found, BrokerEpoch(stat.czxid))
         if info != known:
             self._brokers[broker_id] = info
             self._dirty = True

@@ -1,0 +1,176 @@
+"""Declares the broker's settings of the registry, of the wire between brokers, and of replication."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_kafkalite.settings import Setting
+
+MEBIBYTE: Final = 1024 * 1024
+
+REGISTRY_SETTINGS: Final = (
+    Setting(
+        "zookeeper.connect",
+        "string",
+        None,
+        "Registry of the cluster, HOST:PORT with commas and perhaps /CHROOT: a ZooKeeper ensemble, or kafkalite "
+        "registry. When not set, the broker is a cluster by itself, with an embedded registry.",
+    ),
+    Setting(
+        "zookeeper.session.timeout.ms",
+        "int",
+        18_000,
+        "How long the registry keeps a broker that is silent among the live ones; the registry may grant another time.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "zookeeper.connection.timeout.ms",
+        "int",
+        None,
+        "How long a start waits for the registry; when not set, zookeeper.session.timeout.ms.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "zookeeper.digest",
+        "password",
+        None,
+        "USER:PASSWORD that this broker proves to the registry (scheme digest). All brokers need the same.",
+    ),
+    Setting(
+        "zookeeper.set.acl",
+        "boolean",
+        False,
+        "Whether what this broker creates in the registry may be changed only by who proves zookeeper.digest.",
+    ),
+)
+
+INNER_WIRE_SETTINGS: Final = (
+    Setting(
+        "inter.broker.listener.name",
+        "string",
+        None,
+        "Listener that the other brokers connect to; when not set, the first one of listeners.",
+    ),
+    Setting(
+        "inter.broker.secret.file",
+        "string",
+        None,
+        "File with the cluster secret, by which brokers prove themselves to each other: one secret of at least 32 "
+        "characters, or two on lines of their own while it is being changed (the first is the one that is used).",
+    ),
+)
+
+REPLICATION_SETTINGS: Final = (
+    Setting(
+        "replica.lag.time.max.ms",
+        "long",
+        30_000,
+        "A live follower that has not reached the end of its leader's log for this long is not in sync any more.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "replica.fetch.max.bytes",
+        "int",
+        MEBIBYTE,
+        "Bytes of one partition that a follower asks for at a time; the first batch comes whole, however large.",
+        unit="bytes",
+        minimum=0,
+    ),
+    Setting(
+        "replica.fetch.response.max.bytes",
+        "int",
+        10 * MEBIBYTE,
+        "Bytes of all partitions of one leader that a follower asks for at a time.",
+        unit="bytes",
+        minimum=0,
+    ),
+    Setting(
+        "replica.fetch.wait.max.ms",
+        "int",
+        500,
+        "How long a leader keeps a follower's fetch when there is nothing new.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "replica.fetch.min.bytes",
+        "int",
+        1,
+        "Bytes that a leader waits for before it answers a follower's fetch.",
+        unit="bytes",
+        minimum=0,
+    ),
+    Setting(
+        "replica.fetch.backoff.ms",
+        "int",
+        1000,
+        "How long a follower leaves a partition, or a leader, alone after an error.",
+        unit="ms",
+        minimum=0,
+    ),
+    Setting(
+        "replica.socket.timeout.ms",
+        "int",
+        30_000,
+        "How long another broker may take to answer.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "replica.socket.receive.buffer.bytes",
+        "int",
+        64 * 1024,
+        "Receive buffer of the sockets between brokers (SO_RCVBUF); -1 leaves it to the system.",
+        unit="bytes",
+        minimum=-1,
+    ),
+    Setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        "long",
+        5_000,
+        "How often high watermarks are written to the disk.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "high.watermark.requires.min.insync",
+        "boolean",
+        True,
+        "Whether the high watermark stands still while fewer than min.insync.replicas are in sync (KIP-966); off, such "
+        "records are seen, and are lost with the replicas that have them.",
+    ),
+    Setting(
+        "max.incremental.fetch.session.cache.slots",
+        "int",
+        1000,
+        "Fetch sessions of clients that are kept (KIP-227); those of followers are always kept.",
+        minimum=0,
+    ),
+    Setting(
+        "controlled.shutdown.enable",
+        "boolean",
+        True,
+        "Whether a broker that is stopped hands its leaderships over first.",
+    ),
+    Setting(
+        "controlled.shutdown.max.ms",
+        "int",
+        5_000,
+        "How long a stop waits for other brokers to take over.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "stray.log.retention.ms",
+        "long",
+        604_800_000,
+        "How long logs are kept that belong to no topic, or whose partition has moved away; -1 keeps them.",
+        unit="ms",
+        minimum=-1,
+    ),
+)
+
+CLUSTER_SETTINGS: Final = (*REGISTRY_SETTINGS, *INNER_WIRE_SETTINGS, *REPLICATION_SETTINGS)
