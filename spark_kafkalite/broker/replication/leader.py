@@ -43,7 +43,7 @@ from spark_kafkalite.log.files.needs_thread import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
@@ -60,6 +60,12 @@ class LeaderServices(Protocol):
     io: IoThreads
     purgatory: Purgatory
     max_decompressed_bytes: int
+
+
+class FetchClock(Protocol):
+    """A follower's fetch session, as far as a leader asks: when its last request came, in the loop's seconds."""
+
+    last_fetch_s: float
 
 
 class Leader(Appender):
@@ -284,9 +290,28 @@ class Leader(Appender):
 
     # Fetching -------------------------------------------------------------------------------------------------------
 
-    def check_follower(self, replica_id: int) -> None:
-        """Raise NotLeaderOrFollower (6) for a follower that the partition does not have: so far, any."""
+    def follower_fetched(
+        self, replica_id: int, incarnation: Incarnation, fetch_offset: int, session: FetchClock | None = None
+    ) -> None:
+        """Take a follower's fetch for what it says: it has everything below ``fetch_offset`` of this epoch's log.
+
+        ``session`` is the fetch session, if any: each fetch of that is one at the same offset (KIP-227). Raises
+        NotLeaderOrFollower (6) for a replica that the partition does not have: so far, any.
+        """
         raise NotLeaderOrFollower(f"broker {replica_id} is not a replica of {self.topic_partition}")
+
+    def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Return where a reader's log parts from this one: the largest common epoch that is known, and its end offset.
+
+        None when it has not parted: its last epoch, ``last_fetched_epoch`` (-1: not said), ends here at or behind
+        ``fetch_offset``. Source: KIP-595, Partition.readRecords.
+        """
+        if last_fetched_epoch < 0:
+            return None
+        epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return epoch, end_offset
+        return None
 
     def end_offset_for(self, replica_id: int) -> int:
         """Return the first offset that a fetch does not get: consumers see the visible end, followers the log end."""

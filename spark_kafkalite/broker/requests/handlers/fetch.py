@@ -34,7 +34,7 @@ from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import UNKNOWN_INCARNATION, TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import (
@@ -215,7 +215,7 @@ class _Reading:
     def _read(self, leader: Leader, asked: FetchPartition) -> FetchedPartition:
         replica_id = self._fetch.replica_id
         if replica_id >= 0:
-            leader.check_follower(replica_id)
+            leader.follower_fetched(replica_id, UNKNOWN_INCARNATION, asked.fetch_offset)
         limit = min(asked.partition_max_bytes, self._left_bytes)
         at_least_one = self.size_bytes == 0
         found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, replica_id=replica_id)
