@@ -51,7 +51,7 @@ def test_followers_read_to_the_log_end_and_consumers_what_is_committed(harness: 
         leader.read(4, 1000, at_least_one=True, replica_id=FOLLOWER)
     # Nobody follows so far.
     with pytest.raises(NotLeaderOrFollower):
-        leader.check_follower(FOLLOWER)
+        leader.follower_fetched(FOLLOWER, UNKNOWN_INCARNATION, 0)
 
 
 def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partition) -> None:
