@@ -15,6 +15,7 @@ from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch, _Readin
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.errors import NotLeaderOrFollower, OffsetOutOfRange
 from spark_kafkalite.log.partition_log import AppendResult
+from spark_kafkalite.model import UNKNOWN_INCARNATION
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import values_of
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest
