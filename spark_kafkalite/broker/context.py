@@ -17,6 +17,7 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.topics import TopicAdmin
@@ -59,6 +60,7 @@ class BrokerContext:
     offsets_host: InternalTopicHost
     group_shards: GroupShards
     groups: GroupCoordinator
+    lease: Lease
     listeners: dict[str, Listener]
     gate: Gate = field(default_factory=Gate)
 

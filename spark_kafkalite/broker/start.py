@@ -28,6 +28,7 @@ from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
@@ -78,6 +79,7 @@ class _Ground:
 
     loop: asyncio.AbstractEventLoop
     incarnation: Incarnation
+    lease: Lease
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
@@ -173,6 +175,7 @@ class BrokerStart:
         return _Ground(
             loop,
             new_incarnation(),
+            Lease(unlimited=self.has_own_registry),
             Slices(loop),
             settings,
             view,
@@ -232,6 +235,7 @@ class BrokerStart:
                 clock=self._clock,
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
+                on_answer=ground.lease.renew if own is None else None,
             ),
             ground.view,
             on_registration=storage.replicas.set_registration,
@@ -301,7 +305,12 @@ class BrokerStart:
         offsets_host = InternalTopicHost(
             offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
         )
-        shards = Shards(offsets_host, partial(GroupsState, group_limits(config.values)), self._clock)
+        shards = Shards(
+            offsets_host,
+            partial(GroupsState, group_limits(config.values)),
+            self._clock,
+            may_serve=lambda: ground.lease.holds(self._clock.monotonic_s()),
+        )
         storage.services.on_role_change = partial(offsets_host.role_changed, shards)
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
@@ -342,6 +351,7 @@ class BrokerStart:
             groups.offsets_host,
             groups.shards,
             groups.coordinator,
+            ground.lease,
             listeners,
         )
 
