@@ -136,13 +136,6 @@ def random_schedule(seed: int) -> Schedule:
 _OF_TOPICS: Final = frozenset({FaultKind.MAKE_TOPIC_AGAIN, FaultKind.PREFER_LEADERS})
 _FREQUENT: Final = (FaultKind.KILL, FaultKind.KILL, FaultKind.POWER_CUT, FaultKind.PAUSE, FaultKind.EXPIRE_SESSION)
 _KINDS: Final = (*FaultKind, *_FREQUENT)
-    *FaultKind,
-    FaultKind.KILL,
-    FaultKind.KILL,
-    FaultKind.POWER_CUT,
-    FaultKind.PAUSE,
-    FaultKind.EXPIRE_SESSION,
-)
 
 
 def _seconds(kind: FaultKind, chance: random.Random) -> float:
