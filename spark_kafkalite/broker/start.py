@@ -77,13 +77,14 @@ class _Ground:
     """What everything else stands on, and what nothing has to be undone of."""
 
     loop: asyncio.AbstractEventLoop
-    incarnation: Incarnation
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
     topic_settings: TopicSettings
     descriptors: Descriptors
     memory: RequestMemory
+    # Of this run of the process, in all of its registry sessions.
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +173,13 @@ class BrokerStart:
         view.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
         return _Ground(
             loop,
-            new_incarnation(),
             Slices(loop),
             settings,
             view,
             TopicSettings(settings, view),
             Descriptors(raise_limit(), serves_registry=self.config.registry_listener is not None),
             RequestMemory(self.config["queued.max.request.bytes"]),
+            new_incarnation(),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -232,6 +233,7 @@ class BrokerStart:
                 clock=self._clock,
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
+                min_insync=ground.topic_settings.min_insync,
             ),
             ground.view,
             on_registration=storage.replicas.set_registration,
