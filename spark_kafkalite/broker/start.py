@@ -24,7 +24,10 @@ from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.network.acceptor import Acceptor
+from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener, address_text
+from spark_kafkalite.broker.network.peer import PeerSettings
+from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -83,6 +86,8 @@ class _Ground:
     topic_settings: TopicSettings
     descriptors: Descriptors
     memory: RequestMemory
+    inner_wire: InnerWire
+    peers: Peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +171,26 @@ class BrokerStart:
         acceptor.start(dispatcher.serve)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
-        settings, view = DynamicConfig(self.config), ClusterView()
+        config, slices = self.config, Slices(loop)
+        settings, view = DynamicConfig(config), ClusterView()
+        inner_wire = InnerWire(config.broker_id, config.listeners[0].name, is_for_brokers_alone=False)
+        peer_settings = PeerSettings(
+            config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
+        )
+        peers = Peers(loop, slices, lambda: inner_wire.identity, peer_settings)
+        self._undo.callback(peers.close)
         # Before all others, which ask for settings when they hear of a change.
         view.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
         return _Ground(
             loop,
-            Slices(loop),
+            slices,
             settings,
             view,
             TopicSettings(settings, view),
-            Descriptors(raise_limit(), serves_registry=self.config.registry_listener is not None),
-            RequestMemory(self.config["queued.max.request.bytes"]),
+            Descriptors(raise_limit(), serves_registry=config.registry_listener is not None),
+            RequestMemory(config["queued.max.request.bytes"]),
+            inner_wire,
+            peers,
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -272,7 +286,13 @@ class BrokerStart:
         """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
         logs = storage.logs.logs
         acceptor = Acceptor(
-            ground.loop, ground.slices, ground.settings, ground.memory, ground.descriptors, lambda: len(logs)
+            ground.loop,
+            ground.slices,
+            ground.settings,
+            ground.memory,
+            ground.descriptors,
+            ground.inner_wire,
+            lambda: len(logs),
         )
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
@@ -339,6 +359,8 @@ class BrokerStart:
             groups.shards,
             groups.coordinator,
             listeners,
+            ground.inner_wire,
+            ground.peers,
         )
 
     async def _join_cluster(
