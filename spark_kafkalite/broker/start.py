@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +35,7 @@ from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
+from spark_kafkalite.broker.secret_keeper import SecretKeeper
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
@@ -58,12 +59,12 @@ from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.session import RegistrySession
-from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class _Ground:
     """What everything else stands on, and what nothing has to be undone of."""
 
     loop: asyncio.AbstractEventLoop
+    incarnation: Incarnation
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
@@ -159,6 +161,8 @@ class BrokerStart:
         ground = self._prepare(loop)
         storage = self._lock_log_dirs(ground)
         registry = await self._open_registry(ground, storage)
+        if registry.own is None:
+            await self._get_secret(ground, storage, registry)
         await self._load_logs(ground, storage)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
@@ -173,7 +177,11 @@ class BrokerStart:
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
         config, slices = self.config, Slices(loop)
         settings, view = DynamicConfig(config), ClusterView()
-        inner_wire = InnerWire(config.broker_id, config.listeners[0].name, is_for_brokers_alone=False)
+        inner_wire = InnerWire(
+            config.broker_id,
+            config.inner_listener.name,
+            is_for_brokers_alone=config.inner_listener_is_for_brokers_alone,
+        )
         peer_settings = PeerSettings(
             config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
         )
@@ -183,6 +191,7 @@ class BrokerStart:
         view.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
         return _Ground(
             loop,
+            new_incarnation(),
             slices,
             settings,
             view,
@@ -253,10 +262,19 @@ class BrokerStart:
         self._undo.push_async_callback(membership.close)
         if own is not None:
             self.registry_address = own.serve(ground.descriptors.registry_clients)
-        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs))
+        # The embedded registry has been held against the logs when it was opened.
+        holds_logs = own is None and bool(storage.evidence.logs)
+        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs), holds_logs=holds_logs)
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         return _Registry(membership, own)
+
+    async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
+        """Get the secret by which brokers know each other."""
+        membership = registry.membership
+        keeper = SecretKeeper(self.config, ground.inner_wire, storage.io, lambda: membership.session.store)
+        self._undo.callback(keeper.stop)
+        await keeper.start()
 
     async def _load_logs(self, ground: _Ground, storage: _Storage) -> None:
         """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard."""
@@ -296,8 +314,14 @@ class BrokerStart:
         )
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
-        self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
+        first = self._first_for_clients(listeners)
+        self.address = address_text(first.advertised_host, first.advertised_port)
         return acceptor, {listener.name: listener for listener in listeners}
+
+    def _first_for_clients(self, listeners: Iterable[Listener]) -> Listener:
+        config = self.config
+        inner = config.inner_listener.name if config.inner_listener_is_for_brokers_alone else ""
+        return next(listener for listener in listeners if listener.name != inner)
 
     def _make_topics(self, ground: _Ground, storage: _Storage, registry: _Registry, acceptor: Acceptor) -> TopicAdmin:
         return TopicAdmin(
@@ -368,7 +392,7 @@ class BrokerStart:
     ) -> None:
         """Register, get leaders elected, and wait until those of this broker's partitions serve."""
         config, replicas = self.config, storage.replicas
-        first, *_ = listeners.values()
+        first = self._first_for_clients(listeners.values())
         registration = BrokerRegistration(
             BrokerId(config.broker_id),
             first.advertised_host,
@@ -376,6 +400,8 @@ class BrokerStart:
             rack=config.rack,
             timestamp_ms=self._clock.wall_ms(),
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
+            inner_listener=config.inner_listener.name,
+            incarnation=ground.incarnation,
         )
         # Before the logs are closed: others should lead by then.
         self._undo.push_async_callback(registry.membership.close)
