@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,10 @@ from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.network.acceptor import Acceptor
+from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener, address_text
+from spark_kafkalite.broker.network.peer import PeerSettings
+from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -32,6 +35,7 @@ from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
+from spark_kafkalite.broker.secret_keeper import SecretKeeper
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
@@ -77,14 +81,16 @@ class _Ground:
     """What everything else stands on, and what nothing has to be undone of."""
 
     loop: asyncio.AbstractEventLoop
+    # Of this run of the process, in all of its registry sessions.
+    incarnation: Incarnation
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
     topic_settings: TopicSettings
     descriptors: Descriptors
     memory: RequestMemory
-    # Of this run of the process, in all of its registry sessions.
-    incarnation: Incarnation
+    inner_wire: InnerWire
+    peers: Peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,8 @@ class BrokerStart:
         ground = self._prepare(loop)
         storage = self._lock_log_dirs(ground)
         registry = await self._open_registry(ground, storage)
+        if registry.own is None:
+            await self._get_secret(ground, storage, registry)
         await self._load_logs(ground, storage)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
@@ -168,18 +176,31 @@ class BrokerStart:
         acceptor.start(dispatcher.serve)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
-        settings, view = DynamicConfig(self.config), ClusterView()
+        config, slices = self.config, Slices(loop)
+        settings, view = DynamicConfig(config), ClusterView()
+        inner_wire = InnerWire(
+            config.broker_id,
+            config.inner_listener.name,
+            is_for_brokers_alone=config.inner_listener_is_for_brokers_alone,
+        )
+        peer_settings = PeerSettings(
+            config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
+        )
+        peers = Peers(loop, slices, lambda: inner_wire.identity, peer_settings)
+        self._undo.callback(peers.close)
         # Before all others, which ask for settings when they hear of a change.
         view.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
         return _Ground(
             loop,
-            Slices(loop),
+            new_incarnation(),
+            slices,
             settings,
             view,
             TopicSettings(settings, view),
-            Descriptors(raise_limit(), serves_registry=self.config.registry_listener is not None),
-            RequestMemory(self.config["queued.max.request.bytes"]),
-            new_incarnation(),
+            Descriptors(raise_limit(), serves_registry=config.registry_listener is not None),
+            RequestMemory(config["queued.max.request.bytes"]),
+            inner_wire,
+            peers,
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -250,6 +271,13 @@ class BrokerStart:
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         return _Registry(membership, own)
 
+    async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
+        """Get the secret by which brokers know each other."""
+        membership = registry.membership
+        keeper = SecretKeeper(self.config, ground.inner_wire, storage.io, lambda: membership.session.store)
+        self._undo.callback(keeper.stop)
+        await keeper.start()
+
     async def _load_logs(self, ground: _Ground, storage: _Storage) -> None:
         """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard."""
         logs, replicas = storage.logs, storage.replicas
@@ -278,12 +306,24 @@ class BrokerStart:
         """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
         logs = storage.logs.logs
         acceptor = Acceptor(
-            ground.loop, ground.slices, ground.settings, ground.memory, ground.descriptors, lambda: len(logs)
+            ground.loop,
+            ground.slices,
+            ground.settings,
+            ground.memory,
+            ground.descriptors,
+            ground.inner_wire,
+            lambda: len(logs),
         )
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
-        self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
+        first = self._first_for_clients(listeners)
+        self.address = address_text(first.advertised_host, first.advertised_port)
         return acceptor, {listener.name: listener for listener in listeners}
+
+    def _first_for_clients(self, listeners: Iterable[Listener]) -> Listener:
+        config = self.config
+        inner = config.inner_listener.name if config.inner_listener_is_for_brokers_alone else ""
+        return next(listener for listener in listeners if listener.name != inner)
 
     def _make_topics(self, ground: _Ground, storage: _Storage, registry: _Registry, acceptor: Acceptor) -> TopicAdmin:
         return TopicAdmin(
@@ -345,6 +385,8 @@ class BrokerStart:
             groups.shards,
             groups.coordinator,
             listeners,
+            ground.inner_wire,
+            ground.peers,
         )
 
     async def _join_cluster(
@@ -352,7 +394,7 @@ class BrokerStart:
     ) -> None:
         """Register, get leaders elected, and wait until those of this broker's partitions serve."""
         config, replicas = self.config, storage.replicas
-        first, *_ = listeners.values()
+        first = self._first_for_clients(listeners.values())
         registration = BrokerRegistration(
             BrokerId(config.broker_id),
             first.advertised_host,
