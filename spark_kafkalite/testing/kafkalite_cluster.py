@@ -47,12 +47,15 @@ class KafkaliteCluster:
         data_dir: Path,
         *,
         size: int = 3,
+        port: int = 0,
+        registry_port: int = 0,
         overrides: Mapping[str, object] | None = None,
         overrides_of: Mapping[int, Mapping[str, object]] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a cluster; ``start()`` or ``with`` starts it.
 
+        Broker 1 listens on ``port``, the next ones on those that follow; 0 takes free ones, which later starts keep.
         ``overrides`` are settings of all brokers in Kafka's names, ``overrides_of`` of single ones by their number, in
         place of what the cluster would choose (its ``zookeeper.connect``, for one). ``environment`` is added to this
         process's own.
@@ -60,10 +63,11 @@ class KafkaliteCluster:
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: it needs at least one")
         self.data_dir = data_dir
-        self.registry = RegistryProcess(data_dir / "registry", environment=environment)
+        self.registry = RegistryProcess(data_dir / "registry", port=registry_port, environment=environment)
         self.brokers: dict[int, BrokerProcess] = {}
         self.start_seconds = 0.0
         self._size = size
+        self._port = port
         self._overrides = dict(overrides or {})
         self._overrides_of = {number: dict(settings) for number, settings in (overrides_of or {}).items()}
         self._environment = environment
@@ -91,11 +95,15 @@ class KafkaliteCluster:
         self.registry.start()
         for number in range(1, self._size + 1):
             self.brokers.setdefault(number, self._make_broker(number))
+        # Its end waits for all, so that none is started behind the back of who handles the error of another.
         with ThreadPoolExecutor(len(self.brokers)) as starters:
-            # All are waited for, so that none is started after an error of another.
             started = [starters.submit(broker.start) for broker in self.brokers.values() if not broker.running]
-        for each in started:
-            each.result()
+            try:
+                for each in started:
+                    each.result()
+            except BaseException:
+                self._kill_brokers()
+                raise
         self._wait_until_all_know_all()
         self.start_seconds = time.monotonic() - began
         return self
@@ -287,7 +295,12 @@ class KafkaliteCluster:
             **self._overrides,
             **self._overrides_of.get(number, {}),
         }
-        return BrokerProcess(self.data_dir / f"broker-{number}", overrides=settings, environment=self._environment)
+        return BrokerProcess(
+            self.data_dir / f"broker-{number}",
+            port=self._port + number - 1 if self._port else 0,
+            overrides=settings,
+            environment=self._environment,
+        )
 
     @property
     def _secret_file(self) -> Path:
@@ -298,13 +311,27 @@ class KafkaliteCluster:
             self._secret_file.touch(mode=0o600)
             self._secret_file.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
 
+    def stop_all(self) -> None:
+        """Stop the brokers in order, one after the other, then the registry; ``start()`` goes on with what they hold.
+
+        Raises ChildFailed when one of them does not end in time.
+        """
+        for process in (*self.brokers.values(), self.registry):
+            if process.running:
+                process.resume()
+                process.stop()
+
     def close(self) -> None:
-        """Kill all brokers and the registry: what they hold is of no use to anybody any more."""
+        """Kill all brokers and the registry, wherever they are."""
         if self._store is not None:
             self._store.close()
             self._store = None
-        for process in (*self.brokers.values(), self.registry):
-            process.kill()
+        self._kill_brokers()
+        self.registry.kill()
+
+    def _kill_brokers(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
 
     def __enter__(self) -> Self:
         try:
