@@ -274,11 +274,15 @@ class KafkaliteCluster:
         from spark_kafkalite.registry.zookeeper import open_zookeeper
 
         if self._store is not None and self._store.state is SessionState.LOST:
-            self._store.close()
-            self._store = None
+            self._close_store()
         if self._store is None:
             self._store = open_zookeeper(self.registry.connect)
         return self._store
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     # Making them ------------------------------------------------------------------------------------------------------
 
@@ -316,6 +320,7 @@ class KafkaliteCluster:
 
         Raises ChildFailed when one of them does not end in time.
         """
+        self._close_store()
         for process in (*self.brokers.values(), self.registry):
             if process.running:
                 process.resume()
@@ -323,9 +328,7 @@ class KafkaliteCluster:
 
     def close(self) -> None:
         """Kill all brokers and the registry, wherever they are."""
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        self._close_store()
         self._kill_brokers()
         self.registry.kill()
 
