@@ -219,6 +219,8 @@ class BrokerProcess(_ServerProcess):
         """
         super().__init__(data_dir, port=port, command_prefix=command_prefix, environment=environment)
         self.overrides = dict(overrides or {})
+        if "broker.id" in self.overrides:
+            self._what = f"broker-{self.overrides['broker.id']}"
         self._registry_port = registry_port
 
     @property
