@@ -26,6 +26,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
+from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
 from spark_kafkalite.log.files.fs import replace_file
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.files.small_files import (
@@ -46,7 +47,7 @@ from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import Offset, TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, Offset, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import MAX_INT32, BatchHeader
 
@@ -344,16 +345,27 @@ class PartitionLog:
         except OSError as error:
             raise self.local.fatal_error("read the end of", error) from error
 
-    def append_as_follower(self, batches: bytes | bytearray | memoryview) -> AppendResult:
-        """Append whole batches as the leader has them. Their CRCs, offsets and epochs are checked first, all of them:
-        nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk fails."""
+    def append_as_follower(
+        self, batches: bytes | bytearray | memoryview, leader_epoch: int = MAX_LEADER_EPOCH
+    ) -> AppendResult:
+        """Append whole batches as the leader of ``leader_epoch`` has them. Their CRCs, offsets and epochs are checked
+        first, all of them: nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk
+        fails.
+
+        An empty log may begin with a batch that holds its end: its leader's log start may lie inside of one.
+        """
         if not self.local.is_ready:
             self._make_ready()
+        # Its leader may have older records here than an epoch in which this broker has led and written nothing.
+        self.epochs.drop_empty(self.log_end_offset)
         view = memoryview(batches)
         headers = kernel.scan_headers(view)
         if not headers or sum(header.size_bytes for header in headers) != len(view):
             raise CorruptMessage(f"{self.topic_partition}: {len(view)} bytes are not whole record batches")
         position, next_offset, epoch = 0, int(self.log_end_offset), self.epochs.latest
+        begins_inside = headers[0].base_offset < next_offset <= headers[0].last_offset and not self.segments.size_bytes
+        if begins_inside:
+            next_offset = headers[0].base_offset
         for header in headers:
             kernel.check_crc(view, position, header.size_bytes)
             if header.base_offset < next_offset or header.last_offset_delta < 0:
@@ -365,11 +377,19 @@ class PartitionLog:
                     f"{self.topic_partition}: a batch of leader epoch {header.partition_leader_epoch} "
                     f"after one of {epoch}"
                 )
+            # The CRC does not cover it (KAFKA-18723).
+            if header.partition_leader_epoch > leader_epoch:
+                raise CorruptMessage(
+                    f"{self.topic_partition}: a batch of leader epoch {header.partition_leader_epoch}, the leader's "
+                    f"own is {leader_epoch}"
+                )
             next_offset, epoch = header.next_offset, header.partition_leader_epoch
             position += header.size_bytes
         self.disk.budget_bytes -= len(view)
         if self.disk.budget_bytes < 0:
             self.disk.check(len(view))
+        if begins_inside:
+            self.truncate_fully(headers[0].base_offset)
         position = 0
         for header in headers:
             if header.partition_leader_epoch != self.epochs.latest:
@@ -492,6 +512,13 @@ class PartitionLog:
         """Read what a fast start has left unread, since the times there count too."""
         if self.local.is_usable and not self.local.is_ready:
             self._make_ready()
+
+    @property
+    def last_record_epoch(self) -> int:
+        """The leader epoch that wrote the last record, -1 when there is none: one that has begun but written nothing
+        does not count."""
+        end_offset = self.local.log_end_offset
+        return self.epochs.epoch_at(end_offset - 1) if end_offset > self.log_start_offset else NO_LEADER_EPOCH
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (the largest known epoch at or below ``leader_epoch``, its end offset); (-1, -1) when unknown."""
