@@ -85,6 +85,8 @@ class _Ground:
     topic_settings: TopicSettings
     descriptors: Descriptors
     memory: RequestMemory
+    # Of this run of the process, in all of its registry sessions.
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,7 @@ class BrokerStart:
             TopicSettings(settings, view),
             Descriptors(raise_limit(), serves_registry=self.config.registry_listener is not None),
             RequestMemory(self.config["queued.max.request.bytes"]),
+            new_incarnation(),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -233,6 +236,7 @@ class BrokerStart:
                 clock=self._clock,
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
+                min_insync=ground.topic_settings.min_insync,
             ),
             ground.view,
             on_registration=storage.replicas.set_registration,

@@ -89,7 +89,7 @@ def _own_end(context: BrokerContext, topic_partition: TopicPartition) -> ListOff
     return ListOffsetsPartitionResponse(
         partition_index=topic_partition.partition,
         offset=partition.log.log_end_offset,
-        leader_epoch=partition.log.epochs.latest_epoch,
+        leader_epoch=partition.log.epochs.epoch_at(partition.log.log_end_offset),
     )
 
 
