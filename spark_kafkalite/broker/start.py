@@ -78,7 +78,6 @@ class _Ground:
     """What everything else stands on, and what nothing has to be undone of."""
 
     loop: asyncio.AbstractEventLoop
-    incarnation: Incarnation
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
@@ -175,7 +174,6 @@ class BrokerStart:
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
         return _Ground(
             loop,
-            new_incarnation(),
             Slices(loop),
             settings,
             view,
