@@ -36,6 +36,7 @@ from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper
+from spark_kafkalite.broker.settings.cluster_defaults import weaknesses
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
@@ -189,7 +190,7 @@ class BrokerStart:
         peers = Peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
         # Before all others, which ask for settings when they hear of a change.
-        view.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
+        view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
         return _Ground(
             loop,
             new_incarnation(),
@@ -420,6 +421,10 @@ class BrokerStart:
         if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
             logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
         _tell_of_leaderless(config.broker_id, ground.view.state)
+        if config.zookeeper is not None:
+            found = weaknesses(ground.settings.current.values, len(ground.view.state.brokers))
+            if found:
+                logger.warning("a record acknowledged with acks=all may be lost with a broker: %s", "; ".join(found))
 
     async def _start_upkeep(
         self, ground: _Ground, storage: _Storage, registry: _Registry, groups: _Groups, context: BrokerContext
