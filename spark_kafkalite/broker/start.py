@@ -55,12 +55,12 @@ from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.session import RegistrySession
-from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
@@ -83,6 +83,8 @@ class _Ground:
     topic_settings: TopicSettings
     descriptors: Descriptors
     memory: RequestMemory
+    # Of this run of the process, in all of its registry sessions.
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,7 @@ class BrokerStart:
             TopicSettings(settings, view),
             Descriptors(raise_limit(), serves_registry=self.config.registry_listener is not None),
             RequestMemory(self.config["queued.max.request.bytes"]),
+            new_incarnation(),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -230,6 +233,7 @@ class BrokerStart:
                 clock=self._clock,
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
+                min_insync=ground.topic_settings.min_insync,
             ),
             ground.view,
             on_registration=storage.replicas.set_registration,
@@ -354,6 +358,7 @@ class BrokerStart:
             rack=config.rack,
             timestamp_ms=self._clock.wall_ms(),
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
+            incarnation=ground.incarnation,
         )
         # Before the logs are closed: others should lead by then.
         self._undo.push_async_callback(registry.membership.close)

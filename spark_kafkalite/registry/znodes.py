@@ -167,6 +167,11 @@ def new_uuid() -> bytes:
             return bytes(candidate)
 
 
+def new_incarnation() -> Incarnation:
+    """Draw the number of a run of a broker's process."""
+    return Incarnation(int.from_bytes(os.urandom(8)) >> 1 or 1)
+
+
 def uuid_text(raw: bytes) -> str:
     """Return the 22 characters of URL-safe base64 of a 16-byte id."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
