@@ -243,7 +243,9 @@ class BrokerStart:
         self._undo.push_async_callback(membership.close)
         if own is not None:
             self.registry_address = own.serve(ground.descriptors.registry_clients)
-        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs))
+        # The embedded registry has been held against the logs when it was opened.
+        holds_logs = own is None and bool(storage.evidence.logs)
+        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs), holds_logs=holds_logs)
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         return _Registry(membership, own)
@@ -358,6 +360,7 @@ class BrokerStart:
             rack=config.rack,
             timestamp_ms=self._clock.wall_ms(),
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
+            inner_listener=config.inner_listener.name,
             incarnation=ground.incarnation,
         )
         # Before the logs are closed: others should lead by then.

@@ -156,6 +156,11 @@ def deleted_topic_path(topic: str) -> str:
 # Ids ----------------------------------------------------------------------------------------------------------------
 
 
+def new_incarnation() -> Incarnation:
+    """Return a random number for one run of a broker's process."""
+    return Incarnation(int.from_bytes(os.urandom(8), "big") % MAX_INT64 + 1)
+
+
 def new_uuid() -> bytes:
     """Return a random id of 16 bytes whose text form does not begin with '-', which tools would take for an option."""
     while True:
@@ -165,11 +170,6 @@ def new_uuid() -> bytes:
         candidate[8] = candidate[8] & 0x3F | 0x80
         if candidate[0] >> 2 != 62:
             return bytes(candidate)
-
-
-def new_incarnation() -> Incarnation:
-    """Draw the number of a run of a broker's process."""
-    return Incarnation(int.from_bytes(os.urandom(8)) >> 1 or 1)
 
 
 def uuid_text(raw: bytes) -> str:
