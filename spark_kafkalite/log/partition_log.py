@@ -87,6 +87,8 @@ class PartitionLog:
         self._note_checkpoints = host.note_recovery_points
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
+        # Told when retention or a deletion of records has moved the log start forward.
+        self.on_start_moved: Callable[[], None] | None = None
         self.epochs = loaded.epochs
         self.producers = LogProducers(
             host, directory, topic_partition, self.segments, self.local.reader, loaded.producers
@@ -618,6 +620,8 @@ class PartitionLog:
         self.log_start_offset = Offset(offset)
         # The file keeps the older epochs until it is written for a new one; opening the log drops them again.
         self.epochs.truncate_from_start(offset, write=False)
+        if self.on_start_moved is not None:
+            self.on_start_moved()
         return True
 
     @property
