@@ -31,6 +31,7 @@ from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
@@ -84,6 +85,7 @@ class _Ground:
     loop: asyncio.AbstractEventLoop
     # Of this run of the process, in all of its registry sessions.
     incarnation: Incarnation
+    lease: Lease
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
@@ -194,6 +196,7 @@ class BrokerStart:
         return _Ground(
             loop,
             new_incarnation(),
+            Lease(unlimited=self.has_own_registry),
             slices,
             settings,
             view,
@@ -256,6 +259,7 @@ class BrokerStart:
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
                 min_insync=ground.topic_settings.min_insync,
+                on_answer=ground.lease.renew if own is None else None,
             ),
             ground.view,
             on_registration=storage.replicas.set_registration,
@@ -344,7 +348,12 @@ class BrokerStart:
         offsets_host = InternalTopicHost(
             offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
         )
-        shards = Shards(offsets_host, partial(GroupsState, group_limits(config.values)), self._clock)
+        shards = Shards(
+            offsets_host,
+            partial(GroupsState, group_limits(config.values)),
+            self._clock,
+            may_serve=lambda: ground.lease.holds(self._clock.monotonic_s()),
+        )
         storage.services.on_role_change = partial(offsets_host.role_changed, shards)
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
@@ -385,6 +394,7 @@ class BrokerStart:
             groups.offsets_host,
             groups.shards,
             groups.coordinator,
+            ground.lease,
             listeners,
             ground.inner_wire,
             ground.peers,
