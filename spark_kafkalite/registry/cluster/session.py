@@ -47,14 +47,21 @@ class RegistrySession:
         clock: Clock,
         slices: Slices,
         unclean_election: Callable[[str], bool],
+        min_insync: Callable[[str], int],
         on_answer: OnAnswer | None = None,
     ) -> None:
-        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on; ``on_answer`` is told
-        of each answer that proves the session alive, None when nobody needs that."""
+        """``unclean_election`` and ``min_insync`` as the ``Controller`` takes them; ``on_answer`` is told of each
+        answer that proves the session alive, None when nobody needs that."""
         self.store = store
         self.watcher = ClusterWatcher(store, view, slices=slices)
         self.controller = Controller(
-            store, self.watcher, broker_id, clock, unclean_election=unclean_election, slices=slices
+            store,
+            self.watcher,
+            broker_id,
+            clock,
+            unclean_election=unclean_election,
+            min_insync=min_insync,
+            slices=slices,
         )
         self.producer_ids = ProducerIdManager(store, broker_id)
         # Set once the registry has ended the session, or is known to have gone.
