@@ -181,10 +181,24 @@ class Leader(Appender):
         in_sync = self.in_sync
         self._may_commit = in_sync.may_commit
         self._commits_at_append = self._may_commit and in_sync.is_alone
-        if self._may_commit and self._bounds.commit(in_sync.committed_end_offset(self.log.local.log_end_offset)):
+        if self._may_commit and self._commit(in_sync.committed_end_offset(self.log.local.log_end_offset)):
             self.ack_waiters.wake()
             if not self._bounds.shows_flushed:
                 self.consumers.wake()
+
+    def _commit(self, end_offset: int) -> bool:
+        """Raise the high watermark; return whether it moved."""
+        if not self._bounds.commit(end_offset):
+            return False
+        self.followers.tell_of_change()
+        if self._bounds.shows_flushed:
+            self.consumers.tell_of_change()
+        return True
+
+    def log_start_moved(self) -> None:
+        """Have the answers of fetch sessions tell of a new log start."""
+        self.consumers.tell_of_change()
+        self.followers.tell_of_change()
 
     def end(self, reason: KafkaError) -> None:
         """Answer everybody who waits for this leader: the epoch is over, or nothing is served any more."""
@@ -357,15 +371,13 @@ class Leader(Appender):
             raise
         if not result.duplicate:
             self._flusher.appended(len(batch), self._flushes_each)
-            if self.followers.operations:
-                self.followers.wake()
             if self._has_followers:
-                # Their log ends are the bound, but for those of none in sync.
+                self.followers.wake()
+                # Their log ends bound the high watermark, unless none of them is in sync.
                 self.in_sync.appended()
             if (
                 self._commits_at_append
-                and self._bounds.commit(self.log.local.log_end_offset)
-                and self.consumers.operations
+                and self._commit(self.log.local.log_end_offset)
                 and not self._bounds.shows_flushed
             ):
                 self.consumers.wake()
