@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from spark_kafkalite.broker.network.listeners import Listener, parse_listeners
+from spark_kafkalite.broker.network.listeners import Listener, address_text, parse_listeners
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.cluster_defaults import cluster_defaults
 from spark_kafkalite.errors import ConfigError
@@ -27,7 +27,7 @@ from spark_kafkalite.log.config_sources import (
 )
 from spark_kafkalite.log.topic_config import BROKER_SYNONYMS, TopicConfig
 from spark_kafkalite.redaction import shown_value
-from spark_kafkalite.registry.served.listener import RegistryListener
+from spark_kafkalite.registry.served.listener import RegistryListener, is_loopback
 from spark_kafkalite.registry.zookeeper_address import ZooKeeperAddress
 from spark_kafkalite.settings import read_properties
 
@@ -140,6 +140,26 @@ class BrokerConfig:
             raise ConfigError(
                 f"group.min.session.timeout.ms={shortest}: must be at most group.max.session.timeout.ms={longest}"
             )
+        self._check_secret()
+
+    def _check_secret(self) -> None:
+        """Raise ConfigError for a broker of a cluster that others could reach, and that has no secret for them."""
+        if self.zookeeper is None or self.zookeeper.digest is not None or self["inter.broker.secret.file"] is not None:
+            return
+        for listener in self.listeners:
+            if not is_loopback(listener.host):
+                raise ConfigError(
+                    f"listeners={listener.name}://{address_text(listener.host, listener.port)} is open to other hosts, "
+                    "and nothing tells the brokers of this cluster from anybody else: set inter.broker.secret.file to "
+                    "a file with a secret that all of them have (kafkalite cluster new-secret prints one), or "
+                    "zookeeper.digest=USER:PASSWORD, and the secret is kept in the registry"
+                )
+
+    @property
+    def inner_listener_is_for_brokers_alone(self) -> bool:
+        """Whether clients have other listeners than the one that brokers connect to, which is named then."""
+        name_is_given = self["inter.broker.listener.name"] is not None
+        return self.zookeeper is not None and name_is_given and len(self.listeners) > 1
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
