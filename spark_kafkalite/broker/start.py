@@ -36,6 +36,7 @@ from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper
+from spark_kafkalite.broker.settings.cluster_defaults import weaknesses
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
@@ -81,7 +82,6 @@ class _Ground:
     """What everything else stands on, and what nothing has to be undone of."""
 
     loop: asyncio.AbstractEventLoop
-    incarnation: Incarnation
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
@@ -90,6 +90,8 @@ class _Ground:
     memory: RequestMemory
     inner_wire: InnerWire
     peers: Peers
+    # Of this run of the process, in all of its registry sessions.
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +190,9 @@ class BrokerStart:
         peers = Peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
         # Before all others, which ask for settings when they hear of a change.
-        view.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
+        view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
         return _Ground(
             loop,
-            new_incarnation(),
             slices,
             settings,
             view,
@@ -200,6 +201,7 @@ class BrokerStart:
             RequestMemory(config["queued.max.request.bytes"]),
             inner_wire,
             peers,
+            new_incarnation(),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -253,6 +255,7 @@ class BrokerStart:
                 clock=self._clock,
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
+                min_insync=ground.topic_settings.min_insync,
             ),
             ground.view,
             on_registration=storage.replicas.set_registration,
@@ -418,6 +421,10 @@ class BrokerStart:
         if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
             logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
         _tell_of_leaderless(config.broker_id, ground.view.state)
+        if config.zookeeper is not None:
+            found = weaknesses(ground.settings.current.values, len(ground.view.state.brokers))
+            if found:
+                logger.warning("a record acknowledged with acks=all may be lost with a broker: %s", "; ".join(found))
 
     async def _start_upkeep(
         self, ground: _Ground, storage: _Storage, registry: _Registry, groups: _Groups, context: BrokerContext

@@ -181,11 +181,13 @@ class Partition:
         self._stop_leading(Follower(self.topic_partition, leader_id), leader_epoch)
 
     def fence(self, why: str) -> None:
-        """Stop leading, because this broker cannot prove any more that it leads (rule R6), until a newer state says so.
+        """Stop leading, because this broker cannot prove any more that it leads (rule R6).
 
-        Requests that wait are answered as when another broker leads.
+        It may lead again under the same state, when nobody else was elected meanwhile. Requests that wait are answered
+        as when another broker leads.
         """
         if self.is_leader:
+            self.state_version -= 1
             gone = Follower(self.topic_partition, -1, f"{self.topic_partition} has no leader: {why}")
             self._stop_leading(gone, self.leader_epoch)
 

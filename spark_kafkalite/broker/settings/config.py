@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from spark_kafkalite.broker.network.listeners import Listener, address_text, parse_listeners
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.cluster_defaults import cluster_defaults
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.log.config_sources import (
+    SOURCE_DEFAULT,
     SOURCE_DYNAMIC_BROKER,
     SOURCE_DYNAMIC_DEFAULT_BROKER,
     SOURCE_STATIC_BROKER,
@@ -38,8 +40,9 @@ class BrokerConfig:
     """All settings of one broker, checked.
 
     ``values`` holds every setting, ``layers`` where those that were given come from, in order of precedence (the last
-    one is the file with the command line), ``topic_defaults`` every topic setting's default on this broker.
-    ``zookeeper`` is None when the registry is the broker's own; other brokers connect to ``inner_listener``.
+    two are the file with the command line, and the defaults of a cluster), ``topic_defaults`` every topic setting's
+    default on this broker. ``zookeeper`` is None when the registry is the broker's own; other brokers connect to
+    ``inner_listener``.
     """
 
     values: Mapping[str, Any]
@@ -85,7 +88,8 @@ class BrokerConfig:
         zookeeper = ZooKeeperAddress.of(values)
         if zookeeper is not None:
             _check_no_own_registry(given, zookeeper)
-        layers = (ConfigLayer(SOURCE_STATIC_BROKER, given),)
+        defaults = cluster_defaults(is_clustered=zookeeper is not None, has_three=False)
+        layers = (ConfigLayer(SOURCE_STATIC_BROKER, given), ConfigLayer(SOURCE_DEFAULT, defaults))
         values, topic_defaults = _in_force(layers)
         registry_listener = None
         if values["registry.listener"]:
@@ -113,11 +117,18 @@ class BrokerConfig:
 
         What these settings themselves had of the kind is forgotten: the sources are counted anew.
         """
-        layers = (
+        return self._with_layers(
             ConfigLayer(SOURCE_DYNAMIC_BROKER, own),
             ConfigLayer(SOURCE_DYNAMIC_DEFAULT_BROKER, by_default),
-            self.layers[-1],
+            *self.layers[-2:],
         )
+
+    def in_cluster_of_three(self) -> BrokerConfig:
+        """Return the settings with the defaults of a cluster that has, or had, three brokers."""
+        defaults = cluster_defaults(is_clustered=self.zookeeper is not None, has_three=True)
+        return self._with_layers(*self.layers[:-1], ConfigLayer(SOURCE_DEFAULT, defaults))
+
+    def _with_layers(self, *layers: ConfigLayer) -> BrokerConfig:
         values, topic_defaults = _in_force(layers)
         return replace(self, values=values, layers=layers, topic_defaults=topic_defaults)
 

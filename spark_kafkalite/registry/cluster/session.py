@@ -46,12 +46,19 @@ class RegistrySession:
         clock: Clock,
         slices: Slices,
         unclean_election: Callable[[str], bool],
+        min_insync: Callable[[str], int],
     ) -> None:
-        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on."""
+        """``unclean_election`` and ``min_insync`` as the ``Controller`` takes them."""
         self.store = store
         self.watcher = ClusterWatcher(store, view, slices=slices)
         self.controller = Controller(
-            store, self.watcher, broker_id, clock, unclean_election=unclean_election, slices=slices
+            store,
+            self.watcher,
+            broker_id,
+            clock,
+            unclean_election=unclean_election,
+            min_insync=min_insync,
+            slices=slices,
         )
         self.producer_ids = ProducerIdManager(store, broker_id)
         # Set once the registry has ended the session, or is known to have gone.
