@@ -461,6 +461,12 @@ class FetchSessionIdNotFound(RetriableError):
     code = 70
 
 
+class ListenerNotFound(StaleMetadataError):
+    """There is no listener on the leader that matches the one which the client has used."""
+
+    code = 72
+
+
 class TopicDeletionDisabled(KafkaError):
     """``delete.topic.enable`` is false on this broker."""
 
