@@ -55,6 +55,7 @@ SUITES = (
     Suite("golden", ("tests/golden",), workers=3, select="kafka"),
     Suite("contract", ("tests/contract",), workers=3),
     Suite("crash", ("tests/crash",), workers=2),
+    Suite("chaos", ("tests/chaos",)),
     Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=ALONE, workers=4),
     Suite("alone", ALONE),
     Suite("spark", ("tests/spark", "tests/jobs"), workers=2),
