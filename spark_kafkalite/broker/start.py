@@ -55,12 +55,12 @@ from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.session import RegistrySession
-from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
@@ -77,6 +77,7 @@ class _Ground:
     """What everything else stands on, and what nothing has to be undone of."""
 
     loop: asyncio.AbstractEventLoop
+    incarnation: Incarnation
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
@@ -171,6 +172,7 @@ class BrokerStart:
         view.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
         return _Ground(
             loop,
+            new_incarnation(),
             Slices(loop),
             settings,
             view,
@@ -239,7 +241,9 @@ class BrokerStart:
         self._undo.push_async_callback(membership.close)
         if own is not None:
             self.registry_address = own.serve(ground.descriptors.registry_clients)
-        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs))
+        # The embedded registry has been held against the logs when it was opened.
+        holds_logs = own is None and bool(storage.evidence.logs)
+        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs), holds_logs=holds_logs)
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         return _Registry(membership, own)
@@ -354,6 +358,8 @@ class BrokerStart:
             rack=config.rack,
             timestamp_ms=self._clock.wall_ms(),
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
+            inner_listener=config.inner_listener.name,
+            incarnation=ground.incarnation,
         )
         # Before the logs are closed: others should lead by then.
         self._undo.push_async_callback(registry.membership.close)

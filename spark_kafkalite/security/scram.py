@@ -141,7 +141,7 @@ class ScramClient:
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise SaslAuthenticationFailed(
                 f"SCRAM: the broker asks for {iterations} iterations; from {MIN_ITERATIONS} to {MAX_ITERATIONS} are "
-                "allowed. Have the user's SCRAM credentials written anew"
+                "allowed. Set the user's SCRAM credentials again"
             )
         final_bare = f"c=biws,r={nonce}"
         message = f"{self._first_bare},{server_first.string},{final_bare}".encode()

@@ -26,13 +26,11 @@ from spark_kafkalite.log.config_sources import (
 from spark_kafkalite.log.topic_config import BROKER_SYNONYMS, TopicConfig
 from spark_kafkalite.redaction import shown_value
 from spark_kafkalite.registry.served.listener import RegistryListener
+from spark_kafkalite.registry.zookeeper_address import ZooKeeperAddress
 from spark_kafkalite.settings import read_properties
 
-# Settings that the documentation of the whole system names and this version refuses: silently running alone, where a
-# cluster was asked for, would lose what replication promises.
-_NOT_BUILT: Final = {
-    "zookeeper.connect": "a cluster of brokers over ZooKeeper",
-}
+# What is meant for the embedded registry, which a broker with zookeeper.connect has not.
+_OWN_REGISTRY: Final = ("registry.dir", "registry.listener", "registry.listener.digest", "registry.listener.insecure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,7 @@ class BrokerConfig:
 
     ``values`` holds every setting, ``layers`` where those that were given come from, in order of precedence (the last
     one is the file with the command line), ``topic_defaults`` every topic setting's default on this broker.
+    ``zookeeper`` is None when the registry is the broker's own; other brokers connect to ``inner_listener``.
     """
 
     values: Mapping[str, Any]
@@ -49,6 +48,8 @@ class BrokerConfig:
     log_dirs: tuple[Path, ...]
     registry_dir: Path
     registry_listener: RegistryListener | None
+    zookeeper: ZooKeeperAddress | None
+    inner_listener: Listener
     topic_defaults: Mapping[str, Any]
 
     @classmethod
@@ -70,10 +71,6 @@ class BrokerConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> BrokerConfig:
         """Return the settings named in ``properties``, all others at their defaults. Raises ConfigError."""
-        for name, what in _NOT_BUILT.items():
-            if name in properties:
-                shown = shown_value(name, properties[name])
-                raise ConfigError(f"{name}={shown}: {what} is not part of this version; leave {name} out")
         given = BROKER_SETTINGS.parse(properties)
         values = BROKER_SETTINGS.defaults() | given
         log_dirs = tuple(Path(directory) for directory in values["log.dirs"])
@@ -85,6 +82,9 @@ class BrokerConfig:
             values["listeners"], values["advertised.listeners"], values["listener.security.protocol.map"]
         )
         registry_dir = Path(values["registry.dir"]) if values["registry.dir"] else log_dirs[0] / "_registry"
+        zookeeper = ZooKeeperAddress.of(values)
+        if zookeeper is not None:
+            _check_no_own_registry(given, zookeeper)
         layers = (ConfigLayer(SOURCE_STATIC_BROKER, given),)
         values, topic_defaults = _in_force(layers)
         registry_listener = None
@@ -94,7 +94,17 @@ class BrokerConfig:
                 digest=values["registry.listener.digest"] or None,
                 insecure=values["registry.listener.insecure"],
             )
-        config = cls(values, layers, listeners, log_dirs, registry_dir, registry_listener, topic_defaults)
+        config = cls(
+            values,
+            layers,
+            listeners,
+            log_dirs,
+            registry_dir,
+            registry_listener,
+            zookeeper,
+            _inner_listener(values["inter.broker.listener.name"], listeners),
+            topic_defaults,
+        )
         config.check()
         return config
 
@@ -133,6 +143,26 @@ class BrokerConfig:
         """This broker's rack, None when it has none."""
         rack: str | None = self.values["broker.rack"]
         return rack
+
+
+def _check_no_own_registry(given: Mapping[str, Any], zookeeper: ZooKeeperAddress) -> None:
+    for name in _OWN_REGISTRY:
+        if name in given:
+            raise ConfigError(
+                f"{name}={shown_value(name, given[name])}: with zookeeper.connect={zookeeper.connect} this broker has "
+                f"no registry of its own; leave {name} out"
+            )
+
+
+def _inner_listener(name: str | None, listeners: Sequence[Listener]) -> Listener:
+    """Return the listener that other brokers connect to. Raises ConfigError when there is none of that name."""
+    if name is None:
+        return listeners[0]
+    for listener in listeners:
+        if listener.name == name.upper():
+            return listener
+    names = ", ".join(listener.name for listener in listeners)
+    raise ConfigError(f"inter.broker.listener.name={name}: not one of listeners ({names})")
 
 
 def _in_force(layers: Sequence[ConfigLayer]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -60,6 +60,7 @@ class ClusterMembership:
         self._loss_is_final = loss_is_final
         self._retry_s = retry_s
         self._stored_cluster_id: str | None = None
+        self._holds_logs = False
         self._session: RegistrySession | None = None
         self._watching = asyncio.Event()
         self._registration: BrokerRegistration | None = None
@@ -84,13 +85,14 @@ class ClusterMembership:
         if self._session is not None:
             self._session.controller.check_everything()
 
-    async def open(self, stored_cluster_id: str | None) -> None:
+    async def open(self, stored_cluster_id: str | None, *, holds_logs: bool = False) -> None:
         """Open the first session and have the view show the cluster. The broker is no part of it yet.
 
-        ``stored_cluster_id`` is the one in the broker's own ``meta.properties``, None when it has none yet. Raises what
-        ``open_store`` raises, InconsistentClusterId, RegistryError.
+        ``stored_cluster_id`` is the one in the broker's own ``meta.properties``, None when it has none yet; with
+        ``holds_logs`` a registry that is new is refused. Raises what ``open_store`` raises, InconsistentClusterId,
+        RegistryError.
         """
-        self._stored_cluster_id = stored_cluster_id
+        self._stored_cluster_id, self._holds_logs = stored_cluster_id, holds_logs
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         self._keeper.add_done_callback(self._ended)
         await self._until(self._watching)
@@ -190,8 +192,8 @@ class ClusterMembership:
         if self._watching.is_set():
             await check_cluster_id(session.store, known)
         else:
+            known = await cluster_id(session.store, self._stored_cluster_id, holds_logs=self._holds_logs)
             await create_base_nodes(session.store)
-            known = await cluster_id(session.store, self._stored_cluster_id)
         await session.watcher.start(known)
         self._session = session
         self._watching.set()

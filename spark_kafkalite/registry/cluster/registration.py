@@ -43,16 +43,25 @@ async def create_base_nodes(store: Store) -> None:
             await answer(future)
 
 
-async def cluster_id(store: Store, stored: str | None = None) -> str:
+async def cluster_id(store: Store, stored: str | None = None, *, holds_logs: bool = False) -> str:
     """Return the cluster's id, made by the first broker that asks.
 
-    ``stored`` is the id in this broker's own ``meta.properties``, None when it has none yet.
-    Raises InconsistentClusterId (code 104) when the broker's data belongs to another cluster.
+    ``stored`` is the id in this broker's own ``meta.properties``, None when it has none yet; ``holds_logs`` says that
+    it has logs which a new registry would not know.
+    Raises InconsistentClusterId (code 104) when the broker's data belongs to another cluster, RegistryError when it has
+    logs and the registry no cluster id: it would say that their topics do not exist.
     """
     fresh = stored or znodes.uuid_text(znodes.new_uuid())
     try:
         data, _ = await answer(store.get(znodes.CLUSTER_ID))
-    except NoNode:
+    except NoNode as error:
+        if holds_logs:
+            raise RegistryError(
+                f"the registry has no {znodes.CLUSTER_ID}, so it is new or has been emptied, but this broker's log "
+                f"directories hold logs{f' of cluster {stored}' if stored else ''}, which would be served no more: "
+                "correct zookeeper.connect, or put the registry's data back; the registry of a broker that has been "
+                "a cluster by itself is served by kafkalite registry --data with its registry.dir"
+            ) from error
         # A registry that is new while the data is not: the data's id is taken over, since nothing contradicts it.
         with contextlib.suppress(NodeExists):
             await answer(store.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(fresh), make_parents=True))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.errors import InconsistentClusterId
+from spark_kafkalite.errors import InconsistentClusterId, RegistryError
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
@@ -101,3 +101,13 @@ def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
     second = asyncio.run(many(ProducerIdManager(store, BrokerId(2)), 1500))
     assert len(set(first + second)) == 3000
     assert second[0] == 2000
+
+
+def test_a_new_registry_is_refused_by_who_has_logs(registry: EmbeddedRegistry) -> None:
+    kept, store = znodes.uuid_text(znodes.new_uuid()), EmbeddedStore(registry)
+    with pytest.raises(RegistryError, match=f"no /cluster/id.*logs of cluster {kept}.*kafkalite registry --data"):
+        asyncio.run(registration.cluster_id(store, kept, holds_logs=True))
+    # It is left as it was found.
+    assert store.exists("/cluster").result() is None
+    found = asyncio.run(registration.cluster_id(store))
+    assert asyncio.run(registration.cluster_id(store, found, holds_logs=True)) == found
