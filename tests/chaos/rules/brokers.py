@@ -200,7 +200,8 @@ def gaps(case: Case) -> Iterator[Violation]:
 def longest_gap(case: Case, fault: Fault, at: At) -> tuple[float, float]:
     """Return the longest time without an acknowledgement that touches a fault's window, and when it began.
 
-    Before the first acknowledgement and after the last one it counts as long as somebody was sending.
+    Before the first acknowledgement and after the last one it counts as long as somebody was sending. What goes on
+    after the window is another fault's.
     """
     begun, ended = case.window(fault)
     sends = [send for send in case.sends.get(at, []) if case.is_durable(send)]
@@ -211,7 +212,9 @@ def longest_gap(case: Case, fault: Fault, at: At) -> tuple[float, float]:
     times = [min(send.begun for send in sends), *acks, *([until] if not acks or until > acks[-1] else [])]
     first = max(bisect_left(times, begun) - 1, 0)
     pairs = zip(times[first:], times[first + 1 :], strict=False)
-    return max(((after - before, before) for before, after in pairs if before < ended), default=(0.0, begun))
+    return max(
+        ((min(after, ended) - before, before) for before, after in pairs if before < ended), default=(0.0, begun)
+    )
 
 
 def _name(fault: Fault) -> str:

@@ -209,6 +209,15 @@ def a_partition_stands_still_long_before(story: Story) -> None:
     story.sends[5] = send(5, lasting=1.4, begun=5.0)
 
 
+@allowed
+def a_partition_stands_still_from_the_end_on(story: Story) -> None:
+    """That is the next fault's doing."""
+    story.fault.longest_gap_s = 2.0
+    story.fault.begun, story.fault.ended = 3.5, 5.0
+    story.sends[5] = send(5, lasting=2.3, begun=5.0)
+    story.sends[6] = send(6, lasting=1.4, begun=6.0)
+
+
 @breaks("C15")
 def a_partition_never_comes_back(story: Story) -> None:
     story.fault.longest_gap_s = 2.0
