@@ -78,7 +78,7 @@ def properties_text(settings: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Membership:
+class QuorumMember:
     """A node's place in a cluster: its number, the ports of its listeners, and each node's controller address."""
 
     node_id: int
@@ -99,7 +99,7 @@ class ApacheKafka:
         overrides: Mapping[str, str] | None = None,
         further_listeners: Mapping[str, str] | None = None,
         format_arguments: Sequence[str] = (),
-        membership: Membership | None = None,
+        membership: QuorumMember | None = None,
     ) -> None:
         """Prepare a node; ``start()`` or ``with`` starts it.
 
@@ -260,7 +260,7 @@ class ApacheKafkaCluster:
                 directory / f"node-{number}",
                 heap_mb=heap_mb,
                 overrides=overrides,
-                membership=Membership(
+                membership=QuorumMember(
                     number, cluster_id, {"PLAINTEXT": ports[number - 1], "CONTROLLER": ports[size + number - 1]}, voters
                 ),
             )
