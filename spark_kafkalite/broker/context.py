@@ -13,10 +13,13 @@ from typing import TypeVar
 
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.topics import TopicAdmin
@@ -59,7 +62,10 @@ class BrokerContext:
     offsets_host: InternalTopicHost
     group_shards: GroupShards
     groups: GroupCoordinator
+    lease: Lease
     listeners: dict[str, Listener]
+    inner_wire: InnerWire
+    peers: Peers
     gate: Gate = field(default_factory=Gate)
 
     @property

@@ -134,6 +134,12 @@ class LeaderEpochs:
             if write:
                 self.write()
 
+    def drop_empty(self, log_end_offset: int) -> None:
+        """Forget an epoch in which nothing has been written; the file follows with the next epoch that is noted."""
+        if self._starts and self._starts[-1] >= log_end_offset:
+            self.truncate_from_end(log_end_offset, write=False)
+            self.unwritten = True
+
     def truncate_from_start(self, start_offset: int, *, write: bool = True) -> None:
         """Forget epochs that end at or before ``start_offset``; the one that holds it starts there afterwards."""
         first = bisect_right(self._starts, start_offset) - 1

@@ -52,6 +52,10 @@ class Carrier(Protocol):
         """Serve no further request for some time."""
         ...
 
+    def allow_large_requests(self) -> None:
+        """Take requests of any allowed size, although the session began with a handshake."""
+        ...
+
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
         """Return memory with the request being served that stays as it is until the function beside it is called."""
         ...

@@ -85,6 +85,7 @@ def fetch(
         raise BrokerUnreachable(f"broker {connection.name}: its answer to a fetch cannot be read: {error}") from error
     results: dict[TopicPartition, PartitionFetched] = {}
     for topic, fetched in answer.topics:
+        assert isinstance(topic, str)  # ids come with later versions than this client speaks
         for item in fetched:
             records = item.records
             results[TopicPartition(topic, item.partition)] = PartitionFetched(

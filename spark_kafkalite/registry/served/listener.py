@@ -31,7 +31,7 @@ class RegistryListener:
             raise ConfigError(f"registry.listener={address}: not of the form HOST:PORT (an IPv6 host in brackets)")
         if digest is not None and not all(digest.partition(":")):
             raise ConfigError(f"registry.listener.digest={REDACTED}: not of the form USER:PASSWORD")
-        if digest is None and not insecure and not _is_loopback(host):
+        if digest is None and not insecure and not is_loopback(host):
             raise ConfigError(
                 f"registry.listener={address} can be reached from other hosts, and any client that reaches it can "
                 "change the cluster: set registry.listener.digest=USER:PASSWORD, or registry.listener.insecure=true if "
@@ -44,7 +44,7 @@ class RegistryListener:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -8,19 +8,21 @@ own that the connection sends with ``sendfile``.
 
 Pieces and frames here have headers but not the length in front: that is the connection's, who alone knows how it sends.
 
-Versions: Produce 3 to 11, Fetch 4 to 12, beyond which topics are named by their ids. Of the tagged fields, a Fetch
-response's diverging epoch and current leader are kept (followers need them); all others are skipped, and none is needed
-to be a correct answer. Malformed bytes raise ``FrameError``, another version ``UnsupportedVersion``.
+Versions: Produce 3 to 11, Fetch 4 to 17, which names topics by their ids from 13 on. Tagged fields that are kept: the
+replica that fetches, diverging epochs, current leaders and where they are reached. All others are skipped, and none is
+needed to be a correct answer. Malformed bytes raise ``FrameError``, another version ``UnsupportedVersion``.
 """
 
 from __future__ import annotations
 
 from spark_kafkalite.wire.packed.fetch import (
+    FETCH_BY_ID,
     FETCH_VERSIONS,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    Topic,
     pack_fetch_request,
     pack_fetch_response,
     pack_fetch_response_in_slices,
@@ -28,7 +30,7 @@ from spark_kafkalite.wire.packed.fetch import (
     parse_fetch_in_slices,
     parse_fetch_response,
 )
-from spark_kafkalite.wire.packed.layout import Piece, Records, RecordSlice
+from spark_kafkalite.wire.packed.layout import NodeEndpoint, Piece, Records, RecordSlice
 from spark_kafkalite.wire.packed.produce import (
     PRODUCE_VERSIONS,
     ProducedPartition,
@@ -43,18 +45,21 @@ from spark_kafkalite.wire.packed.produce import (
 )
 
 __all__ = [
+    "FETCH_BY_ID",
     "FETCH_VERSIONS",
     "PRODUCE_VERSIONS",
     "FetchPartition",
     "FetchRequest",
     "FetchResponse",
     "FetchedPartition",
+    "NodeEndpoint",
     "Piece",
     "ProduceRequest",
     "ProduceResponse",
     "ProducedPartition",
     "RecordSlice",
     "Records",
+    "Topic",
     "pack_fetch_request",
     "pack_fetch_response",
     "pack_fetch_response_in_slices",

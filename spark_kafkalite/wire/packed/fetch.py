@@ -1,14 +1,15 @@
 """Fetch, packed and parsed by hand; see ``packed``.
 
-One flow for all versions: what differs is the layout of lengths (flexible from 12), the fixed part of a partition, for
-which there is one ``struct`` per shape, and which fields exist, given where they are read.
+One flow for all versions: what differs is the layout of lengths (flexible from 12), what names a topic (its id from 13
+on), the fixed part of a partition, for which there is one ``struct`` per shape, and which fields exist, given where
+they are read.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire import header
@@ -20,12 +21,15 @@ from spark_kafkalite.wire.packed.layout import (
     LEGACY,
     Buffer,
     Layout,
+    NodeEndpoint,
     Piece,
     Pieces,
     Records,
     check_version,
     parsed,
     parsed_in_slices,
+    put_node_endpoints,
+    read_node_endpoints,
     skip_tags,
     skip_tags_of_request,
     tag_count,
@@ -33,14 +37,22 @@ from spark_kafkalite.wire.packed.layout import (
 from spark_kafkalite.wire.primitives import append_uvarint, bad_tag_size, read_tagged_field, too_many_elements
 
 FETCH: Final = ApiKey.FETCH
-FETCH_VERSIONS: Final = range(4, 13)
+FETCH_VERSIONS: Final = range(4, 18)
 _FETCH_FLEXIBLE: Final = 12
+# From here on topics are named by their ids.
+FETCH_BY_ID: Final = 13
+_REPLICA_STATE: Final = 15
+_ENDPOINTS: Final = 16
+
+# What names a topic: its name, or its id of 16 bytes from version 13 on.
+Topic = str | bytes
 
 _I: Final = struct.Struct(">i")
 _HI: Final = struct.Struct(">hi")
 _II: Final = struct.Struct(">ii")
 _IQ: Final = struct.Struct(">iq")
 _QQ: Final = struct.Struct(">qq")
+_ID_BYTES: Final = 16
 
 
 class FetchPartition(NamedTuple):
@@ -55,9 +67,12 @@ class FetchPartition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """A Fetch request; the session fields' defaults mean a fetch without a session."""
+    """A Fetch request; the session fields' defaults mean a fetch without a session.
 
-    topics: list[tuple[str, list[FetchPartition]]]
+    ``replica_epoch`` is the incarnation of the broker ``replica_id``; it exists from version 15 on.
+    """
+
+    topics: Sequence[tuple[Topic, Sequence[FetchPartition]]]
     max_wait_ms: int = 500
     min_bytes: int = 1
     max_bytes: int = 0x7FFFFFFF
@@ -65,9 +80,10 @@ class FetchRequest(NamedTuple):
     replica_id: int = -1
     session_id: int = 0
     session_epoch: int = -1
-    forgotten_topics: Sequence[tuple[str, Sequence[int]]] = ()
+    forgotten_topics: Sequence[tuple[Topic, Sequence[int]]] = ()
     rack_id: str = ""
     cluster_id: str | None = None
+    replica_epoch: int = -1
 
 
 class FetchedPartition(NamedTuple):
@@ -91,18 +107,21 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """A Fetch response."""
+    """A Fetch response. ``node_endpoints``, from version 16 on, are those of the partitions' current leaders."""
 
     correlation_id: int
-    topics: list[tuple[str, list[FetchedPartition]]]
+    topics: list[tuple[Topic, list[FetchedPartition]]]
     throttle_time_ms: int
     error_code: int
     session_id: int
+    node_endpoints: Sequence[NodeEndpoint] = ()
 
 
 # Fetch --------------------------------------------------------------------------------------------------------------
 
 _FETCH_HEAD: Final = struct.Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
+_FETCH_HEAD_15: Final = struct.Struct(">iiib")  # ... without the replica id, which is in a tagged field
+_REPLICA: Final = struct.Struct(">iq")  # replica id and its epoch
 _FETCH_PARTITION_4: Final = struct.Struct(">iqi")  # partition, fetch offset, max bytes
 _FETCH_PARTITION_5: Final = struct.Struct(">iqqi")  # ... with the log start offset before max bytes
 _FETCH_PARTITION_9: Final = struct.Struct(">iiqqi")  # ... with the current leader epoch after the partition
@@ -115,6 +134,28 @@ def _fetch_partition_struct(version: int) -> struct.Struct:
     if version >= 9:
         return _FETCH_PARTITION_9
     return _FETCH_PARTITION_5 if version >= 5 else _FETCH_PARTITION_4
+
+
+def _read_topic_id(view: memoryview, position: int, field: str) -> tuple[bytes, int]:
+    # One that is cut off is found out by whatever comes behind it: a count, always.
+    end = position + _ID_BYTES
+    return bytes(view[position:end]), end
+
+
+def _put_topic_id(out: bytearray, topic_id: Topic) -> None:
+    if type(topic_id) is not bytes or len(topic_id) != _ID_BYTES:
+        raise ValueError(
+            f"a topic's id has {_ID_BYTES} bytes, and from Fetch {FETCH_BY_ID} on it is needed: {topic_id!r}"
+        )
+    out += topic_id
+
+
+def _topic_reader(version: int, layout: Layout) -> Callable[[memoryview, int, str], tuple[Topic, int]]:
+    return _read_topic_id if version >= FETCH_BY_ID else layout.string
+
+
+def _topic_writer(version: int, layout: Layout) -> Callable[[bytearray, Any], None]:
+    return _put_topic_id if version >= FETCH_BY_ID else layout.put_string
 
 
 def parse_fetch(view: Buffer, position: int, version: int) -> FetchRequest:
@@ -134,19 +175,25 @@ def parse_fetch_in_slices(view: Buffer, position: int, version: int) -> Work[Fet
 def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchRequest]:
     flexible = version >= _FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
+    read_topic = _topic_reader(version, layout)
     fixed = _fetch_partition_struct(version)
-    replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _FETCH_HEAD.unpack_from(view, position)
-    position += _FETCH_HEAD.size
+    replica_id = replica_epoch = -1
+    if version >= _REPLICA_STATE:
+        max_wait_ms, min_bytes, max_bytes, isolation_level = _FETCH_HEAD_15.unpack_from(view, position)
+        position += _FETCH_HEAD_15.size
+    else:
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _FETCH_HEAD.unpack_from(view, position)
+        position += _FETCH_HEAD.size
     session_id, session_epoch = 0, -1
     if version >= 7:
         session_id, session_epoch = _II.unpack_from(view, position)
         position += 8
-    topics: list[tuple[str, list[FetchPartition]]] = []
+    topics: list[tuple[Topic, list[FetchPartition]]] = []
     count, position = layout.array_count(view, position, 3, "topics", False)
     room = MAX_REQUEST_ELEMENTS - count
     since = 0
     for _ in range(count):
-        name, position = layout.string(view, position, "topic")
+        topic, position = read_topic(view, position, "topic")
         partition_count, position = layout.array_count(view, position, fixed.size, "partitions", False)
         room -= partition_count
         if room < 0:
@@ -181,16 +228,19 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchReq
                 position, room = skip_tags_of_request(view, position, room, "Fetch request")
             else:
                 position += 1
-        topics.append((name, partitions))
-    forgotten_topics: Sequence[tuple[str, Sequence[int]]] = ()
+        topics.append((topic, partitions))
+    forgotten_topics: Sequence[tuple[Topic, Sequence[int]]] = ()
     if version >= 7:
-        forgotten_topics, position = yield from _parse_forgotten(view, position, layout, flexible, room)
+        forgotten_topics, position = yield from _parse_forgotten(view, position, version, layout, room)
     rack_id = ""
     if version >= 11:
         rack_id, position = layout.string(view, position, "rack_id")
     cluster_id = None
     if flexible:
-        cluster_id = _parse_cluster_id(view, position)
+        if version >= _REPLICA_STATE:
+            cluster_id, replica_id, replica_epoch = _parse_request_tags(view, position, version)
+        elif view[position]:
+            cluster_id, _, _ = _parse_request_tags(view, position, version)
     return FetchRequest(
         topics,
         max_wait_ms,
@@ -203,18 +253,20 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchReq
         forgotten_topics,
         rack_id,
         cluster_id,
+        replica_epoch,
     )
 
 
 def _parse_forgotten(
-    view: memoryview, position: int, layout: Layout, flexible: bool, room: int
-) -> Work[tuple[Sequence[tuple[str, Sequence[int]]], int]]:
-    forgotten: list[tuple[str, Sequence[int]]] = []
+    view: memoryview, position: int, version: int, layout: Layout, room: int
+) -> Work[tuple[Sequence[tuple[Topic, Sequence[int]]], int]]:
+    read_topic = _topic_reader(version, layout)
+    forgotten: list[tuple[Topic, Sequence[int]]] = []
     count, position = layout.array_count(view, position, 3, "forgotten_topics_data", False)
     room -= count
     since = 0
     for _ in range(count):
-        name, position = layout.string(view, position, "forgotten topic")
+        topic, position = read_topic(view, position, "forgotten topic")
         partition_count, position = layout.array_count(view, position, 4, "forgotten partitions", False)
         room -= partition_count
         if room < 0:
@@ -223,24 +275,29 @@ def _parse_forgotten(
         if since > AT_ONCE:
             since = 0
             yield None
-        forgotten.append((name, list(struct.unpack_from(f">{partition_count}i", view, position))))
+        forgotten.append((topic, list(struct.unpack_from(f">{partition_count}i", view, position))))
         position += 4 * partition_count
-        if flexible:
+        if version >= _FETCH_FLEXIBLE:
             position, room = skip_tags_of_request(view, position, room, "Fetch request")
     return tuple(forgotten), position
 
 
-def _parse_cluster_id(view: memoryview, position: int) -> str | None:
-    cluster_id: str | None = None
+def _parse_request_tags(view: memoryview, position: int, version: int) -> tuple[str | None, int, int]:
+    """Return the cluster id, the replica id and the replica epoch."""
+    cluster_id, replica_id, replica_epoch = None, -1, -1
     count, position = tag_count(view, position)
     for _ in range(count):
         tag, position, stop = read_tagged_field(view, position, len(view))
+        used = stop
         if tag == 0:
             cluster_id, used = COMPACT.nullable_string(view, position, "cluster_id")
-            if used != stop:
-                bad_tag_size("cluster_id", stop - position, used - position)
+        elif tag == 1 and version >= _REPLICA_STATE:
+            replica_id, replica_epoch = _REPLICA.unpack_from(view, position)
+            used = skip_tags(view, position + _REPLICA.size)
+        if used != stop:
+            bad_tag_size("replica_state" if tag else "cluster_id", stop - position, used - position)
         position = stop
-    return cluster_id
+    return cluster_id, replica_id, replica_epoch
 
 
 def pack_fetch_request(correlation_id: int, client_id: str | None, version: int, request: FetchRequest) -> bytes:
@@ -248,15 +305,16 @@ def pack_fetch_request(correlation_id: int, client_id: str | None, version: int,
     check_version("Fetch", version, FETCH_VERSIONS)
     flexible = version >= _FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
+    put_topic = _topic_writer(version, layout)
     out = header.pack_request_header(FETCH, version, correlation_id, client_id)
-    out += _FETCH_HEAD.pack(
-        request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level
-    )
+    if version < _REPLICA_STATE:
+        out += _I.pack(request.replica_id)
+    out += _FETCH_HEAD_15.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level)
     if version >= 7:
         out += _II.pack(request.session_id, request.session_epoch)
     layout.put_count(out, len(request.topics))
-    for name, partitions in request.topics:
-        layout.put_string(out, name)
+    for topic, partitions in request.topics:
+        put_topic(out, topic)
         layout.put_count(out, len(partitions))
         for partition, offset, limit, epoch, last_epoch, log_start in partitions:
             if version >= 12:
@@ -272,8 +330,8 @@ def pack_fetch_request(correlation_id: int, client_id: str | None, version: int,
             out.append(0)
     if version >= 7:
         layout.put_count(out, len(request.forgotten_topics))
-        for name, numbers in request.forgotten_topics:
-            layout.put_string(out, name)
+        for topic, numbers in request.forgotten_topics:
+            put_topic(out, topic)
             layout.put_count(out, len(numbers))
             out += struct.pack(f">{len(numbers)}i", *numbers)
             if flexible:
@@ -281,15 +339,23 @@ def pack_fetch_request(correlation_id: int, client_id: str | None, version: int,
     if version >= 11:
         layout.put_string(out, request.rack_id)
     if flexible:
-        tags = bytearray()
-        if request.cluster_id is not None:
-            layout.put_string(tags, request.cluster_id)
-            out += b"\x01\x00"
-            append_uvarint(out, len(tags))
-            out += tags
-        else:
-            out.append(0)
+        _put_request_tags(out, request, version)
     return bytes(out)
+
+
+def _put_request_tags(out: bytearray, request: FetchRequest, version: int) -> None:
+    has_cluster_id = request.cluster_id is not None
+    replica = request.replica_id, request.replica_epoch
+    has_replica = version >= _REPLICA_STATE and replica != (-1, -1)
+    out.append(has_cluster_id + has_replica)
+    if has_cluster_id:
+        tag = bytearray()
+        COMPACT.put_string(tag, request.cluster_id)
+        out.append(0)
+        append_uvarint(out, len(tag))
+        out += tag
+    if has_replica:
+        out += b"\x01\x0d" + _REPLICA.pack(*replica) + b"\x00"  # tag 1, 13 bytes, no tagged fields inside
 
 
 _FETCHED_4: Final = struct.Struct(">ihqq")  # partition, error code, high watermark, last stable offset
@@ -299,29 +365,34 @@ _FETCHED_5: Final = struct.Struct(">ihqqq")  # ... and the log start offset
 def pack_fetch_response(
     correlation_id: int,
     version: int,
-    topics: Sequence[tuple[str, Sequence[FetchedPartition]]],
+    topics: Sequence[tuple[Topic, Sequence[FetchedPartition]]],
     throttle_time_ms: int = 0,
     error_code: int = 0,
     session_id: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> tuple[list[Piece], int]:
     """Return the pieces of a Fetch response, record buffers and slices among them, and their length together."""
     return run_whole(
-        pack_fetch_response_in_slices(correlation_id, version, topics, throttle_time_ms, error_code, session_id)
+        pack_fetch_response_in_slices(
+            correlation_id, version, topics, throttle_time_ms, error_code, session_id, node_endpoints
+        )
     )
 
 
 def pack_fetch_response_in_slices(
     correlation_id: int,
     version: int,
-    topics: Sequence[tuple[str, Sequence[FetchedPartition]]],
+    topics: Sequence[tuple[Topic, Sequence[FetchedPartition]]],
     throttle_time_ms: int = 0,
     error_code: int = 0,
     session_id: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> Work[tuple[list[Piece], int]]:
     """As :func:`pack_fetch_response`, in slices."""
     check_version("Fetch", version, FETCH_VERSIONS)
     flexible = version >= _FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
+    put_topic = _topic_writer(version, layout)
     pieces = Pieces(header.pack_response_header(FETCH, version, correlation_id))
     out = pieces.out
     out += _I.pack(throttle_time_ms)
@@ -329,8 +400,8 @@ def pack_fetch_response_in_slices(
         out += _HI.pack(error_code, session_id)
     layout.put_count(out, len(topics))
     since = 0
-    for name, partitions in topics:
-        layout.put_string(out, name)
+    for topic, partitions in topics:
+        put_topic(out, topic)
         layout.put_count(out, len(partitions))
         since += len(partitions) + 1
         if since > AT_ONCE:
@@ -357,7 +428,10 @@ def pack_fetch_response_in_slices(
         if flexible:
             out.append(0)
     if flexible:
-        out.append(0)
+        if version >= _ENDPOINTS and node_endpoints:
+            put_node_endpoints(out, node_endpoints)
+        else:
+            out.append(0)
     return pieces.finish()
 
 
@@ -378,6 +452,7 @@ def parse_fetch_response(view: Buffer, version: int) -> FetchResponse:
 def _parse_fetch_response(view: memoryview, position: int, version: int) -> FetchResponse:
     flexible = version >= _FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
+    read_topic = _topic_reader(version, layout)
     fixed = _FETCHED_5 if version >= 5 else _FETCHED_4
     aborted_size = _QQ.size + flexible
     correlation_id, position = header.read_response_header(view, FETCH, version)
@@ -387,10 +462,10 @@ def _parse_fetch_response(view: memoryview, position: int, version: int) -> Fetc
     if version >= 7:
         error_code, session_id = _HI.unpack_from(view, position)
         position += 6
-    topics: list[tuple[str, list[FetchedPartition]]] = []
+    topics: list[tuple[Topic, list[FetchedPartition]]] = []
     count, position = layout.array_count(view, position, 3, "responses", False)
     for _ in range(count):
-        name, position = layout.string(view, position, "topic")
+        topic, position = read_topic(view, position, "topic")
         partition_count, position = layout.array_count(view, position, fixed.size, "partitions", False)
         partitions = []
         for _ in range(partition_count):
@@ -432,10 +507,13 @@ def _parse_fetch_response(view: memoryview, position: int, version: int) -> Fetc
             )
         if flexible:
             position = skip_tags(view, position)
-        topics.append((name, partitions))
-    if flexible:
+        topics.append((topic, partitions))
+    node_endpoints: Sequence[NodeEndpoint] = ()
+    if version >= _ENDPOINTS:
+        node_endpoints = read_node_endpoints(view, position)
+    elif flexible:
         skip_tags(view, position)
-    return FetchResponse(correlation_id, topics, throttle_time_ms, error_code, session_id)
+    return FetchResponse(correlation_id, topics, throttle_time_ms, error_code, session_id, node_endpoints)
 
 
 def _parse_fetched_tags(view: memoryview, position: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:

@@ -8,9 +8,9 @@ the bytes left, at the least size an element can have, before a list is made.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from spark_kafkalite.errors import FrameError, UnsupportedVersion
 from spark_kafkalite.slices import Work
@@ -21,6 +21,8 @@ from spark_kafkalite.wire.primitives import (
     append_uvarint,
     bad_count,
     bad_length,
+    bad_tag_size,
+    read_tagged_field,
     read_uvarint,
     skip_tagged_fields,
     too_many_elements,
@@ -31,6 +33,8 @@ Result = TypeVar("Result")
 
 # Records up to this size are copied between their neighbours: cheaper than one more entry for sendmsg.
 COPIED_RECORDS_BYTES: Final = 512
+
+_LEAST_ENDPOINT_BYTES: Final = 11
 
 _H: Final = struct.Struct(">h")
 _I: Final = struct.Struct(">i")
@@ -221,6 +225,55 @@ def skip_tags_of_request(view: memoryview, position: int, room: int, name: str) 
     if count > room:
         too_many_elements(name)
     return skip_tagged_fields(view, position, len(view), count), room - count
+
+
+class NodeEndpoint(NamedTuple):
+    """Where a broker that is named in an answer can be reached (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+def put_node_endpoints(out: bytearray, endpoints: Sequence[NodeEndpoint]) -> None:
+    """Append an answer's tagged fields: the endpoints, which are tag 0, alone."""
+    tag = bytearray()
+    _put_compact_count(tag, len(endpoints))
+    for node_id, host, port, rack in endpoints:
+        tag += _I.pack(node_id)
+        _put_compact_string(tag, host)
+        tag += _I.pack(port)
+        _put_compact_string(tag, rack)
+        tag.append(0)
+    out += b"\x01\x00"
+    append_uvarint(out, len(tag))
+    out += tag
+
+
+def read_node_endpoints(view: memoryview, position: int) -> Sequence[NodeEndpoint]:
+    """Read an answer's tagged fields, the last bytes of it, and return the endpoints in them."""
+    if view[position] == 0:
+        return ()
+    endpoints: list[NodeEndpoint] = []
+    count, position = tag_count(view, position)
+    for _ in range(count):
+        tag, position, stop = read_tagged_field(view, position, len(view))
+        if tag == 0:
+            used = position
+            endpoint_count, used = _compact_count(view, used, _LEAST_ENDPOINT_BYTES, "node_endpoints", False)
+            endpoints = []
+            for _ in range(endpoint_count):
+                (node_id,) = _I.unpack_from(view, used)
+                host, used = _compact_string(view, used + 4, "host")
+                (port,) = _I.unpack_from(view, used)
+                rack, used = _compact_nullable_string(view, used + 4, "rack")
+                used = skip_tags(view, used)
+                endpoints.append(NodeEndpoint(node_id, host, port, rack))
+            if used != stop:
+                bad_tag_size("node_endpoints", stop - position, used - position)
+        position = stop
+    return endpoints
 
 
 # Elements that are parsed or packed between two yields of what works in slices, less one; a mask.

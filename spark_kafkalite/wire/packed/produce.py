@@ -1,7 +1,7 @@
 """Produce, packed and parsed by hand; see ``packed``.
 
 One flow for all versions: what differs is the layout of lengths (flexible from 9) and which fields exist, given where
-they are read. Versions 10 and 11 add only tagged fields to version 9, which are skipped.
+they are read. Versions 10 and 11 add only tagged fields to version 9: who leads a partition now, and where.
 """
 
 from __future__ import annotations
@@ -19,22 +19,28 @@ from spark_kafkalite.wire.packed.layout import (
     COMPACT,
     LEGACY,
     Buffer,
+    NodeEndpoint,
     Piece,
     Pieces,
     check_version,
     parsed,
     parsed_in_slices,
+    put_node_endpoints,
+    read_node_endpoints,
     skip_tags,
     skip_tags_of_request,
+    tag_count,
 )
-from spark_kafkalite.wire.primitives import too_many_elements
+from spark_kafkalite.wire.primitives import bad_tag_size, read_tagged_field, too_many_elements
 
 PRODUCE: Final = ApiKey.PRODUCE
 PRODUCE_VERSIONS: Final = range(3, 12)
 _PRODUCE_FLEXIBLE: Final = 9
+_LEADER_HINTS: Final = 10
 
 _I: Final = struct.Struct(">i")
 _HI: Final = struct.Struct(">hi")
+_II: Final = struct.Struct(">ii")
 
 
 class ProduceRequest(NamedTuple):
@@ -47,7 +53,11 @@ class ProduceRequest(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """One partition's outcome in a Produce response. ``record_errors`` are (record index, text) pairs."""
+    """One partition's outcome in a Produce response.
+
+    ``record_errors`` are (record index, text) pairs. ``current_leader``, (leader id, leader epoch), exists from version
+    10 on.
+    """
 
     partition: int
     error_code: int = 0
@@ -56,14 +66,16 @@ class ProducedPartition(NamedTuple):
     log_start_offset: int = -1
     record_errors: Sequence[tuple[int, str | None]] = ()
     error_message: str | None = None
+    current_leader: tuple[int, int] | None = None
 
 
 class ProduceResponse(NamedTuple):
-    """A Produce response."""
+    """A Produce response. ``node_endpoints``, from version 10 on, are those of the partitions' current leaders."""
 
     correlation_id: int
     topics: list[tuple[str, list[ProducedPartition]]]
     throttle_time_ms: int
+    node_endpoints: Sequence[NodeEndpoint] = ()
 
 
 # Produce ------------------------------------------------------------------------------------------------------------
@@ -168,9 +180,12 @@ def pack_produce_response(
     version: int,
     topics: Sequence[tuple[str, Sequence[ProducedPartition]]],
     throttle_time_ms: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
     """Return a Produce response with its header."""
-    return bytes(run_whole(pack_produce_response_in_slices(correlation_id, version, topics, throttle_time_ms)))
+    return bytes(
+        run_whole(pack_produce_response_in_slices(correlation_id, version, topics, throttle_time_ms, node_endpoints))
+    )
 
 
 def pack_produce_response_in_slices(
@@ -178,6 +193,7 @@ def pack_produce_response_in_slices(
     version: int,
     topics: Sequence[tuple[str, Sequence[ProducedPartition]]],
     throttle_time_ms: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> Work[bytearray]:
     """Return a Produce response with its header."""
     check_version("Produce", version, PRODUCE_VERSIONS)
@@ -210,12 +226,19 @@ def pack_produce_response_in_slices(
                         out.append(0)
                 layout.put_string(out, partition.error_message)
                 if flexible:
-                    out.append(0)
+                    leader = partition.current_leader if version >= _LEADER_HINTS else None
+                    if leader is None:
+                        out.append(0)
+                    else:
+                        out += b"\x01\x00\x09" + _II.pack(*leader) + b"\x00"  # one field: tag 0, 9 bytes
         if flexible:
             out.append(0)
     out += _I.pack(throttle_time_ms)
     if flexible:
-        out.append(0)
+        if version >= _LEADER_HINTS and node_endpoints:
+            put_node_endpoints(out, node_endpoints)
+        else:
+            out.append(0)
     return out
 
 
@@ -239,7 +262,7 @@ def _parse_produce_response(view: memoryview, position: int, version: int) -> Pr
             partition, code, base_offset, time, *log_start = fixed.unpack_from(view, position)
             position += fixed.size
             record_errors: list[tuple[int, str | None]] = []
-            error_message = None
+            error_message = current_leader = None
             if version >= 8:
                 error_count, position = layout.array_count(view, position, 5, "record_errors", False)
                 for _ in range(error_count):
@@ -249,18 +272,44 @@ def _parse_produce_response(view: memoryview, position: int, version: int) -> Pr
                         position = skip_tags(view, position)
                     record_errors.append((index, text))
                 error_message, position = layout.nullable_string(view, position, "error_message")
-                if flexible:
+                if version >= _LEADER_HINTS:
+                    current_leader, position = _parse_current_leader(view, position)
+                elif flexible:
                     position = skip_tags(view, position)
             log_start_offset = log_start[0] if log_start else -1
             partitions.append(
                 ProducedPartition(
-                    partition, code, base_offset, time, log_start_offset, tuple(record_errors), error_message
+                    partition,
+                    code,
+                    base_offset,
+                    time,
+                    log_start_offset,
+                    tuple(record_errors),
+                    error_message,
+                    current_leader,
                 )
             )
         if flexible:
             position = skip_tags(view, position)
         topics.append((name, partitions))
     (throttle_time_ms,) = _I.unpack_from(view, position)
-    if flexible:
+    node_endpoints: Sequence[NodeEndpoint] = ()
+    if version >= _LEADER_HINTS:
+        node_endpoints = read_node_endpoints(view, position + 4)
+    elif flexible:
         skip_tags(view, position + 4)
-    return ProduceResponse(correlation_id, topics, throttle_time_ms)
+    return ProduceResponse(correlation_id, topics, throttle_time_ms, node_endpoints)
+
+
+def _parse_current_leader(view: memoryview, position: int) -> tuple[tuple[int, int] | None, int]:
+    current_leader = None
+    count, position = tag_count(view, position)
+    for _ in range(count):
+        tag, position, stop = read_tagged_field(view, position, len(view))
+        if tag == 0:
+            current_leader = _II.unpack_from(view, position)
+            used = skip_tags(view, position + _II.size)
+            if used != stop:
+                bad_tag_size("current_leader", stop - position, used - position)
+        position = stop
+    return current_leader, position

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +46,7 @@ from spark_kafkalite.testing.memory_fs import MemoryFs
 from tests.unit.coordinator.counters import Counters
 from tests.unit.coordinator.host_double import until
 
-TOPIC = InternalTopic("__counters", "counter", 4, 2, 1 << 20, 5_000, "commit.timeout.ms")
+TOPIC = InternalTopic("__counters", "counter", 4, 2, 1 << 20, "counters.replicas", 5_000, "commit.timeout.ms")
 TP = TopicPartition(TOPIC.name, 0)
 
 
@@ -83,11 +84,11 @@ class Stage:
         return [values_of(bytes(batch))[0][1] async for _, batch in self.host.read_committed(0)]
 
 
-def stage(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(test())
+def stage(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(**fixtures: object) -> None:
+        asyncio.run(test(**fixtures))
 
-    run.__name__ = test.__name__
     return run
 
 
@@ -358,12 +359,19 @@ async def test_the_topic_is_made_once_for_all_who_ask() -> None:
 
 
 @stage
-async def test_a_topic_that_cannot_be_made_is_asked_for_again() -> None:
+async def test_a_topic_that_cannot_be_made_is_asked_for_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kafkalite.broker.internal_topic_host._quiet._kinds", {})
     cluster = Cluster()
     cluster.may_answer.set()
     cluster.outcome = InvalidReplicationFactor("2 replicas, 1 broker")
-    with pytest.raises(CoordinatorNotAvailable, match="__counters cannot be created: 2 replicas, 1 broker"):
-        await cluster.host.ensure()
+    for _ in range(3):
+        with pytest.raises(CoordinatorNotAvailable, match="__counters cannot be created: 2 replicas, 1 broker"):
+            await cluster.host.ensure()
+    # Each client asks every 100 ms; one line a minute is enough.
+    (said,) = [record.getMessage() for record in caplog.records if "__counters" in record.getMessage()]
+    assert "start more brokers, or set counters.replicas" in said
     cluster.outcome = TopicAlreadyExists("made by another broker")
     await cluster.host.ensure()
-    assert len(cluster.asked) == 2
+    assert len(cluster.asked) == 4

@@ -7,7 +7,7 @@ its answer, as are the earlier partitions of the cursor's topic.
 
 No topics named means all topics. A topic that is named twice is described once; one that does not exist has its own
 error and is not created. A cursor that is none of the topics named, or has a negative partition, is INVALID_REQUEST for
-every topic. Eligible leader replicas are not kept here: both lists are empty.
+every topic. Eligible leader replicas that are not trusted any more are not kept: that list is empty.
 
 Source: KIP-966, kafka.server.handlers.DescribeTopicPartitionsRequestHandler of Apache Kafka 4.
 """
@@ -115,7 +115,7 @@ def _described(
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.isr),
-        eligible_leader_replicas=[],
+        eligible_leader_replicas=list(state.eligible),
         last_known_elr=[],
         offline_replicas=[each for each in state.replicas if each not in cluster.brokers or each == offline],
     )

@@ -20,6 +20,7 @@ records, which leave with ``sendfile`` (ranges behind the recently written part 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
@@ -41,6 +42,7 @@ from spark_kafkalite.wire.packed import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
+    Topic,
     pack_fetch_response,
     pack_fetch_response_in_slices,
     parse_fetch,
@@ -118,7 +120,7 @@ def _each_once(fetch: FetchRequest) -> FetchRequest:
         len(asked) == 1 or len(asked) == len({one.partition for one in asked}) for _, asked in topics
     ):
         return fetch
-    merged: dict[str, dict[int, FetchPartition]] = {}
+    merged: dict[Topic, dict[int, FetchPartition]] = {}
     for name, asked in topics:
         merged.setdefault(name, {}).update((one.partition, one) for one in asked)
     return fetch._replace(topics=[(name, list(asked.values())) for name, asked in merged.items()])
@@ -156,7 +158,7 @@ class _Reading:
         self.needs_thread: list[NeedsThread] = []
         # Of the partitions that were read.
         self.leaders: list[Leader] = []
-        self.topics: list[tuple[str, list[FetchedPartition]]] = []
+        self.topics: list[tuple[Topic, list[FetchedPartition]]] = []
         self._may_wait = may_wait
 
     def read(self) -> None:
@@ -198,7 +200,8 @@ class _Reading:
         if self.size_bytes >= self._fetch.min_bytes:
             self.is_enough = True
 
-    def _read_some(self, name: str, asked: list[FetchPartition], fetched: list[FetchedPartition]) -> None:
+    def _read_some(self, name: Topic, asked: Sequence[FetchPartition], fetched: list[FetchedPartition]) -> None:
+        assert isinstance(name, str)
         replicas = self._replicas
         for one in asked:
             try:

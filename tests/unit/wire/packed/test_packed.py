@@ -16,6 +16,8 @@ names = st.text("aé-._", max_size=5) | st.sampled_from(["t", "x" * 126, "x" * 1
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
+topic_ids = st.binary(min_size=16, max_size=16)
+endpoints = st.lists(st.builds(packed.NodeEndpoint, int32, names, int32, st.none() | names), max_size=2)
 record_bytes = st.none() | st.binary(max_size=20) | st.sampled_from([bytes(126), bytes(127), bytes(5000)])
 
 
@@ -34,6 +36,7 @@ PRODUCED = by_topic(
         int64,
         st.lists(st.tuples(int32, st.none() | names), max_size=2).map(tuple),
         st.none() | names,
+        st.none() | st.tuples(st.integers(0, 100), int32),
     )
 )
 FETCH_REQUESTS = st.builds(
@@ -49,6 +52,7 @@ FETCH_REQUESTS = st.builds(
     st.lists(st.tuples(names, st.lists(int32, max_size=3)), max_size=2).map(tuple),
     names,
     st.none() | names,
+    int64,
 )
 FETCHED = by_topic(
     st.builds(
@@ -65,6 +69,15 @@ FETCHED = by_topic(
         st.none() | st.tuples(st.integers(0, 100), int32),
     )
 )
+
+
+def of_version(data: st.DataObject, version: int, topics):
+    """Name the topics by ids where the version does."""
+    return [(data.draw(topic_ids), partitions) for _, partitions in topics] if version >= packed.FETCH_BY_ID else topics
+
+
+def named(topic: packed.Topic) -> dict[str, packed.Topic]:
+    return {"topic": topic} if isinstance(topic, str) else {"topic_id": topic}
 
 
 def joined(pieces_and_length) -> bytes:
@@ -103,9 +116,9 @@ def produce_message(acks, timeout_ms, topics, transactional_id) -> produce.Produ
     )
 
 
-def produce_response_message(topics, throttle_time_ms, version) -> produce.ProduceResponse:
+def produce_response_message(topics, throttle_time_ms, node_endpoints) -> produce.ProduceResponse:
     def partition(p):
-        return produce.PartitionProduceResponse(
+        message = produce.PartitionProduceResponse(
             index=p.partition,
             error_code=p.error_code,
             base_offset=p.base_offset,
@@ -117,6 +130,10 @@ def produce_response_message(topics, throttle_time_ms, version) -> produce.Produ
             ],
             error_message=p.error_message,
         )
+        if p.current_leader is not None:
+            leader_id, leader_epoch = p.current_leader
+            message.current_leader = produce.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+        return message
 
     return produce.ProduceResponse(
         responses=[
@@ -124,6 +141,7 @@ def produce_response_message(topics, throttle_time_ms, version) -> produce.Produ
             for name, partitions in topics
         ],
         throttle_time_ms=throttle_time_ms,
+        node_endpoints=[produce.NodeEndpoint(**each._asdict()) for each in node_endpoints],
     )
 
 
@@ -131,6 +149,7 @@ def fetch_message(request: packed.FetchRequest) -> fetch.FetchRequest:
     return fetch.FetchRequest(
         cluster_id=request.cluster_id,
         replica_id=request.replica_id,
+        replica_state=fetch.ReplicaState(replica_id=request.replica_id, replica_epoch=request.replica_epoch),
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
         max_bytes=request.max_bytes,
@@ -138,17 +157,17 @@ def fetch_message(request: packed.FetchRequest) -> fetch.FetchRequest:
         session_id=request.session_id,
         session_epoch=request.session_epoch,
         topics=[
-            fetch.FetchTopic(topic=name, partitions=[fetch.FetchPartition(**p._asdict()) for p in partitions])
-            for name, partitions in request.topics
+            fetch.FetchTopic(**named(topic), partitions=[fetch.FetchPartition(**p._asdict()) for p in partitions])
+            for topic, partitions in request.topics
         ],
         forgotten_topics_data=[
-            fetch.ForgottenTopic(topic=name, partitions=numbers) for name, numbers in request.forgotten_topics
+            fetch.ForgottenTopic(**named(topic), partitions=numbers) for topic, numbers in request.forgotten_topics
         ],
         rack_id=request.rack_id,
     )
 
 
-def fetch_response_message(topics, throttle_time_ms, error_code, session_id) -> fetch.FetchResponse:
+def fetch_response_message(topics, throttle_time_ms, error_code, session_id, node_endpoints) -> fetch.FetchResponse:
     def partition(p):
         aborted = p.aborted_transactions
         message = fetch.PartitionData(
@@ -175,9 +194,10 @@ def fetch_response_message(topics, throttle_time_ms, error_code, session_id) -> 
         error_code=error_code,
         session_id=session_id,
         responses=[
-            fetch.FetchableTopicResponse(topic=name, partitions=[partition(p) for p in partitions])
-            for name, partitions in topics
+            fetch.FetchableTopicResponse(**named(topic), partitions=[partition(p) for p in partitions])
+            for topic, partitions in topics
         ],
+        node_endpoints=[fetch.NodeEndpoint(**each._asdict()) for each in node_endpoints],
     )
 
 
@@ -197,14 +217,18 @@ class TestEqualToTheCodecAndToKio:
 
     @pytest.mark.parametrize("version", packed.PRODUCE_VERSIONS)
     @settings(max_examples=30, deadline=None)
-    @given(PRODUCED, int32)
-    def test_produce_response(self, version, topics, throttle_time_ms):
-        packed_bytes = packed.pack_produce_response(7, version, topics, throttle_time_ms)
-        message = produce_response_message(topics, throttle_time_ms, version)
+    @given(PRODUCED, int32, endpoints)
+    def test_produce_response(self, version, topics, throttle_time_ms, node_endpoints):
+        packed_bytes = packed.pack_produce_response(7, version, topics, throttle_time_ms, node_endpoints)
+        message = produce_response_message(topics, throttle_time_ms, node_endpoints)
         assert packed_bytes == codec.encode_response(message, version, 7)
-        correlation_id, parsed_topics, parsed_throttle = packed.parse_produce_response(packed_bytes, version)
+        parsed = packed.parse_produce_response(packed_bytes, version)
+        correlation_id, parsed_topics, parsed_throttle, parsed_endpoints = parsed
         assert (correlation_id, parsed_throttle) == (7, throttle_time_ms)
+        assert list(parsed_endpoints) == (node_endpoints if version >= 10 else [])
         missing = {}
+        if version < 10:
+            missing["current_leader"] = None
         if version < 8:
             missing |= {"record_errors": (), "error_message": None}
         if version < 5:
@@ -213,14 +237,20 @@ class TestEqualToTheCodecAndToKio:
 
     @pytest.mark.parametrize("version", packed.FETCH_VERSIONS)
     @settings(max_examples=30, deadline=None)
-    @given(FETCH_REQUESTS)
-    def test_fetch_request(self, samples, version, request_fields):
+    @given(FETCH_REQUESTS, st.data())
+    def test_fetch_request(self, samples, version, request_fields, data):
+        request_fields = request_fields._replace(
+            topics=of_version(data, version, request_fields.topics),
+            forgotten_topics=tuple(of_version(data, version, request_fields.forgotten_topics)),
+        )
         packed_bytes = packed.pack_fetch_request(7, "me", version, request_fields)
         message = fetch_message(request_fields)
         assert packed_bytes == codec.encode_request(message, version, 7, "me")
         view, position = body_of(packed_bytes)
         assert view[position:] == samples.kio_bytes(samples.to_kio(message, version))
         missing, partition_missing = {}, {}
+        if version < 15:
+            missing["replica_epoch"] = -1
         if version < 12:
             missing["cluster_id"] = None
             partition_missing["last_fetched_epoch"] = -1
@@ -238,14 +268,17 @@ class TestEqualToTheCodecAndToKio:
 
     @pytest.mark.parametrize("version", packed.FETCH_VERSIONS)
     @settings(max_examples=30, deadline=None)
-    @given(FETCHED, int32, int16, int32)
-    def test_fetch_response(self, version, topics, throttle_time_ms, error_code, session_id):
-        packed_bytes = joined(packed.pack_fetch_response(7, version, topics, throttle_time_ms, error_code, session_id))
-        message = fetch_response_message(topics, throttle_time_ms, error_code, session_id)
+    @given(FETCHED, int32, int16, int32, endpoints, st.data())
+    def test_fetch_response(self, version, topics, throttle_time_ms, error_code, session_id, node_endpoints, data):
+        topics = of_version(data, version, topics)
+        rest = (topics, throttle_time_ms, error_code, session_id, node_endpoints)
+        packed_bytes = joined(packed.pack_fetch_response(7, version, *rest))
+        message = fetch_response_message(*rest)
         assert packed_bytes == codec.encode_response(message, version, 7)
         parsed = packed.parse_fetch_response(packed_bytes, version)
         assert parsed[:1] == (7,)
         assert parsed.throttle_time_ms == throttle_time_ms
+        assert list(parsed.node_endpoints) == (node_endpoints if version >= 16 else [])
         assert (parsed.error_code, parsed.session_id) == ((error_code, session_id) if version >= 7 else (0, 0))
         missing = {}
         if version < 12:
@@ -295,14 +328,20 @@ def sample_frames() -> list[tuple[str, int, bytes, int]]:
     produced = [
         (
             "topic",
-            [packed.ProducedPartition(0, 87, 5, 6, 7, [(1, "bad"), (2, None)], "two bad"), packed.ProducedPartition(1)],
+            [
+                packed.ProducedPartition(0, 87, 5, 6, 7, [(1, "bad"), (2, None)], "two bad"),
+                packed.ProducedPartition(1, 6, current_leader=(2, 5)),
+            ],
         )
     ]
+    nodes = [packed.NodeEndpoint(2, "host", 9092), packed.NodeEndpoint(3, "other", 9093, "rack")]
     request = packed.FetchRequest(
         [("topic", [packed.FetchPartition(0, 5, 100), packed.FetchPartition(1, 6, 100, 3, 2, 1)])],
         forgotten_topics=[("gone", [1, 2])],
         rack_id="rack",
         cluster_id="cluster",
+        replica_id=3,
+        replica_epoch=2**40,
     )
     fetched = [
         (
@@ -317,11 +356,19 @@ def sample_frames() -> list[tuple[str, int, bytes, int]]:
     for version in packed.PRODUCE_VERSIONS:
         frame = joined(packed.pack_produce_request(1, "c", version, -1, 100, topics, "transaction"))
         frames.append(("parse_produce", version, frame, read_request_header(frame)[1]))
-        frames.append(("parse_produce_response", version, packed.pack_produce_response(1, version, produced), 0))
+        frame = packed.pack_produce_response(1, version, produced, 0, nodes)
+        frames.append(("parse_produce_response", version, frame, 0))
     for version in packed.FETCH_VERSIONS:
+        if version == packed.FETCH_BY_ID:
+            request = request._replace(
+                topics=[(b"i" * 16, request.topics[0][1])],
+                forgotten_topics=[(b"j" * 16, request.forgotten_topics[0][1])],
+            )
+            fetched = [(b"i" * 16, fetched[0][1])]
         frame = packed.pack_fetch_request(1, "c", version, request)
         frames.append(("parse_fetch", version, frame, read_request_header(frame)[1]))
-        frames.append(("parse_fetch_response", version, joined(packed.pack_fetch_response(1, version, fetched)), 0))
+        frame = joined(packed.pack_fetch_response(1, version, fetched, 0, 0, 5, nodes))
+        frames.append(("parse_fetch_response", version, frame, 0))
     return frames
 
 
@@ -373,7 +420,7 @@ class TestHostileBytes:
     ("call", "text"),
     [
         (lambda: packed.parse_produce(bytes(50), 0, 12), "Produce request version 12: packed here are 3 to 11"),
-        (lambda: packed.parse_fetch(bytes(50), 0, 13), "Fetch request version 13: packed here are 4 to 12"),
+        (lambda: packed.parse_fetch(bytes(50), 0, 18), "Fetch request version 18: packed here are 4 to 17"),
         (lambda: packed.pack_produce_response(1, 2, []), "Produce version 2"),
         (lambda: packed.pack_fetch_response(1, 3, []), "Fetch version 3"),
     ],
@@ -404,3 +451,9 @@ def test_very_many_empty_partitions_are_refused(version):
     body = head + bytes(6) + one + topic + many + partition * count + bytes(2)
     with pytest.raises(FrameError, match="too many array elements"):
         packed.parse_produce(body, 0, version)
+
+
+@pytest.mark.parametrize("topic", ["a name", b"short"])
+def test_a_topic_without_an_id_is_not_packed_where_ids_name_topics(topic):
+    with pytest.raises(ValueError, match="a topic's id has 16 bytes"):
+        packed.pack_fetch_request(1, "c", 13, packed.FetchRequest([(topic, [])]))
