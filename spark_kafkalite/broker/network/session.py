@@ -7,9 +7,14 @@ requests are served meanwhile is said by ``exchange.Oversight``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from spark_kafkalite.broker.network.listeners import Listener
+
+if TYPE_CHECKING:
+    from spark_kafkalite.broker.requests.fetch_sessions import FetchSession
 
 # The principal of clients that prove nothing. Source: org.apache.kafka.common.security.auth.KafkaPrincipal.
 ANONYMOUS = "User:ANONYMOUS"
@@ -30,8 +35,10 @@ class Session:
         "broker_id",
         "client_software_name",
         "client_software_version",
+        "fetch_session",
         "handshake",
         "listener",
+        "on_close",
         "peer",
         "principal",
     )
@@ -46,6 +53,10 @@ class Session:
         # As ApiVersions 3 and later say them; empty for older clients (KIP-511).
         self.client_software_name = ""
         self.client_software_version = ""
+        # What the client fetches, while it has a session for that.
+        self.fetch_session: FetchSession | None = None
+        # Called when the connection has closed.
+        self.on_close: Callable[[], None] | None = None
 
     @property
     def client_host(self) -> str:
