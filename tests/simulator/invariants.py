@@ -28,7 +28,7 @@ class _Batch(NamedTuple):
 
 
 def batches_of(partition: Partition, first: int, until: int) -> dict[int, _Batch]:
-    """Return a log's batches by base offset, from the one that holds ``first`` to the last that ends below ``until``."""
+    """Return a log's batches by base offset: from the one that holds ``first`` to the last that ends by ``until``."""
     data = contents_of(partition, first, until)
     found, position = {}, 0
     for header in scan_headers(data):

@@ -1,4 +1,4 @@
-"""Runs one schedule: a cluster starts, clients begin, faults happen, everything is mended, and then it must be whole."""
+"""Runs one schedule: a cluster starts, clients begin, faults happen, all is mended, and then it must be whole."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Simulation:
             for number in topic.partitions
         }
 
-    # What clients and administrators do --------------------------------------------------------------------------------
+    # What clients and administrators do ------------------------------------------------------------------------------
 
     def _start_clients(self) -> None:
         number = 0
