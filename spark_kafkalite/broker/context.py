@@ -19,6 +19,7 @@ from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.topics import TopicAdmin
@@ -61,6 +62,7 @@ class BrokerContext:
     offsets_host: InternalTopicHost
     group_shards: GroupShards
     groups: GroupCoordinator
+    lease: Lease
     listeners: dict[str, Listener]
     inner_wire: InnerWire
     peers: Peers

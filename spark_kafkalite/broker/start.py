@@ -31,6 +31,7 @@ from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
@@ -82,6 +83,9 @@ class _Ground:
     """What everything else stands on, and what nothing has to be undone of."""
 
     loop: asyncio.AbstractEventLoop
+    # Of this run of the process, in all of its registry sessions.
+    incarnation: Incarnation
+    lease: Lease
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
@@ -90,8 +94,6 @@ class _Ground:
     memory: RequestMemory
     inner_wire: InnerWire
     peers: Peers
-    # Of this run of the process, in all of its registry sessions.
-    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,8 @@ class BrokerStart:
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
         return _Ground(
             loop,
+            new_incarnation(),
+            Lease(unlimited=self.has_own_registry),
             slices,
             settings,
             view,
@@ -201,7 +205,6 @@ class BrokerStart:
             RequestMemory(config["queued.max.request.bytes"]),
             inner_wire,
             peers,
-            new_incarnation(),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -256,6 +259,7 @@ class BrokerStart:
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
                 min_insync=ground.topic_settings.min_insync,
+                on_answer=ground.lease.renew if own is None else None,
             ),
             ground.view,
             on_registration=storage.replicas.set_registration,
@@ -345,7 +349,12 @@ class BrokerStart:
         offsets_host = InternalTopicHost(
             offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
         )
-        shards = Shards(offsets_host, partial(GroupsState, group_limits(config.values)), self._clock)
+        shards = Shards(
+            offsets_host,
+            partial(GroupsState, group_limits(config.values)),
+            self._clock,
+            may_serve=lambda: ground.lease.holds(self._clock.monotonic_s()),
+        )
         storage.services.on_role_change = partial(offsets_host.role_changed, shards)
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
@@ -386,6 +395,7 @@ class BrokerStart:
             groups.offsets_host,
             groups.shards,
             groups.coordinator,
+            ground.lease,
             listeners,
             ground.inner_wire,
             ground.peers,

@@ -23,8 +23,9 @@ _REMEMBERED_CHARS: Final = 255
 class InternalTopic:
     """One internal topic. ``kind`` is what its keys name, as texts have it: "group".
 
-    The three sizes count when the topic is made; the second is set by ``replication_setting``. ``commit_timeout_ms``: who waits for a record that is not committed
-    after this time is told so; ``commit_timeout_setting`` is where that is set.
+    The three sizes count when the topic is made; ``replication_setting`` is where the second is set.
+    ``commit_timeout_ms``: who waits for a record that is not committed after this time is told so;
+    ``commit_timeout_setting`` is where that is set.
     """
 
     name: str

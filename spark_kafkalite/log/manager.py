@@ -286,8 +286,8 @@ class LogManager:
             disk,
             self.producer_limits,
             on_dirty=self.dirty.add,
-            on_recovery_point_lowered=partial(self.checkpoints.write_recovery_points, disk.path),
-            on_truncated=self.log_starts.truncated,
+            note_recovery_points=partial(self.checkpoints.note_recovery_points, disk.path),
+            note_truncated=self.log_starts.note_truncated,
             on_bytes=self._loading.on_bytes,
         )
 

@@ -46,6 +46,7 @@ from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
+from spark_kafkalite.log.steps import Piece, Steps, run_steps
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import NO_LEADER_EPOCH, Offset, TopicPartition
 from spark_kafkalite.records import kernel
@@ -82,10 +83,12 @@ class PartitionLog:
         self._files = host.files
         self._clock = host.clock
         self._on_dirty = host.on_dirty
-        self._on_truncated = host.on_truncated
-        self._write_checkpoints = host.on_recovery_point_lowered
+        self._note_truncated = host.note_truncated
+        self._note_checkpoints = host.note_recovery_points
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
+        # Told when retention or a deletion of records has moved the log start forward.
+        self.on_start_moved: Callable[[], None] | None = None
         self.epochs = loaded.epochs
         self.producers = LogProducers(
             host, directory, topic_partition, self.segments, self.local.reader, loaded.producers
@@ -530,45 +533,78 @@ class PartitionLog:
         """Remove everything from ``offset`` on; from the start of its batch when it lies inside one.
 
         For followers whose leader's log is another. Answers that are being sent of what is cut are called off.
+        KafkaStorageError when the disk fails.
         """
-        if not self.local.is_ready:
-            self._make_ready()
-        if offset >= self.log_end_offset:
-            return
-        if offset < self.segments.first.base_offset:
-            self.truncate_fully(offset)
-            return
-        try:
-            end = self.segments.batch_start(offset)
-            self._end_cleaning(end)
-            self.local.truncate(end)
-            self.producers.truncate_to(end)
-            self.log_start_offset = Offset(min(self.log_start_offset, end))
-            self.epochs.truncate_from_end(end)
-            self._on_truncated(self)
-        except OSError as error:
-            raise self.local.fatal_error("truncate", error) from error
+        run_steps(self.truncation_to(offset))
 
     def truncate_fully(self, start_offset: int) -> None:
         """Remove everything, producers and leader epochs too, and go on at ``start_offset``, which may lie below the
-        log start. On the disk when this returns."""
-        if not self.local.is_ready:
-            self._make_ready()
+        log start. On the disk when this returns. KafkaStorageError when the disk fails."""
+        run_steps(self.full_truncation(start_offset))
+
+    def truncation_to(self, offset: int) -> Steps[None]:
+        """Do what :meth:`truncate_to` does in steps; the log is not usable in between, and is not read by anybody."""
+        yield from self._prepare_truncation()
+        if offset >= self.log_end_offset:
+            return
+        if offset < self.segments.first.base_offset:
+            yield from self.full_truncation(offset)
+            return
+        self.local.truncating = True
         try:
-            self._end_cleaning(0)
-            self.local.truncate_fully(start_offset)
-            self.epochs.clear()
-            self.producers.truncate_fully(start_offset)
-            self.log_start_offset = Offset(start_offset)
-            self._on_truncated(self)
+            if self.swap is not None:
+                self.swap.settle()
+            yield (look := Piece(lambda: self.segments.floor(offset).find(offset)))
+            found = look.result()
+            end = offset if found is None else min(offset, found.header.base_offset)
+            self.cleaned_until_offset = min(self.cleaned_until_offset, end)
+            yield from self.local.truncate(found, end)
+            yield (rest := Piece(lambda: self._truncate_rest(end)))
+            rest.result()
+            self.log_start_offset = Offset(min(self.log_start_offset, end))
+            yield from self._end_truncation()
         except OSError as error:
             raise self.local.fatal_error("truncate", error) from error
+        finally:
+            self.local.truncating = False
 
-    def _end_cleaning(self, offset: int) -> None:
-        """Call a cleaning off or end it before the log is truncated to ``offset``."""
-        if self.swap is not None:
-            self.swap.settle()
-        self.cleaned_until_offset = min(self.cleaned_until_offset, offset)
+    def _truncate_rest(self, end_offset: int) -> None:
+        self.producers.truncate_to(end_offset)
+        self.epochs.truncate_from_end(end_offset)
+
+    def full_truncation(self, start_offset: int) -> Steps[None]:
+        """Do what :meth:`truncate_fully` does in steps; as :meth:`truncation_to`."""
+        yield from self._prepare_truncation()
+        self.local.truncating = True
+        try:
+            if self.swap is not None:
+                self.swap.settle()
+            self.cleaned_until_offset = 0
+            yield from self.local.truncate_fully(start_offset)
+            yield (rest := Piece(lambda: self._forget_rest(start_offset)))
+            rest.result()
+            self.log_start_offset = Offset(start_offset)
+            yield from self._end_truncation()
+        except OSError as error:
+            raise self.local.fatal_error("truncate", error) from error
+        finally:
+            self.local.truncating = False
+
+    def _forget_rest(self, start_offset: int) -> None:
+        self.epochs.clear()
+        self.producers.truncate_fully(start_offset)
+
+    def _prepare_truncation(self) -> Steps[None]:
+        missing = self.unread_tail()
+        if missing is not None:
+            # What goes wrong is met again.
+            yield Piece(missing.work)
+        if not self.local.is_ready:
+            self._make_ready()
+
+    def _end_truncation(self) -> Steps[None]:
+        yield (start := Piece(self._note_truncated(self)))
+        start.result()
 
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
@@ -584,6 +620,8 @@ class PartitionLog:
         self.log_start_offset = Offset(offset)
         # The file keeps the older epochs until it is written for a new one; opening the log drops them again.
         self.epochs.truncate_from_start(offset, write=False)
+        if self.on_start_moved is not None:
+            self.on_start_moved()
         return True
 
     @property
@@ -621,7 +659,7 @@ class PartitionLog:
 
     def write_checkpoints(self) -> None:
         """Have the manager write the checkpoints of recovery points and cleaned logs now, in this thread."""
-        self._write_checkpoints()
+        self._note_checkpoints()()
 
     def expire_producers(self) -> Generator[None, None, int]:
         """Forget producers that have been silent for ``producer.id.expiration.ms``, in slices; return how many."""

@@ -181,7 +181,17 @@ class Leader(Appender):
         end_offset: int = self.log.local.log_end_offset
         if self._other_in_sync:
             end_offset = committed_end_offset(end_offset, self._other_in_sync, self._follower_end_offsets)
-        return self._bounds.commit(end_offset)
+        if not self._bounds.commit(end_offset):
+            return False
+        self.followers.tell_of_change()
+        if self._bounds.shows_flushed:
+            self.consumers.tell_of_change()
+        return True
+
+    def log_start_moved(self) -> None:
+        """Have the answers of fetch sessions tell of a new log start."""
+        self.consumers.tell_of_change()
+        self.followers.tell_of_change()
 
     def follower_has(self, replica_id: int, end_offset: int) -> None:
         """Note that a follower has everything below ``end_offset``: under this epoch it has asked for what is next."""
@@ -282,9 +292,8 @@ class Leader(Appender):
             raise
         if not result.duplicate:
             self._flusher.appended(len(batch), self._flushes_each)
-            if self.followers.operations:
-                self.followers.wake()
-            if self._maybe_commit() and self.consumers.operations and not self._bounds.shows_flushed:
+            self.followers.wake()
+            if self._maybe_commit() and not self._bounds.shows_flushed:
                 self.consumers.wake()
         return result
 

@@ -105,6 +105,7 @@ class Partition:
         self._flusher = Flusher(
             log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
         )
+        log.on_start_moved = self._log_start_moved
         if log.failure is not None:
             self.go_offline(KafkaStorageError(log.failure))
 
@@ -224,6 +225,9 @@ class Partition:
         self._change_role(gone, self.leader_epoch)
         self._services.on_role_change(self)
         self._flusher.forget_partition()
+        # The log may be another partition's by now.
+        if self.log.on_start_moved == self._log_start_moved:
+            self.log.on_start_moved = None
 
     def check_leader(self, current_leader_epoch: int = -1) -> Leader:
         """Return what leads here, in the epoch that the client believes in (-1: not said).
@@ -288,6 +292,10 @@ class Partition:
     def _flushed(self) -> None:
         if isinstance(self.role, Leader):
             self.role.flushed()
+
+    def _log_start_moved(self) -> None:
+        if isinstance(self.role, Leader):
+            self.role.log_start_moved()
 
     # For the brokers' own topics ------------------------------------------------------------------------------------
 

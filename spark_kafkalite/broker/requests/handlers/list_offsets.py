@@ -106,6 +106,7 @@ def _look_up(
     partition.check_leader(asked.current_leader_epoch)
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     if asked.timestamp == LATEST_TIMESTAMP:
+        context.lease.check_leads(context.clock.monotonic_s())
         answer.offset = partition.last_stable_offset if isolation_level else partition.visible_end_offset
         answer.leader_epoch = partition.leader_epoch
         return answer

@@ -75,6 +75,38 @@ def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partit
     assert (consumer.checks, producer.checks, partition.high_watermark) == (1, 1, 2)
 
 
+class Watcher:
+    """A partition of a fetch session, as a leader sees it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def news(self) -> None:
+        self.told.append("news")
+
+    def changed(self) -> None:
+        self.told.append("changed")
+
+
+def test_watchers_are_told_at_once_of_what_an_answer_tells_of(harness: Harness, partition: Partition) -> None:
+    leader = partition.check_leader()
+    consumer, follower = Watcher(), Watcher()
+    leader.consumers.watchers[consumer] = None
+    leader.followers.watchers[follower] = None
+    harness.append(partition, 3)
+    assert (consumer.told, follower.told) == ([], ["news"])
+    leader.follower_has(FOLLOWER, 2)
+    assert (consumer.told, follower.told) == (["news"], ["news", "changed"])
+    partition.log.advance_log_start(1)
+    assert (consumer.told, follower.told) == (["news", "changed"], ["news", "changed", "changed"])
+    partition.resign(2, 5, 2)
+    assert (consumer.told[2:], follower.told[3:]) == (["news"], ["news"])
+    partition.log.advance_log_start(2)
+    partition.close()
+    partition.log.advance_log_start(3)
+    assert (len(consumer.told), len(follower.told), partition.log.on_start_moved) == (3, 4, None)
+
+
 def test_a_follower_that_leaves_the_isr_holds_nobody_up(harness: Harness, partition: Partition) -> None:
     harness.append(partition, 3)
     waiter = Waiter()
