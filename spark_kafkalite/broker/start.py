@@ -339,6 +339,7 @@ class BrokerStart:
             storage.replicas,
             ground.slices,
             ground.descriptors,
+            ground.peers,
             connections=lambda: len(acceptor),
         )
 
