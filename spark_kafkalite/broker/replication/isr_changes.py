@@ -46,6 +46,8 @@ _REGISTERING_S: Final = 0.5
 # How often it is seen whether the loop stood still, and from when on it did.
 _PULSE_S: Final = 1.0
 _STOOD_STILL_S: Final = 0.5
+# Pauses for which the look for slow members is put off; who stands still time and again may be slow itself.
+_PATIENT_WITH_PAUSES: Final = 4
 
 
 class IsrChanges:
@@ -83,14 +85,15 @@ class IsrChanges:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulse_timer: asyncio.TimerHandle | None = None
         self._pulse_due_s = 0.0
-        self._checked_s = 0.0
-        self._patient_until_s = -math.inf
+        # When slow members are looked for next, and how often that was put off.
+        self._check_at_s = math.inf
+        self._pauses = 0
         self._checking = False
         self._stopped = False
 
     def start(self) -> None:
         """Begin to look at what leads already, and later."""
-        self._checked_s = self._loop.time()
+        self._check_at_s = self._loop.time() + self._lag_max_s / 2
         self._view.add_listener(self._cluster_changed)
         self._see_registration(self._view.state)
         self._pulse()
@@ -187,15 +190,15 @@ class IsrChanges:
     def _pulse(self) -> None:
         """See whether the loop stood still, and whether it is time to look for slow members."""
         now_s = self._loop.time()
-        if self._pulse_timer is not None and now_s - self._pulse_due_s > _STOOD_STILL_S:
-            self._patient_until_s = now_s + self._lag_max_s / 2
-        if now_s - self._checked_s >= self._lag_max_s / 2 and not self._checking:
-            # Not for ever, where it stands still time and again.
-            patience_is_over = now_s - self._checked_s >= 2 * self._lag_max_s
-            if (now_s >= self._patient_until_s or patience_is_over) and now_s >= self._may_look_s:
-                self._checked_s = now_s
-                self._checking = True
-                self._slices.start(self._look_for_slow(), self._checked)
+        stood_still = self._pulse_timer is not None and now_s - self._pulse_due_s > _STOOD_STILL_S
+        if stood_still and self._pauses < _PATIENT_WITH_PAUSES:
+            self._pauses += 1
+            self._check_at_s = max(self._check_at_s, now_s + self._lag_max_s / 2)
+        if now_s >= self._check_at_s and now_s >= self._may_look_s and not self._checking:
+            self._check_at_s = now_s + self._lag_max_s / 2
+            self._pauses = 0
+            self._checking = True
+            self._slices.start(self._look_for_slow(), self._checked)
         every_s = min(_PULSE_S, self._lag_max_s / 4)
         self._pulse_due_s = now_s + every_s
         self._pulse_timer = self._loop.call_later(every_s, self._pulse)

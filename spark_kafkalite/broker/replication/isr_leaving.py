@@ -23,7 +23,7 @@ from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.store import Store
+from spark_kafkalite.registry.store import SessionExpired, Store
 from spark_kafkalite.registry.znodes import MalformedNode
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class IsrLeaving:
         self._me = BrokerId(broker_id)
         self._store = store
         self._keeps_eligible = keeps_eligible
+        self._given_back: set[TopicPartition] = set()
         self._failed: dict[Partition, None] = {}
         self._leaving_failed: asyncio.Task[None] | None = None
         self._stopped = False
@@ -101,11 +102,10 @@ class IsrLeaving:
 
         This broker must have stopped to follow: what it fetched later would bring it back.
         """
-        mine = [each for each in self._replicas if each.is_leader]
         try:
             async with asyncio.timeout(within_s):
                 await self._leave_all(list(self._replicas), keeps_log=True)
-                waiting = {each.topic_partition for each in mine if not each.is_leader}
+                waiting = self._given_back
                 await self._view.wait_for(lambda cluster: self._are_led(cluster, waiting))
         except TimeoutError:
             logger.warning("other brokers do not lead everything after %.1f s; stopping all the same", within_s)
@@ -132,6 +132,7 @@ class IsrLeaving:
     async def _leave(self, partition: Partition, *, keeps_log: bool) -> None:
         """Leave one partition, until it is left or there is nobody to leave it to."""
         topic_partition = partition.topic_partition
+        keeps_log = keeps_log and partition.storage_error is None
         state = self._view.state.partition(topic_partition)
         while state is not None and self._view.topic_id_of(topic_partition.topic) == partition.topic_id:
             after = self._without_me(partition, state, keeps_log=keeps_log)
@@ -139,6 +140,7 @@ class IsrLeaving:
                 return
             if state.leader == self._me:
                 partition.fence(f"broker {self._me} has given it back")
+                self._given_back.add(topic_partition)
             try:
                 left = await write_state(self._store(), topic_partition, partition.topic_id, state, after)
                 if left is not None:
@@ -148,7 +150,11 @@ class IsrLeaving:
             except MalformedNode as error:
                 logger.error("%s is not left: %s", topic_partition, error)
                 return
-            except RegistryError:
+            except RegistryError as error:
+                if keeps_log and isinstance(error, SessionExpired):
+                    # There is no time for another session; with this one the registration has gone, too.
+                    self._given_back.discard(topic_partition)
+                    return
                 await asyncio.sleep(_RETRY_S)
                 state = self._view.state.partition(topic_partition)
 

@@ -48,6 +48,7 @@ class PartitionServices:
         "isr_changes",
         "live_brokers",
         "max_decompressed_bytes",
+        "on_offline",
         "on_role_change",
         "on_storage_failure",
         "purgatory",
@@ -72,6 +73,8 @@ class PartitionServices:
         self.live_brokers: LiveBrokers = dict
         self.isr_changes: IsrLooks = _NoIsrLooks()
         self.high_watermark_requires_min_insync = True
+        # Told when a partition's disk has failed, so that nobody waits for it.
+        self.on_offline: Callable[[Partition], None] = lambda partition: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
         self.on_role_change: Callable[[Partition], None] = lambda partition: None
 
@@ -235,6 +238,7 @@ class Partition:
             self.storage_error = KafkaStorageError(f"{self.topic_partition}: {error}")
         self._change_role(Follower(self.topic_partition, -1), self.leader_epoch, self.storage_error)
         self._services.on_role_change(self)
+        self._services.on_offline(self)
 
     def _storage_failed(self, error: BaseException) -> None:
         self._services.on_storage_failure(self, error)
