@@ -122,6 +122,10 @@ class WaitingList:
         for watcher in self.watchers:
             watcher.news()
 
+    def wake_one(self, operation: DelayedOperation) -> None:
+        """Have one operation, which need not be of the list, checked after this pass of the loop."""
+        self._purgatory.wake((operation,))
+
     def tell_of_change(self) -> None:
         """Tell the watchers of a change that nobody waits for: of the high watermark, or of the log start."""
         for watcher in self.watchers:

@@ -11,7 +11,8 @@ import pytest
 
 from spark_kafkalite.broker.replication.append_queue import QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition
-from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch, _Reading
+from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
+from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.errors import NotLeaderOrFollower, OffsetOutOfRange
 from spark_kafkalite.log.partition_log import AppendResult
@@ -229,9 +230,10 @@ def test_a_fetch_that_waits_is_answered_when_its_epoch_ends(harness: Harness, pa
     context = context_of(harness, partition)
     fetch = FetchRequest([(TP.topic, [FetchPartition(0, 0, 1000)])], 30_000, 1 << 20)
     exchange: Any = Answers()
-    first = _Reading(context, fetch)
+    fetching = Fetching(context, exchange, fetch)
+    first = Reading(fetching)
     first.read()
-    waiting = DelayedFetch(context, exchange, fetch)
+    waiting = DelayedFetch(fetching)
     waiting.start(first)
     harness.run_loop()
     assert not waiting.finished
