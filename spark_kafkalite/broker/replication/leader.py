@@ -87,6 +87,7 @@ class Leader(Appender):
         "consumers",
         "end_reason",
         "epoch",
+        "epoch_start_offset",
         "followers",
         "isr",
         "log",
@@ -107,6 +108,8 @@ class Leader(Appender):
         """Lead with an epoch that the log knows. ``on_refused`` is told when the log takes nothing."""
         self.topic_partition = topic_partition
         self.epoch = epoch
+        # Below it lies what earlier leaders have shown.
+        self.epoch_start_offset = log.epochs.latest_start_offset
         # Why the epoch is over; None while it lasts.
         self.end_reason: KafkaError | None = None
         self.isr: tuple[int, ...] = ()
