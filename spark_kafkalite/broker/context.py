@@ -21,6 +21,7 @@ from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -67,6 +68,7 @@ class BrokerContext:
     inner_wire: InnerWire
     peers: Peers
     gate: Gate = field(default_factory=Gate)
+    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
 
     @property
     def config(self) -> BrokerConfig:

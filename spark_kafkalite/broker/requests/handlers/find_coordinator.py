@@ -105,7 +105,7 @@ def _address(context: BrokerContext, session: Session, broker: BrokerInfo) -> tu
     address = context.address_of(broker, session)
     if address is None:
         raise CoordinatorNotAvailable(
-            f"broker {broker.broker_id}, the coordinator, has no listener {session.listener.name}, the client's"
+            f"broker {broker.broker_id}, the coordinator, has no listener {session.listener.name}, where this client is"
         )
     return address
 
