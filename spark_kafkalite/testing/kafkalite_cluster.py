@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from pathlib import Path
@@ -52,13 +52,14 @@ class KafkaliteCluster:
         overrides: Mapping[str, object] | None = None,
         overrides_of: Mapping[int, Mapping[str, object]] | None = None,
         environment: Mapping[str, str] | None = None,
+        command_prefix: Sequence[str] = (),
     ) -> None:
         """Prepare a cluster; ``start()`` or ``with`` starts it.
 
         Broker 1 listens on ``port``, the next ones on those that follow; 0 takes free ones, which later starts keep.
         ``overrides`` are settings of all brokers in Kafka's names, ``overrides_of`` of single ones by their number, in
         place of what the cluster would choose (its ``zookeeper.connect``, for one). ``environment`` is added to this
-        process's own.
+        process's own, ``command_prefix`` stands before each broker's command.
         """
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: it needs at least one")
@@ -71,6 +72,7 @@ class KafkaliteCluster:
         self._overrides = dict(overrides or {})
         self._overrides_of = {number: dict(settings) for number, settings in (overrides_of or {}).items()}
         self._environment = environment
+        self._command_prefix = tuple(command_prefix)
         self._store: Store | None = None
 
     @property
@@ -304,6 +306,7 @@ class KafkaliteCluster:
             port=self._port + number - 1 if self._port else 0,
             overrides=settings,
             environment=self._environment,
+            command_prefix=self._command_prefix,
         )
 
     @property
