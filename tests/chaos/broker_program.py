@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from spark_kafkalite.broker import start
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -27,6 +28,8 @@ from spark_kafkalite.log.files.os_fs import OsFile, OsFs
 
 DISK_FULL = "disk-full"
 SLOW_WRITES = "slow-writes"
+# Holds the boot id that the broker is to find.
+BOOT = "boot-id"
 _SLOW_S = 0.05
 NO_BUG = "-"
 
@@ -82,7 +85,11 @@ def main(arguments: list[str]) -> int:
     bug, *command = arguments
     given = tuple(value for name, value in itertools.pairwise(command) if name == "--override")
     overrides = parse_overrides(given)
-    _File.conditions = _Conditions(conditions_of(Path(str(overrides["log.dirs"]))))
+    directory = conditions_of(Path(str(overrides["log.dirs"])))
+    _File.conditions = _Conditions(directory)
+    if (directory / BOOT).exists():
+        boot_id = (directory / BOOT).read_text(encoding="ascii")
+        start.boot_id = lambda: boot_id
     if bug != NO_BUG:
         from tests.chaos.seeded_bugs import BUGS
 
