@@ -57,6 +57,7 @@ from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.directories.runs import boot_id
 from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
@@ -167,13 +168,13 @@ class BrokerStart:
         registry = await self._open_registry(ground, storage)
         if registry.own is None:
             await self._get_secret(ground, storage, registry)
-        await self._load_logs(ground, storage)
+        proven = await self._load_logs(ground, storage)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
         dispatcher = Dispatcher(context)
-        await self._join_cluster(ground, storage, registry, listeners)
+        await self._join_cluster(ground, storage, registry, listeners, proven)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         await self._start_upkeep(ground, storage, registry, groups, context)
         acceptor.start(dispatcher.serve)
@@ -283,8 +284,11 @@ class BrokerStart:
         self._undo.callback(keeper.stop)
         await keeper.start()
 
-    async def _load_logs(self, ground: _Ground, storage: _Storage) -> None:
-        """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard."""
+    async def _load_logs(self, ground: _Ground, storage: _Storage) -> tuple[Incarnation, ...]:
+        """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard.
+
+        Returns the earlier incarnations that have lost nothing (rule R12).
+        """
         logs, replicas = storage.logs, storage.replicas
         with ThreadPoolExecutor(1, thread_name_prefix="kafkalite-load") as executor:
             loading = ground.loop.run_in_executor(
@@ -306,6 +310,7 @@ class BrokerStart:
         follow(self.config, ground.settings.current)
         ground.settings.add_listener(follow)
         await replicas.set_strays_aside()
+        return logs.begin_run(ground.incarnation, boot_id())
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
         """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
@@ -339,6 +344,7 @@ class BrokerStart:
             storage.replicas,
             ground.slices,
             ground.descriptors,
+            ground.peers,
             connections=lambda: len(acceptor),
         )
 
@@ -401,7 +407,12 @@ class BrokerStart:
         )
 
     async def _join_cluster(
-        self, ground: _Ground, storage: _Storage, registry: _Registry, listeners: dict[str, Listener]
+        self,
+        ground: _Ground,
+        storage: _Storage,
+        registry: _Registry,
+        listeners: dict[str, Listener],
+        proven: tuple[Incarnation, ...],
     ) -> None:
         """Register, get leaders elected, and wait until those of this broker's partitions serve."""
         config, replicas = self.config, storage.replicas
@@ -415,6 +426,7 @@ class BrokerStart:
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
             inner_listener=config.inner_listener.name,
             incarnation=ground.incarnation,
+            steady=proven,
         )
         # Before the logs are closed: others should lead by then.
         self._undo.push_async_callback(registry.membership.close)

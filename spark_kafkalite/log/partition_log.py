@@ -101,6 +101,8 @@ class PartitionLog:
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
+        # Whether all is there that the last run of the broker had written; see ``recovery.LoadedLog``.
+        self.was_whole = loaded.is_whole
         # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
         self.swapped_at_start = loaded.swapped
 

@@ -74,6 +74,7 @@ class Replicas:
         self._working = False
         self._waiters: set[asyncio.Future[None]] = set()
         services.on_storage_failure = self.storage_failed
+        services.live_brokers = lambda: view.state.brokers
 
     # Look-up --------------------------------------------------------------------------------------------------------
 
@@ -335,7 +336,7 @@ class Replicas:
             self._partitions[topic_partition] = partition
         if state.is_led_by(self._me):
             try:
-                partition.become_leader(state.leader_epoch, state.isr, state.replicas, state.version)
+                partition.become_leader(state)
             except KafkaStorageError as error:
                 if partition.log.failure is None:
                     raise

@@ -7,7 +7,9 @@ from typing import Final
 
 import click
 
+from spark_kafkalite.cli.cluster.elect import elect
 from spark_kafkalite.cli.cluster.log_dirs import log_dirs
+from spark_kafkalite.cli.cluster.status import status
 from spark_kafkalite.cli.cluster.up import up
 from spark_kafkalite.cli.options import ActionGroup
 
@@ -32,6 +34,8 @@ def command() -> None:
 
 
 command.add_command(up)
+command.add_command(status)
+command.add_command(elect)
 command.add_command(log_dirs)
 
 
