@@ -89,7 +89,7 @@ test-pythons: setup ## Unit, twin, golden and contract tests on the other interp
 	test -z "$$failed" || { echo "FAILED on$$failed" >&2; exit 1; }
 
 soak: setup setup-spark42 setup-jars ## The full counts of the crash, interop and cluster tests: hours, and root for power cuts
-	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py contract crash interop cluster -- --timeout=3600
+	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py contract crash interop cluster chaos -- --timeout=3600
 
 bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka, its clients and Spark's connector
 	@$(PY) -m bench

@@ -56,8 +56,8 @@ not in the table does; only ApiVersions itself answers a version that it does no
 - Moving replicas between log directories (34).
 - Elections and reassignments (43, 45, 46).
 - Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
-- Fetch sessions: declined, so every fetch names all its partitions; such a one is served whatever its session id.
-  Topic ids in Fetch (version 13 and newer).
+- Topic ids in Produce (version 13 and newer).
+- A fetch session on another connection than the one that opened it.
 - Message formats before version 2 (magic 0 and 1).
 
 ## Limits that a client may meet

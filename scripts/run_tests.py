@@ -59,6 +59,7 @@ SUITES = (
     Suite("crash", ("tests/crash",), workers=2),
     Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=(*ALONE, CLUSTER), workers=4),
     Suite("cluster", (CLUSTER,)),
+    Suite("chaos", ("tests/chaos",)),
     Suite("alone", ALONE),
     Suite("spark", ("tests/spark", "tests/jobs"), workers=2),
     # What depends on the version of Spark.

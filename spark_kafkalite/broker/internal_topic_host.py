@@ -100,10 +100,10 @@ class InternalTopicHost:
         topic = self.topic
         new = TopicSpec(topic.name, topic.partition_count, topic.replication_factor, config=topic.config)
         try:
-            outcome = (await self._topics.create([new], timeout_s=_CREATE_TIMEOUT_S))[topic.name]
+            outcome = (await self._topics.make([new], timeout_s=_CREATE_TIMEOUT_S))[topic.name]
         finally:
             self._creating = None
-        if not isinstance(outcome, KafkaError) or isinstance(outcome, TopicAlreadyExists):
+        if outcome is None or isinstance(outcome, TopicAlreadyExists):
             return None
         text = "%s, which %ss need, cannot be created: %s"
         if isinstance(outcome, InvalidReplicationFactor):

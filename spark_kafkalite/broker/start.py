@@ -30,6 +30,8 @@ from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.registry_notes import RegistryNotes
+from spark_kafkalite.broker.replication.isr_changes import IsrChanges
+from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import Lease
@@ -58,6 +60,7 @@ from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.directories.runs import boot_id
 from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
@@ -67,6 +70,7 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.session import RegistrySession
+from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
 
@@ -168,14 +172,17 @@ class BrokerStart:
         registry = await self._open_registry(ground, storage)
         if registry.own is None:
             await self._get_secret(ground, storage, registry)
-        await self._load_logs(ground, storage)
+        proven = await self._load_logs(ground, storage)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
         dispatcher = Dispatcher(context)
-        await self._join_cluster(ground, storage, registry, listeners)
+        leaving = self._look_after_isrs(ground, storage, registry)
+        await self._join_cluster(ground, storage, registry, listeners, proven)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
+        if self.config["controlled.shutdown.enable"]:
+            self._undo.push_async_callback(leaving.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
         await self._start_upkeep(ground, storage, registry, groups, context)
         acceptor.start(dispatcher.serve)
 
@@ -287,8 +294,11 @@ class BrokerStart:
         self._undo.callback(keeper.stop)
         await keeper.start()
 
-    async def _load_logs(self, ground: _Ground, storage: _Storage) -> None:
-        """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard."""
+    async def _load_logs(self, ground: _Ground, storage: _Storage) -> tuple[Incarnation, ...]:
+        """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard.
+
+        Returns the earlier incarnations that have lost nothing (rule R12).
+        """
         logs, replicas = storage.logs, storage.replicas
         with ThreadPoolExecutor(1, thread_name_prefix="kafkalite-load") as executor:
             loading = ground.loop.run_in_executor(
@@ -310,6 +320,7 @@ class BrokerStart:
         follow(self.config, ground.settings.current)
         ground.settings.add_listener(follow)
         await replicas.set_strays_aside()
+        return logs.begin_run(ground.incarnation, boot_id())
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
         """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
@@ -343,6 +354,7 @@ class BrokerStart:
             storage.replicas,
             ground.slices,
             ground.descriptors,
+            ground.peers,
             connections=lambda: len(acceptor),
         )
 
@@ -404,8 +416,32 @@ class BrokerStart:
             ground.peers,
         )
 
+    def _look_after_isrs(self, ground: _Ground, storage: _Storage, registry: _Registry) -> IsrLeaving:
+        """Have leaders' news of their followers written to the registry; return who leaves ISRs when this stops."""
+        config, view, services = self.config, ground.view, storage.services
+        keeps_eligible = services.high_watermark_requires_min_insync = config["high.watermark.requires.min.insync"]
+
+        def store() -> Store:
+            return registry.membership.session.store
+
+        lag_max_s = config["replica.lag.time.max.ms"] / 1000
+        changes = IsrChanges(ground.loop, ground.slices, view, storage.replicas, config.broker_id, store, lag_max_s)
+        leaving = IsrLeaving(
+            ground.loop, view, storage.replicas, config.broker_id, store, keeps_eligible=keeps_eligible
+        )
+        services.isr_changes, services.on_offline = changes, leaving.partition_failed
+        for each in (changes, leaving):
+            each.start()
+            self._undo.push_async_callback(each.stop)
+        return leaving
+
     async def _join_cluster(
-        self, ground: _Ground, storage: _Storage, registry: _Registry, listeners: dict[str, Listener]
+        self,
+        ground: _Ground,
+        storage: _Storage,
+        registry: _Registry,
+        listeners: dict[str, Listener],
+        proven: tuple[Incarnation, ...],
     ) -> None:
         """Register, get leaders elected, and wait until those of this broker's partitions serve."""
         config, replicas = self.config, storage.replicas
@@ -419,6 +455,7 @@ class BrokerStart:
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
             inner_listener=config.inner_listener.name,
             incarnation=ground.incarnation,
+            steady=proven,
         )
         # Before the logs are closed: others should lead by then.
         self._undo.push_async_callback(registry.membership.close)

@@ -10,9 +10,8 @@ of a change, to ask.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from pathlib import Path
@@ -24,6 +23,7 @@ from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerEpoch, BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.store import NoNode, SessionState, Store
+from spark_kafkalite.security.cluster_secret import new_secret
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerProcess, RegistryProcess
 
@@ -52,13 +52,14 @@ class KafkaliteCluster:
         overrides: Mapping[str, object] | None = None,
         overrides_of: Mapping[int, Mapping[str, object]] | None = None,
         environment: Mapping[str, str] | None = None,
+        command_prefix: Sequence[str] = (),
     ) -> None:
         """Prepare a cluster; ``start()`` or ``with`` starts it.
 
         Broker 1 listens on ``port``, the next ones on those that follow; 0 takes free ones, which later starts keep.
         ``overrides`` are settings of all brokers in Kafka's names, ``overrides_of`` of single ones by their number, in
         place of what the cluster would choose (its ``zookeeper.connect``, for one). ``environment`` is added to this
-        process's own.
+        process's own, ``command_prefix`` stands before each broker's command.
         """
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: it needs at least one")
@@ -71,6 +72,7 @@ class KafkaliteCluster:
         self._overrides = dict(overrides or {})
         self._overrides_of = {number: dict(settings) for number, settings in (overrides_of or {}).items()}
         self._environment = environment
+        self._command_prefix = tuple(command_prefix)
         self._store: Store | None = None
 
     @property
@@ -304,6 +306,7 @@ class KafkaliteCluster:
             port=self._port + number - 1 if self._port else 0,
             overrides=settings,
             environment=self._environment,
+            command_prefix=self._command_prefix,
         )
 
     @property
@@ -313,7 +316,7 @@ class KafkaliteCluster:
     def _write_secret(self) -> None:
         if not self._secret_file.exists():
             self._secret_file.touch(mode=0o600)
-            self._secret_file.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
+            self._secret_file.write_text(new_secret() + "\n", encoding="ascii")
 
     def stop_all(self) -> None:
         """Stop the brokers in order, one after the other, then the registry; ``start()`` goes on with what they hold.

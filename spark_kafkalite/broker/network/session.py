@@ -8,11 +8,16 @@ begins as :attr:`Handshake.EXPECTED`; what is served before it is complete is de
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.errors import ClusterAuthorizationFailed
 from spark_kafkalite.security.scram import ScramServer
+
+if TYPE_CHECKING:
+    from spark_kafkalite.broker.requests.fetch_sessions import FetchSession
 
 # The principal of clients that prove nothing. Source: org.apache.kafka.common.security.auth.KafkaPrincipal.
 ANONYMOUS = "User:ANONYMOUS"
@@ -34,9 +39,11 @@ class Session:
         "broker_id",
         "client_software_name",
         "client_software_version",
+        "fetch_session",
         "handshake",
         "handshake_due_s",
         "listener",
+        "on_close",
         "peer",
         "principal",
         "proof",
@@ -59,6 +66,10 @@ class Session:
         # As ApiVersions 3 and later say them; empty for older clients (KIP-511).
         self.client_software_name = ""
         self.client_software_version = ""
+        # What the client fetches, while it has a session for that.
+        self.fetch_session: FetchSession | None = None
+        # Called when the connection has closed.
+        self.on_close: Callable[[], None] | None = None
 
     def begin_handshake(self, state: Handshake, due_s: float) -> None:
         """Have it closed unless the handshake is complete by then."""

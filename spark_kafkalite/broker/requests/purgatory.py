@@ -122,6 +122,10 @@ class WaitingList:
         for watcher in self.watchers:
             watcher.news()
 
+    def wake_one(self, operation: DelayedOperation) -> None:
+        """Have one operation, which need not be of the list, checked after this pass of the loop."""
+        self._purgatory.wake((operation,))
+
     def tell_of_change(self) -> None:
         """Tell the watchers of a change that nobody waits for: of the high watermark, or of the log start."""
         for watcher in self.watchers:
@@ -156,6 +160,10 @@ class Purgatory:
     def call_after_pass(self, callback: Callable[[], None]) -> None:
         """Call once the present pass of the event loop is over."""
         self._loop.call_soon(callback)
+
+    def now_s(self) -> float:
+        """Return the loop's time; unlike a clock's it stands still while the host sleeps, as everybody's timers do."""
+        return self._loop.time()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call after a delay."""

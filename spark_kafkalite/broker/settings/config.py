@@ -147,7 +147,7 @@ class BrokerConfig:
         if self.zookeeper is None or self.zookeeper.digest is not None or self["inter.broker.secret.file"] is not None:
             return
         for listener in self.listeners:
-            if not is_loopback(listener.host):
+            if not is_loopback(listener.host, "listeners"):
                 raise ConfigError(
                     f"listeners={listener.name}://{address_text(listener.host, listener.port)} is open to other hosts, "
                     "and nothing tells the brokers of this cluster from anybody else: set inter.broker.secret.file to "

@@ -147,7 +147,7 @@ def test_clients_go_on_over_sessions_that_are_lost(tmp_path: Path, registry: Fak
                 eventually(lambda before=before: producing.error or producing.acknowledged > before + 20)
                 # The group's coordinator has its offsets from the log again.
                 eventually(lambda read=read: has_read(read + 20))
-                # It is the same process, and nobody was elected meanwhile.
+                # Nobody else was elected, and the process is the same.
                 assert leader_epochs(observer, "t", 2) == [0, 0]
             producing.end()
             total = sum(map(len, producing.sent.values()))

@@ -36,13 +36,14 @@ from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from spark_kafkalite.testing.partition_states import partition_state
 from tests.unit.coordinator.counters import Counters
 from tests.unit.coordinator.host_double import until
 
@@ -72,7 +73,7 @@ class Stage:
         host = LogHost.alone(OpenFiles(fs), "/logs", self.clock)
         log = PartitionLog.create(host, "/logs/o-0", TP, b"i" * 16, config)
         self.partition = Partition(TP, b"i" * 16, log, services)
-        self.partition.become_leader(epoch, isr, (1, 2), 1)
+        self.partition.become_leader(partition_state(*isr, replicas=(1, 2), epoch=epoch, version=1))
         replicas: Any = SimpleNamespace(get=lambda key: self.partition)
         unused: Any = None
         self.host = InternalTopicHost(TOPIC, Slices(loop), self.io, unused, unused, replicas)  # type: ignore[arg-type]
@@ -146,7 +147,7 @@ async def test_leadership_that_goes_fails_what_waits() -> None:
 async def test_an_epoch_that_follows_at_once_fails_what_waits_too() -> None:
     on = Stage(flush_before_ack=True)
     waiting = on.append()
-    on.partition.become_leader(5, (1,), (1, 2), 2)
+    on.partition.become_leader(partition_state(1, replicas=(1, 2), epoch=5, version=2))
     with pytest.raises(FencedLeaderEpoch):
         await waiting
     on.io.run_all()
@@ -172,8 +173,8 @@ async def test_a_load_waits_until_what_is_there_is_committed() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert not reading.done()
-    on.partition.become_leader(3, (1, 2), (1, 2), 2)
-    on.partition.check_leader().follower_has(2, 1)
+    on.partition.become_leader(partition_state(1, 2, replicas=(1, 2), epoch=3, version=2))
+    on.partition.check_leader().follower_fetched(2, Incarnation(20), 1)
     assert await reading == [b"old"]
 
 
@@ -267,7 +268,7 @@ async def test_an_epoch_that_ends_during_a_look_up_ends_the_load() -> None:
     reading = asyncio.ensure_future(on.read())
     while not on.io.work:
         await asyncio.sleep(0)
-    on.partition.become_leader(4, (1,), (1, 2), 2)
+    on.partition.become_leader(partition_state(1, replicas=(1, 2), epoch=4, version=2))
     on.io.run_all()
     with pytest.raises(FencedLeaderEpoch):
         await reading
@@ -276,8 +277,8 @@ async def test_an_epoch_that_ends_during_a_look_up_ends_the_load() -> None:
 @stage
 async def test_partitions_tell_of_their_role() -> None:
     on = Stage()
-    on.partition.become_leader(3, (1,), (1, 2), 2)
-    on.partition.become_leader(4, (1,), (1, 2), 3)
+    on.partition.become_leader(partition_state(1, replicas=(1, 2), epoch=3, version=2))
+    on.partition.become_leader(partition_state(1, replicas=(1, 2), epoch=4, version=3))
     on.partition.resign(2, 5, 4)
     on.partition.close()
     assert on.roles == [(True, 3), (True, 4), (False, 5), (False, 5)]
@@ -334,7 +335,7 @@ class Cluster:
     def state(self) -> Any:
         return SimpleNamespace(topics={TOPIC.name: SimpleNamespace(partitions=range(4))} if self.exists else {})
 
-    async def create(self, topics: list[TopicSpec], timeout_s: float) -> dict[str, KafkaError | None]:
+    async def make(self, topics: list[TopicSpec], timeout_s: float) -> dict[str, KafkaError | None]:
         self.asked += topics
         await self.may_answer.wait()
         return {TOPIC.name: self.outcome}
