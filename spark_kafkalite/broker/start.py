@@ -170,8 +170,7 @@ class BrokerStart:
         ground = self._prepare(loop)
         storage = self._lock_log_dirs(ground)
         registry = await self._open_registry(ground, storage)
-        if registry.own is None:
-            await self._get_secret(ground, storage, registry)
+        await self._get_secret(ground, storage, registry)
         proven = await self._load_logs(ground, storage)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
@@ -288,7 +287,9 @@ class BrokerStart:
         return _Registry(membership, own)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
-        """Get the secret by which brokers know each other."""
+        """Get the secret by which brokers know each other, if there may be others."""
+        if registry.own is not None:
+            return
         membership = registry.membership
         keeper = SecretKeeper(self.config, ground.inner_wire, storage.io, lambda: membership.session.store)
         self._undo.callback(keeper.stop)
