@@ -56,8 +56,8 @@ not in the table does; only ApiVersions itself answers a version that it does no
 - Moving replicas between log directories (34).
 - Elections and reassignments (43, 45, 46).
 - Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
-- Fetch sessions: declined, so every fetch names all its partitions; such a one is served whatever its session id.
-  Topic ids in Fetch (version 13 and newer).
+- Topic ids in Produce (version 13 and newer).
+- A fetch session on another connection than the one that opened it.
 - Message formats before version 2 (magic 0 and 1).
 
 ## Limits that a client may meet
@@ -132,7 +132,8 @@ def protocol_page() -> str:
         _, _, text = " ".join(summary.split()).partition(": ")
         versions = f"{api.min_version}-{api.max_version}"
         text = (text[:1].upper() + text[1:]).replace("``", "`")
-        rows.append(f"| {api.key} | {api.name} | {versions} | {api.advertised_from} | {text} |\n")
+        advertised = api.advertised_from if api.is_advertised else "no"
+        rows.append(f"| {api.key} | {api.name} | {versions} | {advertised} | {text} |\n")
     return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_TAIL
 
 

@@ -461,6 +461,18 @@ class FetchSessionIdNotFound(RetriableError):
     code = 70
 
 
+class InvalidFetchSessionEpoch(RetriableError):
+    """The fetch is not the next one of its session."""
+
+    code = 71
+
+
+class ListenerNotFound(StaleMetadataError):
+    """There is no listener on the leader that matches the one which the client has used."""
+
+    code = 72
+
+
 class TopicDeletionDisabled(KafkaError):
     """``delete.topic.enable`` is false on this broker."""
 
@@ -539,7 +551,19 @@ class UnknownTopicId(StaleMetadataError):
     code = 100
 
 
+class InconsistentTopicId(StaleMetadataError):
+    """The topic of this name has another id here: it has been made again."""
+
+    code = 103
+
+
 class InconsistentClusterId(KafkaError):
     """The broker or its data belongs to another cluster."""
 
     code = 104
+
+
+class FetchSessionTopicIdError(RetriableError):
+    """A fetch session has begun with names of topics and goes on with their ids, or the other way round."""
+
+    code = 106

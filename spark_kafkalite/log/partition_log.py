@@ -87,6 +87,8 @@ class PartitionLog:
         self._note_checkpoints = host.note_recovery_points
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
+        # Told when retention or a deletion of records has moved the log start forward.
+        self.on_start_moved: Callable[[], None] | None = None
         self.epochs = loaded.epochs
         self.producers = LogProducers(
             host, directory, topic_partition, self.segments, self.local.reader, loaded.producers
@@ -102,6 +104,8 @@ class PartitionLog:
         # Where the first hole begins that the start has found (``loading.holes``); a follower can fill it. None when
         # there is none, or when this log has been the leader's since, so that the hole is every replica's.
         self.hole_start_offset = min((hole.start_offset for hole in loaded.holes), default=None)
+        # Whether all is there that the last run of the broker had written; see ``recovery.LoadedLog``.
+        self.was_whole = loaded.is_whole
         # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
         self.swapped_at_start = loaded.swapped
 
@@ -630,6 +634,8 @@ class PartitionLog:
         self.log_start_offset = Offset(offset)
         # The file keeps the older epochs until it is written for a new one; opening the log drops them again.
         self.epochs.truncate_from_start(offset, write=False)
+        if self.on_start_moved is not None:
+            self.on_start_moved()
         return True
 
     @property

@@ -357,7 +357,7 @@ def open_zookeeper(
         handler=handler,
         auth_data=[auth] if auth else None,
         # One attempt after the other, for ever: expiry, not a count, ends a session.
-        connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+        connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.2},
         logger=ClientLog(connect),
     )
     opened = ZooKeeperStore(client, handler, session_timeout_ms, set_acl)

@@ -24,13 +24,15 @@ from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower import Follower, NoLeader
-from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.leader import IsrLooks, Leader
+from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, LiveBrokers
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import BrokerId, TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +47,14 @@ class PartitionServices:
         "broker_id",
         "clock",
         "follower_backoff_s",
+        "high_watermark_requires_min_insync",
         "io",
+        "isr_changes",
+        "live_brokers",
         "max_decompressed_bytes",
         "on_following",
         "on_leader_log_start",
+        "on_offline",
         "on_role_change",
         "on_settled",
         "on_storage_failure",
@@ -70,6 +76,12 @@ class PartitionServices:
         self.purgatory = purgatory
         self.max_decompressed_bytes = max_decompressed_bytes
         self.on_storage_failure = on_storage_failure
+        # The registered brokers, and who looks after the ISRs of what this one leads.
+        self.live_brokers: LiveBrokers = dict
+        self.isr_changes: IsrLooks = _NoIsrLooks()
+        self.high_watermark_requires_min_insync = True
+        # Told when a partition's disk has failed, so that nobody waits for it.
+        self.on_offline: Callable[[Partition], None] = lambda partition: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
         self.on_role_change: Callable[[Partition], None] = lambda partition: None
         # Told when a partition has another role; with a Follower it is to be copied from its leader.
@@ -82,11 +94,18 @@ class PartitionServices:
         self.follower_backoff_s = 1.0
 
 
+class _NoIsrLooks:
+    """Before replication has begun, ISRs do not change."""
+
+    def look(self, leader: Leader, in_s: float = 0.0) -> None: ...
+
+
 class Partition:
     """See the module's text."""
 
     __slots__ = (
         "_flusher",
+        "_in_sync",
         "_services",
         "bounds",
         "leader_epoch",
@@ -112,6 +131,8 @@ class Partition:
         self.log = log
         self._services = services
         self.role: Role = NoLeader(topic_partition)
+        # What was heard under the last epoch that this broker led with; it may lead with that again.
+        self._in_sync: InSyncReplicas | None = None
         self.leader_epoch = -1
         self.state_version = -1
         self.storage_error: KafkaStorageError | None = None
@@ -120,6 +141,7 @@ class Partition:
         self._flusher = Flusher(
             log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
         )
+        log.on_start_moved = self._log_start_moved
         if log.failure is not None:
             self.go_offline(KafkaStorageError(log.failure))
 
@@ -148,24 +170,26 @@ class Partition:
         """Whether this broker leads the partition."""
         return isinstance(self.role, Leader)
 
-    def become_leader(
-        self, leader_epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...], state_version: int
-    ) -> None:
-        """Lead with this epoch, which is on the disk when this returns. Older states are ignored (rule R2).
+    def become_leader(self, state: PartitionState) -> None:
+        """Lead as this state says. Older states than the last are ignored (rule R2).
 
-        Raises KafkaStorageError when the epoch cannot be written; the partition does not lead then.
+        Raises KafkaStorageError when the log cannot take the epoch; the partition does not lead then.
         """
-        if state_version <= self.state_version:
+        if state.version <= self.state_version:
             return
-        leader = self.leader
+        leader, leader_epoch = self.leader, state.leader_epoch
         if leader is not None and leader_epoch <= self.leader_epoch:
-            self.state_version = state_version
-            leader.take_state(isr, replicas)
+            self.state_version = state.version
+            leader.take_state(state)
             return
-        self._assign_epoch(leader_epoch, sync=len(replicas) > 1)
-        self.state_version = state_version
+        self._assign_epoch(leader_epoch)
+        self.state_version = state.version
         # What is missing here is missing everywhere from now on.
         self.log.hole_start_offset = None
+        in_sync = self._in_sync
+        if in_sync is None or in_sync.state.leader_epoch != leader_epoch:
+            me = BrokerId(self._services.broker_id)
+            in_sync = self._in_sync = InSyncReplicas(me, self.log.log_end_offset, self._services.live_brokers)
         leader = Leader(
             self.topic_partition,
             leader_epoch,
@@ -174,15 +198,16 @@ class Partition:
             self._flusher,
             self._services,
             self._log_refused,
+            in_sync,
         )
         self._change_role(leader, leader_epoch)
-        leader.take_state(isr, replicas)
+        leader.take_state(state)
         self._services.on_role_change(self)
 
-    def _assign_epoch(self, leader_epoch: int, *, sync: bool) -> None:
+    def _assign_epoch(self, leader_epoch: int) -> None:
         try:
-            # Followers truncate by this epoch (rule R1), so it must outlive a power loss; alone there are none.
-            self.log.assign_leader_epoch(leader_epoch, sync=sync)
+            # Not synced: records carry their epoch, and one without records needs no place in the log (rule R1).
+            self.log.assign_leader_epoch(leader_epoch, sync=False)
         except KafkaStorageError as error:
             if self.log.failure is not None:
                 self.go_offline(error)
@@ -217,6 +242,12 @@ class Partition:
             on_log_start=self._leader_starts_at,
         )
         self._stop_leading(follower, leader_epoch)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether other brokers have the partition, too, as far as is known here."""
+        role = self.role
+        return len(role.in_sync.state.replicas) > 1 if isinstance(role, Leader) else isinstance(role, Follower)
 
     @property
     def is_truncating(self) -> bool:
@@ -269,6 +300,7 @@ class Partition:
             self.storage_error = KafkaStorageError(f"{self.topic_partition}: {error}")
         self._change_role(NoLeader(self.topic_partition), self.leader_epoch, self.storage_error)
         self._services.on_role_change(self)
+        self._services.on_offline(self)
 
     def _storage_failed(self, error: BaseException) -> None:
         self._services.on_storage_failure(self, error)
@@ -280,6 +312,9 @@ class Partition:
         self._change_role(gone, self.leader_epoch)
         self._services.on_role_change(self)
         self._flusher.forget_partition()
+        # The log may be another partition's by now.
+        if self.log.on_start_moved == self._log_start_moved:
+            self.log.on_start_moved = None
 
     def check_leader(self, current_leader_epoch: int = -1) -> Leader:
         """Return what leads here, in the epoch that the client believes in (-1: not said).
@@ -344,6 +379,10 @@ class Partition:
     def _flushed(self) -> None:
         if not isinstance(self.role, NoLeader):
             self.role.flushed()
+
+    def _log_start_moved(self) -> None:
+        if isinstance(self.role, Leader):
+            self.role.log_start_moved()
 
     # For the brokers' own topics ------------------------------------------------------------------------------------
 

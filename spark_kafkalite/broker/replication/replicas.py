@@ -77,6 +77,7 @@ class Replicas:
         self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
         services.on_settled = self._settled
+        services.live_brokers = lambda: view.state.brokers
 
     # Look-up --------------------------------------------------------------------------------------------------------
 
@@ -105,9 +106,14 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the high watermark of every hosted partition, for the checkpoint."""
-        return {key: partition.high_watermark for key, partition in self._partitions.items()}
+    def high_watermarks(self, *, replicated: bool = False) -> dict[TopicPartition, int]:
+        """Return the high watermark of every hosted partition, for the checkpoint; or of those that have other
+        replicas."""
+        return {
+            key: partition.high_watermark
+            for key, partition in self._partitions.items()
+            if not replicated or partition.is_replicated
+        }
 
     def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether clients can be sent to the partition's leader; if this broker is it, whether it leads."""
@@ -357,7 +363,7 @@ class Replicas:
             return None
         if state.is_led_by(self._me):
             try:
-                partition.become_leader(state.leader_epoch, state.isr, state.replicas, state.version)
+                partition.become_leader(state)
             except KafkaStorageError as error:
                 if partition.log.failure is None:
                     raise

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
 
@@ -84,14 +85,28 @@ class DelayedOperation:
         self.abandon()
 
 
-class WaitingList:
-    """Operations that wait for one thing. They join and leave by themselves, and are all woken when it happens."""
+class Watcher(Protocol):
+    """Who is told at once what happens, and stays in the list: a partition of a fetch session."""
 
-    __slots__ = ("_purgatory", "operations")
+    def news(self) -> None:
+        """Note that what is waited for has happened."""
+        ...
+
+    def changed(self) -> None:
+        """Note that something has changed that an answer tells of, but that nobody waits for."""
+        ...
+
+
+class WaitingList:
+    """Operations that wait for one thing, and watchers of it. They join and leave by themselves; operations are all
+    woken when it happens, after the pass of the loop, and watchers are told at once, which must not take long."""
+
+    __slots__ = ("_purgatory", "operations", "watchers")
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
         self.operations: dict[DelayedOperation, None] = {}
+        self.watchers: dict[Watcher, None] = {}
 
     def add(self, operation: DelayedOperation) -> None:
         self.operations[operation] = None
@@ -101,14 +116,26 @@ class WaitingList:
         self.operations.pop(operation, None)
 
     def wake(self) -> None:
-        """Have every operation of the list checked after this pass of the loop."""
+        """Have every operation of the list checked after this pass of the loop, and tell the watchers."""
         if self.operations:
             self._purgatory.wake(self.operations)
+        for watcher in self.watchers:
+            watcher.news()
+
+    def wake_one(self, operation: DelayedOperation) -> None:
+        """Have one operation, which need not be of the list, checked after this pass of the loop."""
+        self._purgatory.wake((operation,))
+
+    def tell_of_change(self) -> None:
+        """Tell the watchers of a change that nobody waits for: of the high watermark, or of the log start."""
+        for watcher in self.watchers:
+            watcher.changed()
 
     def close(self) -> None:
         """Wake all for the last time."""
         self.wake()
         self.operations = {}
+        self.watchers = {}
 
 
 class Purgatory:
@@ -133,6 +160,10 @@ class Purgatory:
     def call_after_pass(self, callback: Callable[[], None]) -> None:
         """Call once the present pass of the event loop is over."""
         self._loop.call_soon(callback)
+
+    def now_s(self) -> float:
+        """Return the loop's time; unlike a clock's it stands still while the host sleeps, as everybody's timers do."""
+        return self._loop.time()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call after a delay."""

@@ -82,8 +82,14 @@ def _requests(api_key: int, version: int) -> Iterator[Frame]:
         return
     if api_key == ApiKey.FETCH:
         asked = [packed.FetchPartition(0, offset, 1000, -1) for offset in (0, 3)]
-        request = packed.FetchRequest([(DAMAGED_TOPIC, asked), (RESEALED_TOPIC, asked[:1])], max_wait_ms=0)
+        # Of the topics' ids nobody here knows, so that with ids unknown topics are read.
+        topics = (DAMAGED_TOPIC, RESEALED_TOPIC) if version < packed.FETCH_BY_ID else (b"d" * 16, b"r" * 16)
+        request = packed.FetchRequest([(topics[0], asked), (topics[1], asked[:1])], max_wait_ms=0)
         yield packed.pack_fetch_request(7, "mutant", version, request)
+        if version >= 7:
+            opening = request._replace(session_epoch=0, forgotten_topics=[(topics[1], [0])])
+            yield packed.pack_fetch_request(7, "mutant", version, opening)
+            yield packed.pack_fetch_request(7, "mutant", version, opening._replace(session_id=5, session_epoch=1))
         return
     for message in sample_requests(api_key, version, DAMAGED_TOPIC, RESEALED_TOPIC):
         yield codec.encode_request(message, version, 7, "mutant")

@@ -1,44 +1,50 @@
-"""Fetch (key 1), versions 4 to 12: whole batches from the log, now or when there are enough.
+"""Fetch (key 1), versions 4 to 17: whole batches from the log, now or when there are enough.
 
 v4   isolation level, last stable offset, aborted transactions
 v5   log start offset
-v7   sessions: always declined (session id 0), so every request names all its partitions; the next fetch of a session
-     that a client believes in (an epoch above 0) is FETCH_SESSION_ID_NOT_FOUND
+v7   sessions: a request names what changes, an answer what has news (``requests.fetch_sessions``); a session belongs to
+     the connection that opened it
 v9   current leader epoch in the request (fencing)
 v11  preferred read replica (never one here)
 v12  flexible; last fetched epoch and diverging epoch
+v13  topics are named by their ids
+v15  the replica that fetches is named in a tagged field, with its epoch: here its incarnation
+v16  current leaders and where they are reached, beside the errors that refuse a partition (KIP-951)
+v17  directory ids, which nobody here needs
 
-Partitions are read in the order of the request, within its ``max_bytes`` and each one's own limit; both are soft for
-the first partition that has anything, which gives at least one batch, however large. A slice's end is fixed when it
-is read and lies at a batch's end below what consumers may see.
+Only a connection that has proven which broker is at its other end may fetch as a replica.
 
-An answer that is not complete enough waits (:class:`DelayedFetch`). Nothing here waits for the disk: indexes and
-headers that are not in the page cache are read by a thread, and then the reading begins anew; the same with the
-records, which leave with ``sendfile`` (ranges behind the recently written part are probed).
+An answer that is not complete enough waits (:class:`DelayedFetch`). Nothing here waits for the disk: what is not in the
+page cache is read by a thread first, the indexes and headers that the reading looks into (``requests.fetch_reading``)
+as well as the records, which leave with ``sendfile`` (ranges behind the recently written part are probed).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.network.outbox import FileRange, Response
-from spark_kafkalite.broker.replication.leader import CONSUMER, Leader
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
+from spark_kafkalite.broker.requests.fetch_sessions import NO_SESSION_EPOCH, OPENING_EPOCH, FetchSession, WaitingFetch
 from spark_kafkalite.broker.requests.page_cache import MOST_LOOK_UPS, in_thread, read_into_cache, uncached
-from spark_kafkalite.broker.requests.purgatory import DelayedOperation
-from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaError
-from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
-from spark_kafkalite.log.segments.segment import LogSlice
-from spark_kafkalite.model import UNKNOWN_INCARNATION, TopicPartition
-from spark_kafkalite.slices import Work
+from spark_kafkalite.errors import (
+    FetchSessionIdNotFound,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpoch,
+    KafkaError,
+)
+from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import (
+    FETCH_BY_ID,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -51,61 +57,113 @@ from spark_kafkalite.wire.packed import (
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
-# Partitions that are looked at between two yields: about a millisecond.
-_READ_AT_ONCE = 64
-# Partitions whose answers are packed in one go: as much.
-_PACKED_AT_ONCE = 1000
 # Smaller slices are cheaper to copy than to send as a range of their own.
 _COPIED_BYTES = 4096
-# "Open a session" (0) and "no session" (-1): the epochs of requests that name all their partitions.
-_FULL_FETCH_EPOCHS = (0, -1)
+# Before it an answer has no error of its own.
+_SESSIONS_VERSION = 7
 
 
-@handles(ApiKey.FETCH, 4, 12, raw=True)
+@handles(ApiKey.FETCH, 4, 17, raw=True)
 def handle(
     context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> Response | Work[Response | None] | None:
     """Read; return the answer, or None when it comes later, or what takes several slices."""
     if len(frame) > SMALL_REQUEST_BYTES:
         return _in_slices(context, exchange, exchange.keep(frame), position)
-    fetch = _each_once(parse_fetch(frame, position, exchange.api_version))
-    result = _Reading(context, fetch)
-    if _is_full(fetch):
-        result.read()
-    return _answer(context, exchange, fetch, result)
+    fetch = parse_fetch(frame, position, exchange.api_version)
+    try:
+        fetching = run_whole(_begun(context, exchange, fetch))
+    except KafkaError as error:
+        return _refused(exchange, fetch, error)
+    if fetching.is_long:
+        return _read_in_slices(fetching)
+    result = Reading(fetching)
+    result.read()
+    return _answer(fetching, result)
 
 
 def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
     fetch = yield from parse_fetch_in_slices(frame, position, exchange.api_version)
-    fetch = _each_once(fetch)
-    result = _Reading(context, fetch)
-    if _is_full(fetch):
-        yield from result.read_in_slices()
-    return _answer(context, exchange, fetch, result)
+    try:
+        fetching = yield from _begun(context, exchange, fetch)
+    except KafkaError as error:
+        return _refused(exchange, fetch, error)
+    return (yield from _read_in_slices(fetching))
 
 
-def _is_full(fetch: FetchRequest) -> bool:
-    """Whether a fetch names all its partitions. Others are of a session, which nobody has here.
+def _read_in_slices(fetching: Fetching) -> Work[Response | None]:
+    result = Reading(fetching)
+    yield from result.read_in_slices()
+    return _answer(fetching, result)
 
-    A full one is served whatever its session id, which says at most what session to close. Before the versions with
-    sessions all are full. Source: KIP-227, kafka.server.FetchManager.newContext.
+
+# The session ----------------------------------------------------------------------------------------------------------
+
+
+def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> Work[Fetching]:
+    """Return what is to be fetched, in the session that the request is of or opens, if any.
+
+    Raises ClusterAuthorizationFailed (31), FetchSessionIdNotFound (70), InvalidFetchSessionEpoch (71),
+    FetchSessionTopicIdError (106). Source: kafka.server.FetchManager.newContext.
     """
-    return fetch.session_epoch in _FULL_FETCH_EPOCHS
+    client = exchange.session
+    if fetch.replica_id >= 0:
+        exchange.check_replica(fetch.replica_id)
+    before = client.fetch_session
+    if before is not None:
+        # Answers leave in the order of their requests.
+        before.end_wait()
+    if fetch.session_epoch == NO_SESSION_EPOCH:
+        if before is not None and fetch.session_id == before.session_id:
+            _close_session(context, client)
+        return Fetching(context, exchange, _each_once(fetch))
+    by_id = exchange.api_version >= FETCH_BY_ID
+    if fetch.session_epoch == OPENING_EPOCH:
+        _close_session(context, client)
+        slots = context.config["max.incremental.fetch.session.cache.slots"]
+        received_s = exchange.connection.received_s
+        session = yield from context.fetch_sessions.open(fetch, received_s, slots, is_by_id=by_id)
+        if session is not None:
+            client.fetch_session = session
+            client.on_close = partial(_close_session, context, client)
+            return Fetching(context, exchange, fetch, session)
+        return Fetching(context, exchange, _each_once(fetch))
+    session = _next_of(before, fetch, by_id=by_id)
+    session.begin_next(exchange.connection.received_s)
+    if not (yield from context.fetch_sessions.update(session, fetch)):
+        raise FetchSessionIdNotFound("the fetch session has more partitions than one may have")
+    if not session.partitions:
+        _close_session(context, client)
+        return Fetching(context, exchange, fetch._replace(topics=()))
+    return Fetching(context, exchange, fetch, session)
 
 
-def _answer(context: BrokerContext, exchange: Exchange, fetch: FetchRequest, result: _Reading) -> Response | None:
-    """Return the answer, or None when it comes later."""
-    if not _is_full(fetch):
-        code, throttle_ms = FetchSessionIdNotFound.code, exchange.throttle_time_ms()
-        return pack_fetch_response(exchange.correlation_id, exchange.api_version, [], throttle_ms, code)  # type: ignore[return-value]
-    if result.needs_thread:
-        exchange.defer()
-        _read_again(context, exchange, fetch, result)
-        return None
-    if result.is_enough or fetch.max_wait_ms <= 0 or not fetch.topics:
-        return _response(context, exchange, result)
-    DelayedFetch(context, exchange, fetch).start(result)
-    return None
+def _next_of(session: FetchSession | None, fetch: FetchRequest, *, by_id: bool) -> FetchSession:
+    """Return the session of an incremental fetch."""
+    if session is None or session.is_closed or session.session_id != fetch.session_id:
+        raise FetchSessionIdNotFound(f"this connection has no fetch session {fetch.session_id}")
+    if session.epoch != fetch.session_epoch:
+        raise InvalidFetchSessionEpoch(f"epoch {fetch.session_epoch} asked, {session.epoch} is next")
+    if session.is_by_id != by_id:
+        raise FetchSessionTopicIdError("the fetch session has begun with the other kind of topics")
+    return session
+
+
+def _close_session(context: BrokerContext, client: Session) -> None:
+    session, client.fetch_session = client.fetch_session, None
+    if session is not None:
+        context.fetch_sessions.close(session)
+
+
+def _refused(exchange: Exchange, fetch: FetchRequest, error: KafkaError) -> Response:
+    topics: list[tuple[Topic, list[FetchedPartition]]] = []
+    if exchange.api_version < _SESSIONS_VERSION:
+        topics = [
+            (topic, [FetchedPartition(one.partition, error.code) for one in asked]) for topic, asked in fetch.topics
+        ]
+    return pack_fetch_response(  # type: ignore[return-value]
+        exchange.correlation_id, exchange.api_version, topics, exchange.throttle_time_ms(), error.code
+    )
 
 
 def _each_once(fetch: FetchRequest) -> FetchRequest:
@@ -116,145 +174,57 @@ def _each_once(fetch: FetchRequest) -> FetchRequest:
     topics = fetch.topics
     if len(topics) == 1 and len(topics[0][1]) == 1:
         return fetch
-    if len(topics) == len({name for name, _ in topics}) and all(
+    if len(topics) == len({topic for topic, _ in topics}) and all(
         len(asked) == 1 or len(asked) == len({one.partition for one in asked}) for _, asked in topics
     ):
         return fetch
     merged: dict[Topic, dict[int, FetchPartition]] = {}
-    for name, asked in topics:
-        merged.setdefault(name, {}).update((one.partition, one) for one in asked)
-    return fetch._replace(topics=[(name, list(asked.values())) for name, asked in merged.items()])
+    for topic, asked in topics:
+        merged.setdefault(topic, {}).update((one.partition, one) for one in asked)
+    return fetch._replace(topics=[(topic, list(asked.values())) for topic, asked in merged.items()])
 
 
-class _Reading:
-    """What one pass over the request's partitions found."""
-
-    __slots__ = (
-        "_fetch",
-        "_left_bytes",
-        "_may_wait",
-        "_replicas",
-        "is_enough",
-        "is_long",
-        "leaders",
-        "needs_thread",
-        "old_slices",
-        "size_bytes",
-        "slice_count",
-        "topics",
-    )
-
-    def __init__(self, context: BrokerContext, fetch: FetchRequest, *, may_wait: bool = False) -> None:
-        """What is needed and is not in memory ends up in ``needs_thread``, unless reading may wait for the disk."""
-        self._fetch = fetch
-        self._replicas = context.replicas
-        self._left_bytes = min(max(fetch.max_bytes, 0), context.config["fetch.max.bytes"])
-        self.size_bytes = 0
-        self.is_enough = False
-        # Whether the answer takes more than a millisecond or two to pack.
-        self.is_long = False
-        self.slice_count = 0
-        self.old_slices: list[LogSlice] = []
-        self.needs_thread: list[NeedsThread] = []
-        # Of the partitions that were read.
-        self.leaders: list[Leader] = []
-        self.topics: list[tuple[Topic, list[FetchedPartition]]] = []
-        self._may_wait = may_wait
-
-    def read(self) -> None:
-        """Read all partitions at once."""
-        if self._may_wait:
-            self._read_all()
-        else:
-            with without_waiting():
-                self._read_all()
-        self._finish()
-
-    def _read_all(self) -> None:
-        for name, asked in self._fetch.topics:
-            fetched: list[FetchedPartition] = []
-            self.topics.append((name, fetched))
-            self._read_some(name, asked, fetched)
-
-    def read_in_slices(self) -> Work[None]:
-        """Read all partitions."""
-        self.is_long = sum(1 + len(asked) for _, asked in self._fetch.topics) > _PACKED_AT_ONCE
-        since = 0
-        for name, asked in self._fetch.topics:
-            fetched: list[FetchedPartition] = []
-            self.topics.append((name, fetched))
-            for first in range(0, len(asked), _READ_AT_ONCE):
-                some = asked[first : first + _READ_AT_ONCE]
-                since += len(some)
-                if since > _READ_AT_ONCE:
-                    since = 0
-                    yield None
-                if self._may_wait:
-                    self._read_some(name, some, fetched)
-                else:
-                    with without_waiting():
-                        self._read_some(name, some, fetched)
-        self._finish()
-
-    def _finish(self) -> None:
-        if self.size_bytes >= self._fetch.min_bytes:
-            self.is_enough = True
-
-    def _read_some(self, name: Topic, asked: Sequence[FetchPartition], fetched: list[FetchedPartition]) -> None:
-        assert isinstance(name, str)
-        replicas = self._replicas
-        for one in asked:
-            try:
-                leader = replicas.get(TopicPartition(name, one.partition)).check_leader(one.current_leader_epoch)
-                fetched.append(self._read(leader, one))
-                self.leaders.append(leader)
-            except KafkaError as error:
-                self.is_enough = True
-                fetched.append(FetchedPartition(one.partition, error.code))
-            except NeedsThread as missing:
-                # The other partitions go on, so that a thread gets all that is missing at once.
-                self.needs_thread.append(missing)
-
-    def _read(self, leader: Leader, asked: FetchPartition) -> FetchedPartition:
-        replica_id = self._fetch.replica_id
-        if replica_id >= 0:
-            leader.follower_fetched(replica_id, UNKNOWN_INCARNATION, asked.fetch_offset)
-        limit = min(asked.partition_max_bytes, self._left_bytes)
-        at_least_one = self.size_bytes == 0
-        found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, replica_id=replica_id)
-        records: FileRange | bytes = b""
-        if found is not None:
-            self.size_bytes += found.length
-            self._left_bytes -= found.length
-            self.slice_count += 1
-            if not leader.log.local.is_recent(found):
-                self.old_slices.append(found)
-            records = FileRange(found.file, found.position, found.length, found.sending)
-            # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
-            if not leader.log.local.reaches_end(found):
-                self.is_enough = True
-        elif limit <= 0:
-            self.is_enough = True
-        visible_end = leader.end_offset_for(CONSUMER)
-        return FetchedPartition(
-            asked.partition,
-            0,
-            visible_end,
-            visible_end,
-            leader.log.log_start_offset,
-            records,
-            [] if self._fetch.isolation_level else None,
-        )
+# The answer -----------------------------------------------------------------------------------------------------------
 
 
-def _read_again(context: BrokerContext, exchange: Exchange, fetch: FetchRequest, result: _Reading) -> None:
+def _answer(fetching: Fetching, result: Reading) -> Response | None:
+    """Return the answer, or None when it comes later."""
+    if result.needs_thread:
+        fetching.exchange.defer()
+        _read_again(fetching, result)
+        return None
+    if result.is_enough or fetching.request.max_wait_ms <= 0 or fetching.is_empty:
+        return _response(fetching, result)
+    DelayedFetch(fetching).start(result)
+    return None
+
+
+def _read_again(fetching: Fetching, result: Reading) -> None:
     """Have a thread do what the reading needs one for, read anew, and answer with whatever that gives."""
-    context.slices.start(_reading_again(context, exchange, fetch, result), partial(_report, exchange))
+    _work(fetching, _reading_again(fetching, result))
 
 
-def _reading_again(context: BrokerContext, exchange: Exchange, fetch: FetchRequest, result: _Reading) -> Work[None]:
+def _work(fetching: Fetching, work: Work[None]) -> None:
+    """Do work that ends with the answer. The connection waits meanwhile, if its session is in between two states."""
+    connection = fetching.exchange.connection if fetching.session is not None else None
+
+    def done(_: None, error: BaseException | None) -> None:
+        if connection is not None:
+            connection.release()
+        if error is not None:
+            _quiet.log(logging.ERROR, "bug", "answering a fetch failed", exc_info=error)
+            fetching.exchange.close("a handler failed")
+
+    if connection is not None:
+        connection.hold()
+    fetching.context.slices.start(work, done)
+
+
+def _reading_again(fetching: Fetching, result: Reading) -> Work[None]:
+    context, exchange = fetching.context, fetching.exchange
     look_ups = 1
     while result.needs_thread:
+        result.put_back()
         try:
             yield from in_thread(context.io, context.loop, result.needs_thread)
         except Exception as error:
@@ -262,35 +232,29 @@ def _reading_again(context: BrokerContext, exchange: Exchange, fetch: FetchReque
             return
         if exchange.abandoned:
             return
-        result = _Reading(context, fetch, may_wait=look_ups >= MOST_LOOK_UPS)
+        result = Reading(fetching, may_wait=look_ups >= MOST_LOOK_UPS)
         yield from result.read_in_slices()
         look_ups += 1
-    _answer_deferred(context, exchange, result)
+    _answer_deferred(fetching, result)
 
 
-def _report(exchange: Exchange, _: None, error: BaseException | None) -> None:
-    """Close the connection of work that failed."""
-    if error is not None:
-        _quiet.log(logging.ERROR, "bug", "answering a fetch failed", exc_info=error)
-        exchange.close("a handler failed")
-
-
-def _answer_deferred(context: BrokerContext, exchange: Exchange, result: _Reading) -> None:
+def _answer_deferred(fetching: Fetching, result: Reading) -> None:
     """Answer an exchange that was deferred."""
-    response = _response(context, exchange, result)
+    response = _response(fetching, result)
     if response is not None:
-        exchange.answer(response)
+        fetching.exchange.answer(response)
 
 
-def _response(context: BrokerContext, exchange: Exchange, result: _Reading) -> Response | None:
+def _response(fetching: Fetching, result: Reading) -> Response | None:
     """Return the answer, or None when it comes later, because a thread reads first or packing it takes long."""
+    context, exchange = fetching.context, fetching.exchange
+    result.answered()
     cold = uncached(result.old_slices) if result.old_slices else None
-    is_long = result.is_long
-    if cold or is_long:
+    if cold or result.is_long:
         exchange.defer()
 
         def pack(_: None = None) -> None:
-            context.slices.start(_pack(exchange, result), partial(_report, exchange))
+            context.slices.start(_pack(fetching, result), partial(_report, exchange))
 
         if cold:
             context.io.submit(
@@ -304,21 +268,41 @@ def _response(context: BrokerContext, exchange: Exchange, result: _Reading) -> R
         return None
     _copy_small_slices(result)
     return pack_fetch_response(  # type: ignore[return-value]
-        exchange.correlation_id, exchange.api_version, result.topics, exchange.throttle_time_ms(result.size_bytes)
+        exchange.correlation_id,
+        exchange.api_version,
+        result.topics,
+        exchange.throttle_time_ms(result.size_bytes),
+        0,
+        fetching.session_id,
+        result.endpoints,
     )
 
 
-def _pack(exchange: Exchange, result: _Reading) -> Work[None]:
+def _pack(fetching: Fetching, result: Reading) -> Work[None]:
+    exchange = fetching.exchange
     _copy_small_slices(result)
     response = yield from pack_fetch_response_in_slices(
-        exchange.correlation_id, exchange.api_version, result.topics, exchange.throttle_time_ms(result.size_bytes)
+        exchange.correlation_id,
+        exchange.api_version,
+        result.topics,
+        exchange.throttle_time_ms(result.size_bytes),
+        0,
+        fetching.session_id,
+        result.endpoints,
     )
     exchange.answer(response)  # type: ignore[arg-type]
 
 
-def _copy_small_slices(result: _Reading) -> None:
+def _report(exchange: Exchange, _: None, error: BaseException | None) -> None:
+    """Close the connection of work that failed."""
+    if error is not None:
+        _quiet.log(logging.ERROR, "bug", "answering a fetch failed", exc_info=error)
+        exchange.close("a handler failed")
+
+
+def _copy_small_slices(result: Reading) -> None:
     if result.size_bytes and result.slice_count * _COPIED_BYTES >= result.size_bytes:
-        result.topics = [(name, [_with_bytes(one) for one in fetched]) for name, fetched in result.topics]
+        result.topics = [(topic, [_with_bytes(one) for one in fetched]) for topic, fetched in result.topics]
 
 
 def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
@@ -330,41 +314,51 @@ def _with_bytes(fetched: FetchedPartition) -> FetchedPartition:
     return fetched
 
 
-class DelayedFetch(DelayedOperation):
+class DelayedFetch(WaitingFetch):
     """A fetch that waits for ``min_bytes``.
 
     Completed by: enough bytes below its bound in its partitions (an append, the high watermark, a flush); any
     partition's error; the end of the leader epoch in which the wait began, of any of them (leadership lost or given
-    anew, topic deleted); its ``max_wait_ms``; the connection's end.
+    anew, topic deleted); its ``max_wait_ms``; the next request of its fetch session; the connection's end.
     """
 
-    __slots__ = ("_context", "_exchange", "_fetch", "_is_long", "_is_looking", "_leaders", "_look_again")
+    __slots__ = ("_context", "_fetching", "_is_long", "_is_looking", "_leaders", "_look_again")
 
-    def __init__(self, context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> None:
+    def __init__(self, fetching: Fetching) -> None:
         super().__init__()
-        self._context = context
-        self._exchange = exchange
-        self._fetch = fetch
+        self._fetching = fetching
+        self._context = fetching.context
+        # Of a fetch without a session, whose partitions are watched by this alone.
         self._leaders: list[Leader] = []
         self._is_long = False
         self._is_looking = False
         self._look_again = False
-        exchange.defer()
-        exchange.call_if_abandoned(self.abandon)
+        fetching.exchange.defer()
+        fetching.exchange.call_if_abandoned(self.abandon)
 
-    def start(self, first: _Reading) -> None:
+    def start(self, first: Reading) -> None:
         """Begin to wait on the partitions of the first reading."""
-        self._is_long = first.is_long
-        self._leaders = first.leaders
-        for leader in self._leaders:
-            leader.waiters_with(self._fetch.replica_id).add(self)
-        self.start_timer(self._context.loop, self._fetch.max_wait_ms / 1000)
+        first.put_back()
+        session = self._fetching.session
+        if session is None:
+            self._is_long = first.is_long
+            self._leaders = first.leaders
+            for leader in self._leaders:
+                leader.waiters_with(self._fetching.replica_id).add(self)
+        else:
+            session.waiting = self
+        self.start_timer(self._context.loop, self._fetching.request.max_wait_ms / 1000)
+        if session is not None and session.is_woken:
+            # By what has come while the first reading went on, in slices.
+            self.try_complete()
 
     def try_complete(self) -> bool:
-        if not self._is_long:
-            result = _Reading(self._context, self._fetch)
+        session = self._fetching.session
+        if not (self._is_long if session is None else self._fetching.is_long):
+            result = Reading(self._fetching)
             result.read()
             if not self._is_final(result) or not self.finish():
+                result.put_back()
                 return False
             self._answer(result)
             return True
@@ -373,20 +367,35 @@ class DelayedFetch(DelayedOperation):
             self._look_again = True
         else:
             self._is_looking = True
-            self._context.slices.start(self._look(), self._looked)
+            self._start(self._look())
         return self.finished
 
     def _look(self) -> Work[None]:
-        result = _Reading(self._context, self._fetch)
+        result = Reading(self._fetching)
         yield from result.read_in_slices()
         if self._is_final(result) and self.finish():
             self._answer(result)
+        else:
+            result.put_back()
 
-    def _is_final(self, result: _Reading) -> bool:
+    def _is_final(self, result: Reading) -> bool:
         """Whether a reading is to be answered with, or gone on with in a thread."""
         return result.is_enough or bool(result.needs_thread) or any(leader.end_reason for leader in self._leaders)
 
-    def _looked(self, _: None, error: BaseException | None) -> None:
+    def _start(self, work: Work[None]) -> None:
+        """Look, in slices. The connection waits meanwhile, if its session is in between two states."""
+        connection = self._fetching.exchange.connection if self._fetching.session is not None else None
+
+        def looked(_: None, error: BaseException | None) -> None:
+            if connection is not None:
+                connection.release()
+            self._looked(error)
+
+        if connection is not None:
+            connection.hold()
+        self._context.slices.start(work, looked)
+
+    def _looked(self, error: BaseException | None) -> None:
         self._is_looking = False
         if error is not None:
             self.report_bug(error)
@@ -396,22 +405,34 @@ class DelayedFetch(DelayedOperation):
 
     def expire(self) -> None:
         if self.finish():
-            self._context.slices.start(self._last_look(), self._looked)
+            self._start(self._last_look())
 
     def _last_look(self) -> Work[None]:
-        result = _Reading(self._context, self._fetch)
+        result = Reading(self._fetching)
         yield from result.read_in_slices()
         self._answer(result)
 
-    def _answer(self, result: _Reading) -> None:
+    def end_wait(self) -> None:
+        """Answer at once without a look: what has news stays on the session's list, for the next request."""
+        session = self._fetching.session
+        if session is None or session.is_new:
+            # The first answer names all partitions. Who asks for more already does so without the session.
+            self.expire()
+        elif self.finish():
+            _answer_deferred(self._fetching, Reading(self._fetching))
+
+    def _answer(self, result: Reading) -> None:
         if result.needs_thread:
-            _read_again(self._context, self._exchange, self._fetch, result)
+            _read_again(self._fetching, result)
         else:
-            _answer_deferred(self._context, self._exchange, result)
+            _answer_deferred(self._fetching, result)
 
     def fail(self) -> None:
-        self._exchange.close("a handler failed")
+        self._fetching.exchange.close("a handler failed")
 
     def release(self) -> None:
+        session = self._fetching.session
+        if session is not None:
+            session.waiting = None
         for leader in self._leaders:
-            leader.waiters_with(self._fetch.replica_id).remove(self)
+            leader.waiters_with(self._fetching.replica_id).remove(self)

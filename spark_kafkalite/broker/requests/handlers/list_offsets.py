@@ -5,6 +5,9 @@ timestamp, -4 (v8) for the first offset on this broker's own disk, -5 (v9) for t
 storage; anything from 0 on for the first record that is not older. A time after the last record has no offset, which is
 no error: -1 and -1. There is no tiered storage: -4 is -2, and -5 has no offset.
 
+Replica id -2 asks for the end of this broker's own log (timestamp -1), whether it leads or not: what an operator wants
+to know before an unclean election.
+
 v1  one offset per partition
 v2  isolation level
 v4  leader epochs in the request (fencing) and in the answer
@@ -25,6 +28,7 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.page_cache import look_up
 from spark_kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from spark_kafkalite.model import (
+    DEBUGGING_REPLICA_ID,
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
@@ -65,6 +69,9 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsReque
                 if topic_partition in seen:
                     raise InvalidRequest(f"{topic_partition} is asked for twice")
                 seen.add(topic_partition)
+                if message.replica_id == DEBUGGING_REPLICA_ID and asked.timestamp == LATEST_TIMESTAMP:
+                    partitions.append(_own_end(context, topic_partition))
+                    continue
                 find = partial(_look_up, context, exchange, topic_partition, asked, message.isolation_level)
                 partitions.append((yield from look_up(context.io, context.loop, find)))
             except KafkaError as error:
@@ -73,6 +80,17 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsReque
                 )
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
+
+
+def _own_end(context: BrokerContext, topic_partition: TopicPartition) -> ListOffsetsPartitionResponse:
+    partition = context.replicas.get(topic_partition)
+    if partition.storage_error is not None:
+        raise partition.storage_error
+    return ListOffsetsPartitionResponse(
+        partition_index=topic_partition.partition,
+        offset=partition.log.log_end_offset,
+        leader_epoch=partition.log.epochs.epoch_at(partition.log.log_end_offset),
+    )
 
 
 def _look_up(
@@ -88,6 +106,7 @@ def _look_up(
     partition.check_leader(asked.current_leader_epoch)
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     if asked.timestamp == LATEST_TIMESTAMP:
+        context.lease.check_leads(context.clock.monotonic_s())
         answer.offset = partition.last_stable_offset if isolation_level else partition.visible_end_offset
         answer.leader_epoch = partition.leader_epoch
         return answer

@@ -21,7 +21,7 @@ def test_overrides_win_over_the_file_under_every_spelling(tmp_path: Path) -> Non
     config = BrokerConfig.load(path, {"node.id": "5"})
     assert (config.broker_id, config["num.partitions"]) == (5, 4)
     assert config.topic_defaults["retention.ms"] == 7_200_000
-    assert config.layers[-1].values.keys() == {"broker.id", "num.partitions", "log.retention.hours"}
+    assert config.layers[0].values.keys() == {"broker.id", "num.partitions", "log.retention.hours"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
+from spark_kafkalite.registry.store import SessionState
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration
@@ -90,6 +91,37 @@ def test_an_old_incarnations_node_is_waited_for(registry: EmbeddedRegistry) -> N
     epoch = asyncio.run(come_back())
     stat = new.exists("/brokers/ids/1").result()
     assert (stat.czxid, stat.ephemeral_owner) == (epoch, new.session_id)
+
+
+def test_the_node_of_a_former_session_of_this_process_is_replaced(registry: EmbeddedRegistry) -> None:
+    old, new = EmbeddedStore(registry), EmbeddedStore(registry)
+    first = asyncio.run(registration.register_broker(old, a_broker()))
+    second = asyncio.run(registration.register_broker(new, a_broker(), {old.session_id, new.session_id}))
+    assert second > first
+    assert new.exists("/brokers/ids/1").result().ephemeral_owner == new.session_id
+
+
+def test_time_without_the_registry_does_not_count_against_a_holder_of_the_id(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
+    old, new = EmbeddedStore(registry), EmbeddedStore(registry, session_timeout_ms=200)
+
+    async def come_back() -> None:
+        await registration.register_broker(old, a_broker())
+        waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
+        await asyncio.sleep(0.05)
+        new.listeners.report(SessionState.SUSPENDED)
+        done, _ = await asyncio.wait([waiting], timeout=0.6)
+        assert not done
+        new.listeners.report(SessionState.CONNECTED)
+        # The holder has its whole time again.
+        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        assert not done
+        with pytest.raises(registration.DuplicateBrokerId):
+            await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(come_back())
 
 
 def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:

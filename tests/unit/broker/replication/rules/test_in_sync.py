@@ -9,53 +9,24 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.broker.replication.rules.in_sync import HELD_S, InSyncReplicas, IsrChange
-from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerEpoch, BrokerId, Incarnation, LeaderEpoch
-from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, Incarnation
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
+from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
 
 LAG_S = 30.0
-
-
-def broker(number: int, incarnation: int, *steady: int) -> BrokerInfo:
-    return BrokerInfo(
-        BrokerId(number),
-        "localhost",
-        9092,
-        None,
-        BrokerEpoch(incarnation),
-        incarnation=Incarnation(incarnation),
-        steady=tuple(map(Incarnation, steady)),
-    )
-
-
-def incarnations(*brokers: int, **others: int) -> dict[BrokerId, Incarnation]:
-    """Broker N's incarnation is N * 10 unless said otherwise (``b2=21``)."""
-    named = {int(name[1:]): value for name, value in others.items()}
-    return {BrokerId(each): Incarnation(named.get(each, each * 10)) for each in brokers}
-
-
-def state(*isr: int, version: int = 0, eligible: dict[BrokerId, Incarnation] | None = None, **changed: Any) -> Any:
-    return PartitionState(
-        replicas=changed.get("replicas", tuple(map(BrokerId, (1, 2, 3)))),
-        leader=BrokerId(changed.get("leader", 1)),
-        leader_epoch=LeaderEpoch(changed.get("epoch", 5)),
-        isr=tuple(map(BrokerId, isr)),
-        version=version,
-        incarnations=changed.get("incarnations", incarnations(*isr)),
-        eligible=eligible or {},
-    )
 
 
 class Leading:
     """Broker 1 leads; what it asks for is in reach, and time stands still until a test moves it."""
 
     def __init__(self, *isr: int, required: int = 2, log_end: int = 0, first: Any = None) -> None:
-        self.live = {each: broker(each, each * 10) for each in (1, 2, 3)}
+        self.live = {each: live_broker(each) for each in (1, 2, 3)}
         self.now_s = 1000.0
         self.log_end = log_end
         self.high_watermark = 0
         self.replicas = InSyncReplicas(BrokerId(1), log_end, lambda: self.live)
         self.replicas.required = required
-        self.replicas.take_state(first or state(*isr), self.now_s)
+        self.replicas.take_state(first or partition_state(*isr), self.now_s)
         self.commit()
 
     def commit(self) -> int:
@@ -119,7 +90,7 @@ def test_what_another_incarnation_of_a_member_has_counts_for_nothing() -> None:
     leading.fetch(2, 5, incarnation=UNKNOWN_INCARNATION)
     assert leading.high_watermark == 0
     # It is the member's log all the same, where the registration says so.
-    leading.live[2] = broker(2, 21, 20)
+    leading.live[2] = live_broker(2, 21, 20)
     leading.fetch(2, 5, incarnation=21)
     assert leading.due() is not None
     assert leading.high_watermark == 5
@@ -142,7 +113,7 @@ def test_a_member_without_registration_leaves_at_once_and_counts_until_that_is_w
     leading.fetch(2, 5)
     del leading.live[3]
     after = leading.proposed()
-    assert (after.isr, after.incarnations, after.eligible) == ((1, 2), incarnations(1, 2), {})
+    assert (after.isr, after.incarnations, after.eligible) == ((1, 2), incarnations_of(1, 2), {})
     assert leading.high_watermark == 0
     # One at a time.
     assert leading.due() is None
@@ -154,23 +125,23 @@ def test_a_member_that_restarted_with_an_unproven_log_leaves_and_comes_back_by_c
     leading = Leading(1, 2, 3)
     leading.append(5)
     leading.fetch(3, 5)
-    leading.live[2] = broker(2, 21)
+    leading.live[2] = live_broker(2, 21)
     assert leading.proposed().isr == (1, 3)
     leading.write()
     leading.fetch(2, 3, incarnation=21)
     assert leading.due() is None
     assert leading.fetch(2, 5, incarnation=21) == 0.0
     after = leading.proposed()
-    assert (after.isr, after.incarnations) == ((1, 3, 2), incarnations(1, 2, 3, b2=21))
+    assert (after.isr, after.incarnations) == ((1, 3, 2), incarnations_of(1, 2, 3, b2=21))
 
 
 def test_a_restarted_member_that_has_caught_up_already_is_exchanged_in_one_write() -> None:
     leading = Leading(1, 2)
     leading.append(5)
-    leading.live[2] = broker(2, 21)
+    leading.live[2] = live_broker(2, 21)
     assert leading.fetch(2, 5, incarnation=21) == 0.0
     after = leading.proposed()
-    assert (after.isr, after.incarnations) == ((1, 2), incarnations(1, 2, b2=21))
+    assert (after.isr, after.incarnations) == ((1, 2), incarnations_of(1, 2, b2=21))
     # Until then the one that is gone counts, and nothing new is known of it.
     assert leading.high_watermark == 0
     leading.write()
@@ -179,14 +150,14 @@ def test_a_restarted_member_that_has_caught_up_already_is_exchanged_in_one_write
 
 def test_a_member_whose_restart_left_its_log_whole_stays_and_is_named_anew() -> None:
     leading = Leading(1, 2)
-    leading.live[2] = broker(2, 21, 20)
-    leading.live[1] = broker(1, 11, 10)
+    leading.live[2] = live_broker(2, 21, 20)
+    leading.live[1] = live_broker(1, 11, 10)
     after = leading.proposed()
-    assert (after.isr, after.incarnations) == ((1, 2), incarnations(1, 2, b1=11, b2=21))
+    assert (after.isr, after.incarnations) == ((1, 2), incarnations_of(1, 2, b1=11, b2=21))
 
 
 def test_a_member_that_a_foreign_state_names_without_incarnation_leaves() -> None:
-    leading = Leading(first=state(1, 2, incarnations=incarnations(1)))
+    leading = Leading(first=partition_state(1, 2, incarnations=incarnations_of(1)))
     leading.fetch(2, 0, incarnation=UNKNOWN_INCARNATION)
     assert leading.proposed().isr == (1,)
 
@@ -263,11 +234,11 @@ def test_who_leaves_below_min_insync_replicas_stays_eligible_until_there_are_eno
     assert leading.proposed().eligible == {}
     leading.write()
     del leading.live[2]
-    assert leading.proposed().eligible == incarnations(2)
+    assert leading.proposed().eligible == incarnations_of(2)
     leading.write()
     leading.append(2)
     assert leading.high_watermark == 4
-    leading.live[3] = broker(3, 31)
+    leading.live[3] = live_broker(3, 31)
     leading.fetch(3, 6, incarnation=31)
     after = leading.proposed()
     assert (after.isr, after.eligible) == ((1, 3), {})
@@ -278,13 +249,13 @@ def test_who_leaves_below_min_insync_replicas_stays_eligible_until_there_are_eno
 
 
 def test_all_who_leave_at_once_are_eligible_with_those_who_were() -> None:
-    leading = Leading(first=state(1, 2, eligible=incarnations(3)), required=3)
+    leading = Leading(first=partition_state(1, 2, eligible=incarnations_of(3)), required=3)
     del leading.live[2]
-    assert leading.proposed().eligible == incarnations(2, 3)
+    assert leading.proposed().eligible == incarnations_of(2, 3)
 
 
 def test_nothing_is_committed_before_nobody_is_eligible_any_more_when_the_setting_changes() -> None:
-    leading = Leading(first=state(1, eligible=incarnations(2)), required=2)
+    leading = Leading(first=partition_state(1, eligible=incarnations_of(2)), required=2)
     leading.append(3)
     leading.replicas.required = 1
     assert leading.commit() == 0
@@ -327,9 +298,9 @@ def test_who_cannot_join(problem: str) -> None:
     elif problem == "gone":
         del leading.live[2]
     elif problem == "restarted":
-        leading.live[2] = broker(2, 21)
+        leading.live[2] = live_broker(2, 21)
     else:
-        leading.replicas.take_state(state(1, version=1, replicas=(1, 3)), leading.now_s)
+        leading.replicas.take_state(partition_state(1, version=1, replicas=(1, 3)), leading.now_s)
     leading.fetch(2, offset)
     assert leading.due() is None
 
@@ -364,7 +335,7 @@ def test_a_member_that_takes_itself_out_joins_only_after_another_fetch() -> None
     leading = Leading(1, 2, 3)
     leading.fetch(2, 0)
     leading.fetch(3, 0)
-    leading.replicas.take_state(state(1, 3, version=1), leading.now_s)
+    leading.replicas.take_state(partition_state(1, 3, version=1), leading.now_s)
     assert leading.due() is None
     assert leading.fetch(2, 0) == 0.0
     assert leading.proposed().isr == (1, 3, 2)
@@ -372,10 +343,10 @@ def test_a_member_that_takes_itself_out_joins_only_after_another_fetch() -> None
 
 def test_a_restarted_member_that_takes_itself_out_need_not_say_again_what_it_has() -> None:
     leading = Leading(1, 2, 3)
-    leading.live[2] = broker(2, 21)
+    leading.live[2] = live_broker(2, 21)
     leading.fetch(2, 0, incarnation=21)
-    leading.replicas.take_state(state(1, 3, version=1), leading.now_s)
-    assert leading.proposed().incarnations == incarnations(1, 2, 3, b2=21)
+    leading.replicas.take_state(partition_state(1, 3, version=1), leading.now_s)
+    assert leading.proposed().incarnations == incarnations_of(1, 2, 3, b2=21)
 
 
 # Outcomes -----------------------------------------------------------------------------------------------------------
@@ -386,7 +357,7 @@ def test_a_change_that_the_registry_shows_before_its_answer_counts_once() -> Non
     del leading.live[3]
     change = leading.due()
     assert change is not None
-    leading.replicas.take_state(state(1, 2, version=1), leading.now_s)
+    leading.replicas.take_state(partition_state(1, 2, version=1), leading.now_s)
     assert leading.replicas.change is None
     leading.write(change)
     assert leading.replicas.state.version == 1
@@ -400,13 +371,13 @@ def test_an_unknown_outcome_leaves_the_maximal_isr_until_the_state_has_been_read
     assert change is not None
     leading.append()
     assert (leading.high_watermark, leading.due()) == (5, None)
-    leading.replicas.resolved(change, state(1), leading.now_s)
+    leading.replicas.resolved(change, partition_state(1), leading.now_s)
     assert leading.commit() == 6
     # And again.
     leading.fetch(2, 6)
     change = leading.due()
     assert change is not None
-    leading.replicas.resolved(change, state(1, 2, version=1), leading.now_s)
+    leading.replicas.resolved(change, partition_state(1, 2, version=1), leading.now_s)
     leading.append()
     assert (leading.commit(), leading.replicas.change, leading.replicas.state.isr) == (6, None, (1, 2))
 
@@ -417,12 +388,14 @@ def test_another_version_is_adopted_and_the_change_worked_out_anew() -> None:
     change = leading.due()
     assert change is not None
     # Broker 2 has taken itself out in between.
-    leading.replicas.resolved(change, state(1, 3, version=1), leading.now_s)
+    leading.replicas.resolved(change, partition_state(1, 3, version=1), leading.now_s)
     after = leading.proposed()
-    assert (after.isr, after.version, after.eligible) == ((1,), 1, incarnations(3))
+    assert (after.isr, after.version, after.eligible) == ((1,), 1, incarnations_of(3))
 
 
-@pytest.mark.parametrize("found", [None, state(2, 3, version=1, leader=2, epoch=6), state(2, version=1, leader=-1)])
+@pytest.mark.parametrize(
+    "found", [None, partition_state(2, 3, version=1, leader=2, epoch=6), partition_state(2, version=1, leader=-1)]
+)
 def test_a_leader_that_another_epoch_has_followed_changes_nothing_any_more(found: Any) -> None:
     leading = Leading(1, required=1)
     leading.append(5)
@@ -435,7 +408,7 @@ def test_a_leader_that_another_epoch_has_followed_changes_nothing_any_more(found
 
 
 def test_older_states_are_ignored() -> None:
-    leading = Leading(first=state(1, 2, version=4))
-    leading.replicas.take_state(state(1, version=4), leading.now_s)
-    leading.replicas.take_state(state(1, version=3), leading.now_s)
+    leading = Leading(first=partition_state(1, 2, version=4))
+    leading.replicas.take_state(partition_state(1, version=4), leading.now_s)
+    leading.replicas.take_state(partition_state(1, version=3), leading.now_s)
     assert leading.replicas.state.isr == (1, 2)

@@ -1,0 +1,326 @@
+"""One pass over the partitions of a fetch: what each of them has for the reader now.
+
+Partitions are read in the order of the request, or of their session's list, within the request's ``max_bytes`` and each
+one's own limit; both are soft for the first partition that has anything, which gives at least one batch, however large.
+A slice's end is fixed when it is read and lies at a batch's end below what the reader may see.
+
+Nothing here waits for the disk: indexes and headers that are not in the page cache are read by a thread, and then the
+reading begins anew.
+
+What a follower asks for says what it has. Its leader is told so (``Leader.follower_fetched``) once for each offset that
+it asks for. An offset outside of the leader's log, or of a log that has parted from the leader's, says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.network.outbox import FileRange
+from spark_kafkalite.broker.replication.leader import CONSUMER, Leader
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, SessionPartition
+from spark_kafkalite.broker.requests.leader_hints import LeaderHints
+from spark_kafkalite.errors import (
+    FencedLeaderEpoch,
+    InconsistentTopicId,
+    KafkaError,
+    NotLeaderOrFollower,
+    UnknownTopicId,
+)
+from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
+from spark_kafkalite.log.segments.segment import LogSlice
+from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchRequest, NodeEndpoint, Topic
+
+# Partitions that are looked at between two yields: about a millisecond.
+_READ_AT_ONCE = 64
+# Partitions that are read, and whose answers are packed, in one go.
+_INLINE_PARTITIONS = 1000
+# The first version whose clients are told where else to go.
+_HINTS_VERSION = 16
+
+
+class Fetching:
+    """One request on its way to its answer. ``session`` is its fetch session, None for a request without one."""
+
+    __slots__ = ("context", "exchange", "is_acknowledged", "replica_id", "request", "session")
+
+    def __init__(
+        self, context: BrokerContext, exchange: Exchange, request: FetchRequest, session: FetchSession | None = None
+    ) -> None:
+        self.context = context
+        self.exchange = exchange
+        self.request = request
+        self.session = session
+        self.replica_id = request.replica_id
+        # Without a session: whether a follower's leaders know the offsets that are asked for.
+        self.is_acknowledged = False
+
+    @property
+    def session_id(self) -> int:
+        """What the answer names as the session; 0 for none."""
+        return self.session.session_id if self.session is not None else 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to be read, whatever happens."""
+        return self.session is None and not self.request.topics
+
+    @property
+    def is_long(self) -> bool:
+        """Whether reading takes more than a few milliseconds now. Asked before it, as a session's list is taken."""
+        if self.session is not None:
+            return len(self.session.news) > _INLINE_PARTITIONS
+        return sum(1 + len(asked) for _, asked in self.request.topics) > _INLINE_PARTITIONS
+
+
+class Reading:
+    """What one pass found. Who makes one calls :meth:`put_back` or :meth:`answered` before the next is made."""
+
+    __slots__ = (
+        "_fetching",
+        "_found",
+        "_hints",
+        "_left_bytes",
+        "_patience",
+        "_replicas",
+        "_unread",
+        "is_enough",
+        "is_long",
+        "leaders",
+        "needs_thread",
+        "old_slices",
+        "size_bytes",
+        "slice_count",
+        "topics",
+    )
+
+    def __init__(self, fetching: Fetching, *, may_wait: bool = False) -> None:
+        """What is needed and is not in memory ends up in ``needs_thread``, unless reading may wait for the disk."""
+        self._fetching = fetching
+        context = fetching.context
+        self._replicas = context.replicas
+        self._left_bytes = min(max(fetching.request.max_bytes, 0), context.config["fetch.max.bytes"])
+        self._patience = nullcontext() if may_wait else without_waiting()
+        self._hints: LeaderHints | None = None
+        # Of a session: what it tells the reader, and what there was no room to read.
+        self._found: list[tuple[SessionPartition, FetchedPartition]] = []
+        self._unread: list[SessionPartition] = []
+        self.size_bytes = 0
+        self.is_enough = False
+        # Whether the answer takes more than a millisecond or two to pack.
+        self.is_long = False
+        self.slice_count = 0
+        self.old_slices: list[LogSlice] = []
+        self.needs_thread: list[NeedsThread] = []
+        # Of the partitions that were read without a session.
+        self.leaders: list[Leader] = []
+        self.topics: list[tuple[Topic, list[FetchedPartition]]] = []
+
+    @property
+    def endpoints(self) -> tuple[NodeEndpoint, ...]:
+        """Where the leaders are reached that the answer names."""
+        return self._hints.endpoints if self._hints is not None else ()
+
+    # Passes ---------------------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Read all that is to be read at once."""
+        session = self._fetching.session
+        with self._patience:
+            if session is not None:
+                self._read_news(session, session.take_news())
+            else:
+                for topic, asked in self._fetching.request.topics:
+                    fetched: list[FetchedPartition] = []
+                    self.topics.append((topic, fetched))
+                    self._read_topic(topic, asked, fetched)
+        self._finish()
+
+    def read_in_slices(self) -> Work[None]:
+        """Read all that is to be read."""
+        self.is_long = self._fetching.is_long
+        session = self._fetching.session
+        if session is not None:
+            news = session.take_news()
+            for first in range(0, len(news), _READ_AT_ONCE):
+                if first:
+                    yield None
+                with self._patience:
+                    self._read_news(session, news[first : first + _READ_AT_ONCE])
+        else:
+            yield from self._read_topics_in_slices()
+        self._finish()
+
+    def _read_topics_in_slices(self) -> Work[None]:
+        since = 0
+        for topic, asked in self._fetching.request.topics:
+            fetched: list[FetchedPartition] = []
+            self.topics.append((topic, fetched))
+            for first in range(0, len(asked), _READ_AT_ONCE):
+                some = asked[first : first + _READ_AT_ONCE]
+                since += len(some)
+                if since > _READ_AT_ONCE:
+                    since = 0
+                    yield None
+                with self._patience:
+                    self._read_topic(topic, some, fetched)
+
+    def _finish(self) -> None:
+        if not self.needs_thread:
+            self._fetching.is_acknowledged = True
+        if self.size_bytes >= self._fetching.request.min_bytes:
+            self.is_enough = True
+
+    def put_back(self) -> None:
+        """Have the session's next reading look at the same again: this one is not answered with."""
+        session = self._fetching.session
+        if session is not None and not session.is_closed:
+            session.put_back([*(partition for partition, _ in self._found), *self._unread])
+
+    def answered(self) -> None:
+        """Take the session on: this is what its reader is told."""
+        session = self._fetching.session
+        if session is None:
+            return
+        grouped: dict[Topic, list[FetchedPartition]] = {}
+        again = []
+        for partition, fetched in self._found:
+            grouped.setdefault(partition.topic, []).append(fetched)
+            if partition.answered(fetched):
+                again.append(partition)
+        self.topics = list(grouped.items())
+        if not session.is_closed:
+            session.put_back(self._unread, again)
+            session.is_new = False
+
+    # Partitions -----------------------------------------------------------------------------------------------------
+
+    def _read_topic(self, topic: Topic, asked: Sequence[FetchPartition], fetched: list[FetchedPartition]) -> None:
+        for one in asked:
+            result = self._fetched(self._named(topic, one.partition), topic, one, None)
+            if result is not None:
+                fetched.append(result)
+
+    def _read_news(self, session: FetchSession, news: Sequence[SessionPartition]) -> None:
+        is_consumer = self._fetching.replica_id < 0
+        for partition in news:
+            asked = partition.asked
+            # The first answer names all partitions, and a follower's leader is to know what it asks for, room or not.
+            if self._left_bytes <= 0 and not session.is_new and (is_consumer or partition.is_acknowledged):
+                self._unread.append(partition)
+                self.is_enough = True
+                continue
+            if partition.topic_partition is None:
+                partition.topic_partition = self._named(partition.topic, asked.partition)
+            result = self._fetched(partition.topic_partition, partition.topic, asked, partition)
+            if result is None:
+                self._unread.append(partition)
+            elif session.is_new or partition.is_news(result):
+                self._found.append((partition, result))
+
+    def _named(self, topic: Topic, number: int) -> TopicPartition | None:
+        """Return the name of a partition, None where nobody knows its topic's id."""
+        if isinstance(topic, str):
+            return TopicPartition(topic, number)
+        name = self._fetching.context.cluster.topic_name(topic)
+        return None if name is None else TopicPartition(name, number)
+
+    def _fetched(
+        self,
+        topic_partition: TopicPartition | None,
+        topic: Topic,
+        asked: FetchPartition,
+        in_session: SessionPartition | None,
+    ) -> FetchedPartition | None:
+        """Return what a partition has, or its error; None when a thread is needed first."""
+        if topic_partition is None:
+            self.is_enough = True
+            return FetchedPartition(asked.partition, UnknownTopicId.code)
+        try:
+            partition = self._replicas.get(topic_partition)
+            if partition.topic_id != topic and type(topic) is bytes:
+                raise InconsistentTopicId(f"{topic_partition} is of another topic of that name")
+            leader = partition.check_leader(asked.current_leader_epoch)
+            if in_session is not None:
+                in_session.watch(leader.waiters_with(self._fetching.replica_id))
+            else:
+                self.leaders.append(leader)
+            return self._read(partition, leader, asked, in_session)
+        except KafkaError as error:
+            self.is_enough = True
+            return FetchedPartition(asked.partition, error.code, current_leader=self._hint(topic_partition, error))
+        except NeedsThread as missing:
+            # The other partitions go on, so that a thread gets all that is missing at once.
+            self.needs_thread.append(missing)
+            return None
+
+    def _read(
+        self, partition: Partition, leader: Leader, asked: FetchPartition, in_session: SessionPartition | None
+    ) -> FetchedPartition:
+        replica_id = self._fetching.replica_id
+        diverging = None
+        if asked.last_fetched_epoch >= 0 and asked.fetch_offset >= leader.log.log_start_offset:
+            diverging = leader.divergence(asked.last_fetched_epoch, asked.fetch_offset)
+        records: FileRange | bytes = b""
+        if diverging is not None:
+            self.is_enough = True
+        else:
+            limit = min(asked.partition_max_bytes, self._left_bytes)
+            at_least_one = self.size_bytes == 0
+            found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, replica_id=replica_id)
+            if replica_id >= 0:
+                self._acknowledge(leader, asked, in_session)
+            if found is not None:
+                records = self._taken(leader, found)
+            else:
+                if limit <= 0:
+                    self.is_enough = True
+                if in_session is not None and asked.fetch_offset < leader.end_offset_for(replica_id):
+                    # There is something that there was no room for.
+                    self._unread.append(in_session)
+        visible_end = leader.end_offset_for(CONSUMER)
+        return FetchedPartition(
+            asked.partition,
+            0,
+            visible_end if replica_id < 0 else partition.high_watermark,
+            visible_end,
+            leader.log.log_start_offset,
+            records,
+            [] if self._fetching.request.isolation_level else None,
+            -1,
+            diverging,
+        )
+
+    def _acknowledge(self, leader: Leader, asked: FetchPartition, in_session: SessionPartition | None) -> None:
+        """Tell the leader what its follower has, unless it knows."""
+        fetching = self._fetching
+        if in_session.is_acknowledged if in_session is not None else fetching.is_acknowledged:
+            return
+        incarnation = Incarnation(fetching.request.replica_epoch)
+        leader.follower_fetched(fetching.replica_id, incarnation, asked.fetch_offset, fetching.session)
+        if in_session is not None:
+            in_session.is_acknowledged = True
+
+    def _taken(self, leader: Leader, found: LogSlice) -> FileRange:
+        self.size_bytes += found.length
+        self._left_bytes -= found.length
+        self.slice_count += 1
+        if not leader.log.local.is_recent(found):
+            self.old_slices.append(found)
+        # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
+        if not leader.log.local.reaches_end(found):
+            self.is_enough = True
+        return FileRange(found.file, found.position, found.length, found.sending)
+
+    def _hint(self, topic_partition: TopicPartition, error: KafkaError) -> tuple[int, int] | None:
+        exchange = self._fetching.exchange
+        if exchange.api_version < _HINTS_VERSION or not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
+            return None
+        if self._hints is None:
+            self._hints = LeaderHints(self._fetching.context, exchange)
+        return self._hints.of(topic_partition)

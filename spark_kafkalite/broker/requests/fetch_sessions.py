@@ -1,0 +1,314 @@
+"""Fetch sessions (KIP-227): a reader names what is new in its requests, the broker what has news in its answers.
+
+One mechanism for consumers and followers. A session belongs to the connection that opened it, one to a connection, and
+ends with that: no client goes on with a session on another connection, nobody can guess somebody else's, and what it
+takes of memory has an owner.
+
+The cost of a fetch is that of the partitions that have news. A :class:`SessionPartition` watches its leader, under each
+leader epoch anew (``purgatory.WaitingList``), and each thing that an answer would tell of (more to read, another high
+watermark or log start, the end of the epoch) puts it on the session's list. A reading takes that list; what it finds to
+be as the reader knows it stays off until the next news. What was answered with records, an error or a divergence stays
+on, behind all others: the reader may come for more without saying so, and nobody starves.
+
+Sessions of clients are limited in number (``max.incremental.fetch.session.cache.slots``) and in what they hold; who
+gets none names all its partitions in each request, as without sessions. Those of followers are always kept.
+
+Source: KIP-227, kafka.server.FetchSession.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Final
+
+from spark_kafkalite.broker.requests.purgatory import DelayedOperation, WaitingList
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchRequest, Topic
+
+# What one session of a client may name, and all of them together: about 70 MB.
+MOST_PARTITIONS: Final = 10_000
+MOST_PARTITIONS_IN_ALL: Final = 100_000
+# A session that has not been used, or that has been there, for so long may give its slot to another one. Source:
+# kafka.server.KafkaServer.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS.
+EVICTION_S: Final = 120.0
+# Epochs of requests that name all their partitions: "open a session" and "no session".
+OPENING_EPOCH: Final = 0
+NO_SESSION_EPOCH: Final = -1
+_LAST_EPOCH: Final = 2**31 - 1
+# Partitions that are taken up between two yields.
+_TAKEN_AT_ONCE: Final = 256
+
+
+class WaitingFetch(DelayedOperation):
+    """A fetch that waits for news; see ``handlers.fetch.DelayedFetch``."""
+
+    __slots__ = ()
+
+    def end_wait(self) -> None:
+        """Answer at once with what there is."""
+        raise NotImplementedError
+
+
+class SessionPartition:
+    """One partition of a session: what was last asked of it, and what the reader was last told."""
+
+    __slots__ = (
+        "asked",
+        "high_watermark",
+        "is_acknowledged",
+        "log_start_offset",
+        "session",
+        "topic",
+        "topic_partition",
+        "waits_in",
+    )
+
+    def __init__(self, session: FetchSession, topic: Topic, asked: FetchPartition) -> None:
+        self.session = session
+        self.topic = topic
+        # None while nobody knows the topic of this id.
+        self.topic_partition = TopicPartition(topic, asked.partition) if isinstance(topic, str) else None
+        self.asked = asked
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        # Whether the leader knows of the offset that was asked for; only followers' do they want to know.
+        self.is_acknowledged = False
+        self.waits_in: WaitingList | None = None
+
+    def watch(self, waits_in: WaitingList) -> None:
+        """Hear of what happens in this list from now on, and in no other."""
+        if self.waits_in is not waits_in:
+            self.unwatch()
+            self.waits_in = waits_in
+            waits_in.watchers[self] = None
+            # It is another leader.
+            self.is_acknowledged = False
+
+    def unwatch(self) -> None:
+        """Hear of nothing any more."""
+        if self.waits_in is not None:
+            self.waits_in.watchers.pop(self, None)
+            self.waits_in = None
+
+    def news(self) -> None:
+        """Be read again, now if a fetch waits."""
+        session = self.session
+        session.news[self] = None
+        session.is_woken = True
+        if session.waiting is not None and self.waits_in is not None:
+            self.waits_in.wake_one(session.waiting)
+
+    def changed(self) -> None:
+        """Be read again for the next answer, whenever that is."""
+        self.session.news[self] = None
+
+    def is_news(self, fetched: FetchedPartition) -> bool:
+        """Whether this tells the reader anything. Source: CachedPartition.maybeUpdateResponseData."""
+        return bool(
+            fetched.records
+            or fetched.error_code
+            or fetched.high_watermark != self.high_watermark
+            or fetched.log_start_offset != self.log_start_offset
+            or fetched.diverging_epoch is not None
+        )
+
+    def answered(self, fetched: FetchedPartition) -> bool:
+        """Note what the reader is told; return whether it is to be read again, whatever happens."""
+        self.high_watermark = fetched.high_watermark
+        self.log_start_offset = fetched.log_start_offset
+        return bool(fetched.records or fetched.error_code or fetched.diverging_epoch is not None)
+
+
+class FetchSession:
+    """The partitions that one reader fetches. Made and closed by :class:`FetchSessions`.
+
+    ``last_fetch_s`` is when its last request came, in the loop's seconds: a fetch of each of its partitions at the
+    offset that was last asked for.
+    """
+
+    __slots__ = (
+        "counted",
+        "epoch",
+        "is_by_id",
+        "is_closed",
+        "is_new",
+        "is_of_client",
+        "is_woken",
+        "last_fetch_s",
+        "news",
+        "opened_s",
+        "partitions",
+        "session_id",
+        "waiting",
+    )
+
+    def __init__(self, session_id: int, now_s: float, *, is_by_id: bool, is_of_client: bool) -> None:
+        self.session_id = session_id
+        # That the next request must have.
+        self.epoch = 1
+        self.is_by_id = is_by_id
+        self.is_of_client = is_of_client
+        # With how many partitions it is counted.
+        self.counted = 0
+        self.opened_s = self.last_fetch_s = now_s
+        self.partitions: dict[tuple[Topic, int], SessionPartition] = {}
+        # What the next reading looks at, in this order.
+        self.news: dict[SessionPartition, None] = {}
+        # Whether there is more to read somewhere than the last reading could know.
+        self.is_woken = False
+        # Until its first answer, which names all partitions, news or not.
+        self.is_new = True
+        self.is_closed = False
+        self.waiting: WaitingFetch | None = None
+
+    def put(self, topic: Topic, asked: FetchPartition) -> None:
+        """Add a partition, or ask something else of it."""
+        key = topic, asked.partition
+        partition = self.partitions.get(key)
+        if partition is None:
+            partition = self.partitions[key] = SessionPartition(self, topic, asked)
+        else:
+            partition.asked = asked
+            partition.is_acknowledged = False
+        self.news[partition] = None
+
+    def forget(self, topic: Topic, number: int) -> None:
+        """Drop a partition, if it is there."""
+        partition = self.partitions.pop((topic, number), None)
+        if partition is not None:
+            self.news.pop(partition, None)
+            partition.unwatch()
+
+    def begin_next(self, now_s: float) -> None:
+        """Note that the next request has come."""
+        self.last_fetch_s = now_s
+        self.epoch = self.epoch + 1 if self.epoch < _LAST_EPOCH else 1
+
+    def take_news(self) -> list[SessionPartition]:
+        """Take the list of what is to be read, which begins anew."""
+        taken = list(self.news)
+        self.news = {}
+        self.is_woken = False
+        return taken
+
+    def put_back(self, first: Iterable[SessionPartition], last: Iterable[SessionPartition] = ()) -> None:
+        """Put partitions on the list again, before and behind those that have got there meanwhile."""
+        news = dict.fromkeys(first)
+        news.update(self.news)
+        news.update(dict.fromkeys(last))
+        self.news = news
+
+    def end_wait(self) -> None:
+        """Have a fetch that waits answered with what there is."""
+        if self.waiting is not None:
+            self.waiting.end_wait()
+
+
+class FetchSessions:
+    """All sessions of the broker."""
+
+    __slots__ = ("_clients", "_partition_count", "_random")
+
+    def __init__(self) -> None:
+        self._clients: dict[int, FetchSession] = {}
+        # Of clients' sessions.
+        self._partition_count = 0
+        self._random = random.SystemRandom()
+
+    def __len__(self) -> int:
+        """How many sessions clients have."""
+        return len(self._clients)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the sessions of clients have."""
+        return self._partition_count
+
+    def open(self, fetch: FetchRequest, now_s: float, slots: int, *, is_by_id: bool) -> Work[FetchSession | None]:
+        """Open a session for a request that names all its partitions; None where there is no room."""
+        is_of_client = fetch.replica_id < 0
+        size = sum(len(asked) for _, asked in fetch.topics)
+        if not size or (is_of_client and not self._has_room(size, now_s, slots)):
+            return None
+        session_id = 0
+        while not session_id or session_id in self._clients:
+            session_id = self._random.randrange(1, 2**31)
+        session = FetchSession(session_id, now_s, is_by_id=is_by_id, is_of_client=is_of_client)
+        if is_of_client:
+            # Before the first yield, so that those who come meanwhile find what room there is left.
+            self._clients[session_id] = session
+            self._count(session, size)
+        try:
+            yield from self._take_up(session, fetch)
+        except GeneratorExit:
+            # The connection has closed before it has got the session.
+            self.close(session)
+            raise
+        self._count(session, len(session.partitions))
+        return session
+
+    def _count(self, session: FetchSession, size: int) -> None:
+        if session.is_of_client:
+            self._partition_count += size - session.counted
+            session.counted = size
+
+    def _has_room(self, size: int, now_s: float, slots: int) -> bool:
+        if size > MOST_PARTITIONS or self._partition_count + size > MOST_PARTITIONS_IN_ALL:
+            return False
+        return len(self._clients) < slots or (slots > 0 and self._evict_for(size, now_s))
+
+    def _evict_for(self, size: int, now_s: float) -> bool:
+        """Close a session that is worth less than one of this size; return whether there was one."""
+        sessions = self._clients.values()
+        oldest = min(sessions, key=lambda session: session.last_fetch_s)
+        if now_s - oldest.last_fetch_s <= EVICTION_S:
+            settled = [session for session in sessions if now_s - session.opened_s > EVICTION_S]
+            if not settled:
+                return False
+            oldest = min(settled, key=lambda session: (len(session.partitions), session.last_fetch_s))
+            if len(oldest.partitions) > size:
+                return False
+        self.close(oldest)
+        return True
+
+    def update(self, session: FetchSession, fetch: FetchRequest) -> Work[bool]:
+        """Take up what the next request of a session adds, changes and forgets.
+
+        False where that makes it too large: then it is closed.
+        """
+        before = session.counted
+        yield from self._take_up(session, fetch)
+        for topic, numbers in fetch.forgotten_topics:
+            for number in numbers:
+                session.forget(topic, number)
+        if session.is_of_client and not session.is_closed:
+            size = len(session.partitions)
+            self._count(session, size)
+            if size > before and (size > MOST_PARTITIONS or self._partition_count > MOST_PARTITIONS_IN_ALL):
+                self.close(session)
+        return not session.is_closed
+
+    def _take_up(self, session: FetchSession, fetch: FetchRequest) -> Work[None]:
+        since = 0
+        for topic, asked in fetch.topics:
+            for one in asked:
+                session.put(topic, one)
+                since += 1
+                if since == _TAKEN_AT_ONCE:
+                    since = 0
+                    yield None
+
+    def close(self, session: FetchSession) -> None:
+        """End a session; a fetch that waits is answered."""
+        if session.is_closed:
+            return
+        session.end_wait()
+        session.is_closed = True
+        self._clients.pop(session.session_id, None)
+        self._count(session, 0)
+        for partition in session.partitions.values():
+            partition.unwatch()
+        session.partitions = {}
+        session.news = {}

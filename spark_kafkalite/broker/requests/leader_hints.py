@@ -1,0 +1,37 @@
+"""Who leads the partitions that an answer refuses, so that clients go there without asking for metadata (KIP-951)."""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.packed import NodeEndpoint
+
+
+class LeaderHints:
+    """The leaders that one answer names; ``endpoints`` is where those that live are reached by its client."""
+
+    __slots__ = ("_context", "_exchange", "_nodes")
+
+    def __init__(self, context: BrokerContext, exchange: Exchange) -> None:
+        self._context = context
+        self._exchange = exchange
+        self._nodes: dict[int, NodeEndpoint] = {}
+
+    def of(self, topic_partition: TopicPartition) -> tuple[int, int] | None:
+        """Return a partition's leader and its epoch, as the registry has them; None where nobody leads."""
+        context = self._context
+        state = context.cluster.partition(topic_partition)
+        if state is None or state.leader < 0:
+            return None
+        broker = context.cluster.brokers.get(state.leader)
+        if broker is not None and state.leader not in self._nodes:
+            address = context.address_of(broker, self._exchange.session)
+            if address is not None:
+                self._nodes[state.leader] = NodeEndpoint(state.leader, *address, broker.rack)
+        return state.leader, state.leader_epoch
+
+    @property
+    def endpoints(self) -> tuple[NodeEndpoint, ...]:
+        """Where the named leaders are reached."""
+        return tuple(self._nodes.values())
