@@ -101,11 +101,11 @@ class PartitionLog:
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
+        # Whether all is there that the last run of the broker had written; see ``recovery.LoadedLog``.
+        self.was_whole = loaded.is_whole
         # Where the first hole begins that the start has found (``loading.holes``); a follower can fill it. None when
         # there is none, or when this log has been the leader's since, so that the hole is every replica's.
         self.hole_start_offset = min((hole.start_offset for hole in loaded.holes), default=None)
-        # Whether all is there that the last run of the broker had written; see ``recovery.LoadedLog``.
-        self.was_whole = loaded.is_whole
         # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
         self.swapped_at_start = loaded.swapped
 

@@ -46,15 +46,15 @@ class PartitionServices:
     __slots__ = (
         "broker_id",
         "clock",
-        "follower_backoff_s",
         "high_watermark_requires_min_insync",
+        "follower_backoff_s",
         "io",
         "isr_changes",
         "live_brokers",
         "max_decompressed_bytes",
+        "on_offline",
         "on_following",
         "on_leader_log_start",
-        "on_offline",
         "on_role_change",
         "on_settled",
         "on_storage_failure",
@@ -184,12 +184,12 @@ class Partition:
             return
         self._assign_epoch(leader_epoch)
         self.state_version = state.version
-        # What is missing here is missing everywhere from now on.
-        self.log.hole_start_offset = None
         in_sync = self._in_sync
         if in_sync is None or in_sync.state.leader_epoch != leader_epoch:
             me = BrokerId(self._services.broker_id)
             in_sync = self._in_sync = InSyncReplicas(me, self.log.log_end_offset, self._services.live_brokers)
+        # What is missing here is missing everywhere from now on.
+        self.log.hole_start_offset = None
         leader = Leader(
             self.topic_partition,
             leader_epoch,

@@ -76,8 +76,8 @@ class Replicas:
         # Who waits for the end of a partition's truncation.
         self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
-        services.on_settled = self._settled
         services.live_brokers = lambda: view.state.brokers
+        services.on_settled = self._settled
 
     # Look-up --------------------------------------------------------------------------------------------------------
 
