@@ -133,6 +133,11 @@ class _Groups:
 class BrokerStart:
     """The start of one broker; see the module's text."""
 
+    # What is not there where time and network are simulated.
+    make_io = IoThreads
+    make_peers = Peers
+    read_boot_id = staticmethod(boot_id)
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -198,7 +203,7 @@ class BrokerStart:
         peer_settings = PeerSettings(
             config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
         )
-        peers = Peers(loop, slices, lambda: inner_wire.identity, peer_settings)
+        peers = self.make_peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
         # Before all others, which ask for settings when they hear of a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
@@ -238,7 +243,7 @@ class BrokerStart:
         # Comes too late to do anything when the orderly shutdown has been before, as it has once the logs are loaded.
         self._undo.callback(logs.abandon)
         evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir, logs.directories.missing)
-        io = IoThreads(ground.loop, config["num.io.threads"])
+        io = self.make_io(ground.loop, config["num.io.threads"])
         self._undo.callback(io.close)
         services = PartitionServices(
             config.broker_id,
@@ -318,7 +323,7 @@ class BrokerStart:
         follow(self.config, ground.settings.current)
         ground.settings.add_listener(follow)
         await replicas.set_strays_aside()
-        return logs.begin_run(ground.incarnation, boot_id())
+        return logs.begin_run(ground.incarnation, self.read_boot_id())
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
         """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
