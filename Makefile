@@ -88,8 +88,8 @@ test-pythons: setup ## Unit, twin, golden and contract tests on the other interp
 	done; \
 	test -z "$$failed" || { echo "FAILED on$$failed" >&2; exit 1; }
 
-soak: setup setup-spark42 setup-jars ## The full counts of the crash and interop tests: hours, and root for power cuts
-	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py contract crash interop -- --timeout=3600
+soak: setup setup-spark42 setup-jars ## The full counts of the crash, interop and cluster tests: hours, and root for power cuts
+	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py contract crash interop cluster chaos -- --timeout=3600
 
 bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka, its clients and Spark's connector
 	@$(PY) -m bench

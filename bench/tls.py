@@ -1,7 +1,7 @@
 """Our clients beside confluent-kafka over TLS: one Apache Kafka 4.3, values of 1,000 bytes, CPU seconds of the client.
 
 Both use the same listener, an EC certificate and TLS 1.3, in turn, on topics of their own with four partitions. Ours
-send and read columns; confluent-kafka reads batches of 500. The other rows are what TLS adds to the same work of ours,
+send and read columns; confluent-kafka reads batches of 500. The other rows are what TLS adds to our same work,
 and the memory of connections that have fetched a mebibyte each.
 """
 

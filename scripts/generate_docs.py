@@ -132,7 +132,8 @@ def protocol_page() -> str:
         _, _, text = " ".join(summary.split()).partition(": ")
         versions = f"{api.min_version}-{api.max_version}"
         text = (text[:1].upper() + text[1:]).replace("``", "`")
-        rows.append(f"| {api.key} | {api.name} | {versions} | {api.advertised_from} | {text} |\n")
+        advertised = api.advertised_from if api.is_advertised else "no"
+        rows.append(f"| {api.key} | {api.name} | {versions} | {advertised} | {text} |\n")
     return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_TAIL
 
 

@@ -49,13 +49,17 @@ ALONE = (
     "tests/interop/hostile/test_records.py",
     "tests/interop/streams/test_stream_storm.py",
 )
+# Clusters of several brokers, which need the processor themselves.
+CLUSTER = "tests/interop/cluster"
 # In the order in which a failure is cheapest to see. More workers than cores where tests wait as long as they compute.
 SUITES = (
     Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2, select="not kafka"),
     Suite("golden", ("tests/golden",), workers=3, select="kafka"),
     Suite("contract", ("tests/contract",), workers=3),
     Suite("crash", ("tests/crash",), workers=2),
-    Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=ALONE, workers=4),
+    Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=(*ALONE, CLUSTER), workers=4),
+    Suite("cluster", (CLUSTER,)),
+    Suite("chaos", ("tests/chaos",)),
     Suite("alone", ALONE),
     Suite("spark", ("tests/spark", "tests/jobs"), workers=2),
     # What depends on the version of Spark.

@@ -467,6 +467,12 @@ class InvalidFetchSessionEpoch(RetriableError):
     code = 71
 
 
+class ListenerNotFound(StaleMetadataError):
+    """There is no listener on the leader that matches the one which the client has used."""
+
+    code = 72
+
+
 class TopicDeletionDisabled(KafkaError):
     """``delete.topic.enable`` is false on this broker."""
 

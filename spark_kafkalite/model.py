@@ -37,6 +37,8 @@ EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
 LATEST_TIERED_TIMESTAMP: Final = -5
+# Who asks a broker for the log that it has itself, and not as a follower. Source: FetchRequest.DEBUGGING_CONSUMER_ID.
+DEBUGGING_REPLICA_ID: Final = -2
 # The offset that stands for the end that consumers see, in DeleteRecords. Source:
 # org.apache.kafka.common.requests.DeleteRecordsRequest.
 HIGH_WATERMARK: Final = -1

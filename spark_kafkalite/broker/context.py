@@ -13,10 +13,13 @@ from typing import TypeVar
 
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
@@ -60,7 +63,10 @@ class BrokerContext:
     offsets_host: InternalTopicHost
     group_shards: GroupShards
     groups: GroupCoordinator
+    lease: Lease
     listeners: dict[str, Listener]
+    inner_wire: InnerWire
+    peers: Peers
     gate: Gate = field(default_factory=Gate)
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
 
@@ -83,12 +89,12 @@ class BrokerContext:
         """Return the result of a coroutine handler's work, done in slices, and inside the gate if it is long."""
         return await self.slices.run(work if exchange.is_inside else self.gate.when_long(work))
 
-    def address_of(self, broker: BrokerInfo, session: Session) -> tuple[str, int]:
-        """Return the host and port under which the client of ``session`` reaches a broker.
+    def address_of(self, broker: BrokerInfo, session: Session) -> tuple[str, int] | None:
+        """Return the host and port under which the client of ``session`` reaches a broker, None when it does not.
 
-        This broker answers with the address of the listener that the client used: a client that came in from outside
-        must not be sent to an inside address.
+        That is the address of the listener of the name that the client used: a client that came in from outside must
+        not be sent to an inside address. A broker without such a listener is none for that client, as in Kafka.
         """
         if broker.broker_id == self.config.broker_id:
             return session.listener.advertised_host, session.listener.advertised_port
-        return broker.host, broker.port
+        return broker.listeners.get(session.listener.name)

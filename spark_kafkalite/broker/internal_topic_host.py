@@ -31,7 +31,13 @@ from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
-from spark_kafkalite.errors import CoordinatorNotAvailable, CorruptMessage, KafkaError, TopicAlreadyExists
+from spark_kafkalite.errors import (
+    CoordinatorNotAvailable,
+    CorruptMessage,
+    InvalidReplicationFactor,
+    KafkaError,
+    TopicAlreadyExists,
+)
 from spark_kafkalite.log.loading.damage import DamageLines, without_place
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.log.segments.segment import LogSlice
@@ -43,7 +49,8 @@ from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
-_quiet = QuietLog(logger)
+# Every client asks again and again while the topic cannot be made.
+_quiet = QuietLog(logger, burst=1, period_s=60.0)
 
 # Of a log that is being read; a few thousand batches at most, whose headers are looked at in one go.
 _PIECE_BYTES: Final = 256 * 1024
@@ -93,12 +100,14 @@ class InternalTopicHost:
         topic = self.topic
         new = TopicSpec(topic.name, topic.partition_count, topic.replication_factor, config=topic.config)
         try:
-            outcome = (await self._topics.create([new], timeout_s=_CREATE_TIMEOUT_S))[topic.name]
+            outcome = (await self._topics.make([new], timeout_s=_CREATE_TIMEOUT_S))[topic.name]
         finally:
             self._creating = None
-        if not isinstance(outcome, KafkaError) or isinstance(outcome, TopicAlreadyExists):
+        if outcome is None or isinstance(outcome, TopicAlreadyExists):
             return None
         text = "%s, which %ss need, cannot be created: %s"
+        if isinstance(outcome, InvalidReplicationFactor):
+            text += f"; start more brokers, or set {topic.replication_setting} to what there are"
         _quiet.log(logging.WARNING, f"create {topic.name}", text, topic.name, topic.kind, outcome)
         return outcome
 

@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.shared_registry import SharedRegistry
 from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import KafkaliteError, KafkaStorageError, RegistryError
@@ -52,8 +53,11 @@ class Broker:
         fs: Fs | None = None,
         open_store: OpenStore | None = None,
     ) -> None:
-        """``open_store`` opens sessions with a registry elsewhere; without it the broker has one of its own."""
+        """``open_store`` opens sessions with a registry elsewhere; by default that is what ``zookeeper.connect`` names,
+        and without that the broker has a registry of its own."""
         self.config = config
+        if open_store is None and config.zookeeper is not None:
+            open_store = SharedRegistry(config.zookeeper).open_session
         self._stop_wanted: asyncio.Event
         self._exit_code = 0
         # Ends the process when a stop without disks takes too long.

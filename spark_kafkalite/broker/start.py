@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,14 +24,20 @@ from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.network.acceptor import Acceptor
+from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener, address_text
+from spark_kafkalite.broker.network.peer import PeerSettings
+from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
+from spark_kafkalite.broker.secret_keeper import SecretKeeper
+from spark_kafkalite.broker.settings.cluster_defaults import weaknesses
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
@@ -51,16 +57,17 @@ from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.directories.runs import boot_id
 from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.session import RegistrySession
-from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
@@ -77,12 +84,17 @@ class _Ground:
     """What everything else stands on, and what nothing has to be undone of."""
 
     loop: asyncio.AbstractEventLoop
+    # Of this run of the process, in all of its registry sessions.
+    incarnation: Incarnation
+    lease: Lease
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
     topic_settings: TopicSettings
     descriptors: Descriptors
     memory: RequestMemory
+    inner_wire: InnerWire
+    peers: Peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,29 +166,46 @@ class BrokerStart:
         ground = self._prepare(loop)
         storage = self._lock_log_dirs(ground)
         registry = await self._open_registry(ground, storage)
-        await self._load_logs(ground, storage)
+        if registry.own is None:
+            await self._get_secret(ground, storage, registry)
+        proven = await self._load_logs(ground, storage)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
         dispatcher = Dispatcher(context)
-        await self._join_cluster(ground, storage, registry, listeners)
+        await self._join_cluster(ground, storage, registry, listeners, proven)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         await self._start_upkeep(ground, storage, registry, groups, context)
         acceptor.start(dispatcher.serve)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
-        settings, view = DynamicConfig(self.config), ClusterView()
+        config, slices = self.config, Slices(loop)
+        settings, view = DynamicConfig(config), ClusterView()
+        inner_wire = InnerWire(
+            config.broker_id,
+            config.inner_listener.name,
+            is_for_brokers_alone=config.inner_listener_is_for_brokers_alone,
+        )
+        peer_settings = PeerSettings(
+            config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
+        )
+        peers = Peers(loop, slices, lambda: inner_wire.identity, peer_settings)
+        self._undo.callback(peers.close)
         # Before all others, which ask for settings when they hear of a change.
-        view.add_listener(lambda old, new, _: settings.cluster_changed(old, new))
+        view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
         return _Ground(
             loop,
-            Slices(loop),
+            new_incarnation(),
+            Lease(unlimited=self.has_own_registry),
+            slices,
             settings,
             view,
             TopicSettings(settings, view),
-            Descriptors(raise_limit(), serves_registry=self.config.registry_listener is not None),
-            RequestMemory(self.config["queued.max.request.bytes"]),
+            Descriptors(raise_limit(), serves_registry=config.registry_listener is not None),
+            RequestMemory(config["queued.max.request.bytes"]),
+            inner_wire,
+            peers,
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -230,6 +259,8 @@ class BrokerStart:
                 clock=self._clock,
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
+                min_insync=ground.topic_settings.min_insync,
+                on_answer=ground.lease.renew if own is None else None,
             ),
             ground.view,
             on_registration=storage.replicas.set_registration,
@@ -239,13 +270,25 @@ class BrokerStart:
         self._undo.push_async_callback(membership.close)
         if own is not None:
             self.registry_address = own.serve(ground.descriptors.registry_clients)
-        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs))
+        # The embedded registry has been held against the logs when it was opened.
+        holds_logs = own is None and bool(storage.evidence.logs)
+        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs), holds_logs=holds_logs)
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         return _Registry(membership, own)
 
-    async def _load_logs(self, ground: _Ground, storage: _Storage) -> None:
-        """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard."""
+    async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
+        """Get the secret by which brokers know each other."""
+        membership = registry.membership
+        keeper = SecretKeeper(self.config, ground.inner_wire, storage.io, lambda: membership.session.store)
+        self._undo.callback(keeper.stop)
+        await keeper.start()
+
+    async def _load_logs(self, ground: _Ground, storage: _Storage) -> tuple[Incarnation, ...]:
+        """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard.
+
+        Returns the earlier incarnations that have lost nothing (rule R12).
+        """
         logs, replicas = storage.logs, storage.replicas
         with ThreadPoolExecutor(1, thread_name_prefix="kafkalite-load") as executor:
             loading = ground.loop.run_in_executor(
@@ -267,17 +310,30 @@ class BrokerStart:
         follow(self.config, ground.settings.current)
         ground.settings.add_listener(follow)
         await replicas.set_strays_aside()
+        return logs.begin_run(ground.incarnation, boot_id())
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
         """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
         logs = storage.logs.logs
         acceptor = Acceptor(
-            ground.loop, ground.slices, ground.settings, ground.memory, ground.descriptors, lambda: len(logs)
+            ground.loop,
+            ground.slices,
+            ground.settings,
+            ground.memory,
+            ground.descriptors,
+            ground.inner_wire,
+            lambda: len(logs),
         )
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
-        self.address = address_text(listeners[0].advertised_host, listeners[0].advertised_port)
+        first = self._first_for_clients(listeners)
+        self.address = address_text(first.advertised_host, first.advertised_port)
         return acceptor, {listener.name: listener for listener in listeners}
+
+    def _first_for_clients(self, listeners: Iterable[Listener]) -> Listener:
+        config = self.config
+        inner = config.inner_listener.name if config.inner_listener_is_for_brokers_alone else ""
+        return next(listener for listener in listeners if listener.name != inner)
 
     def _make_topics(self, ground: _Ground, storage: _Storage, registry: _Registry, acceptor: Acceptor) -> TopicAdmin:
         return TopicAdmin(
@@ -288,6 +344,7 @@ class BrokerStart:
             storage.replicas,
             ground.slices,
             ground.descriptors,
+            ground.peers,
             connections=lambda: len(acceptor),
         )
 
@@ -297,7 +354,12 @@ class BrokerStart:
         offsets_host = InternalTopicHost(
             offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
         )
-        shards = Shards(offsets_host, partial(GroupsState, group_limits(config.values)), self._clock)
+        shards = Shards(
+            offsets_host,
+            partial(GroupsState, group_limits(config.values)),
+            self._clock,
+            may_serve=lambda: ground.lease.holds(self._clock.monotonic_s()),
+        )
         storage.services.on_role_change = partial(offsets_host.role_changed, shards)
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
@@ -338,15 +400,23 @@ class BrokerStart:
             groups.offsets_host,
             groups.shards,
             groups.coordinator,
+            ground.lease,
             listeners,
+            ground.inner_wire,
+            ground.peers,
         )
 
     async def _join_cluster(
-        self, ground: _Ground, storage: _Storage, registry: _Registry, listeners: dict[str, Listener]
+        self,
+        ground: _Ground,
+        storage: _Storage,
+        registry: _Registry,
+        listeners: dict[str, Listener],
+        proven: tuple[Incarnation, ...],
     ) -> None:
         """Register, get leaders elected, and wait until those of this broker's partitions serve."""
         config, replicas = self.config, storage.replicas
-        first, *_ = listeners.values()
+        first = self._first_for_clients(listeners.values())
         registration = BrokerRegistration(
             BrokerId(config.broker_id),
             first.advertised_host,
@@ -354,6 +424,9 @@ class BrokerStart:
             rack=config.rack,
             timestamp_ms=self._clock.wall_ms(),
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
+            inner_listener=config.inner_listener.name,
+            incarnation=ground.incarnation,
+            steady=proven,
         )
         # Before the logs are closed: others should lead by then.
         self._undo.push_async_callback(registry.membership.close)
@@ -370,6 +443,10 @@ class BrokerStart:
         if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
             logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
         _tell_of_leaderless(config.broker_id, ground.view.state)
+        if config.zookeeper is not None:
+            found = weaknesses(ground.settings.current.values, len(ground.view.state.brokers))
+            if found:
+                logger.warning("a record acknowledged with acks=all may be lost with a broker: %s", "; ".join(found))
 
     async def _start_upkeep(
         self, ground: _Ground, storage: _Storage, registry: _Registry, groups: _Groups, context: BrokerContext

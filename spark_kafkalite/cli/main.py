@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "consume": ("consume", "Print the records of a topic."),
     "groups": ("groups.command", "Show consumer groups and their lag, move their offsets."),
     "offsets": ("offsets.command", "Look up the offsets of partitions, by time too."),
-    "cluster": ("cluster", "Show what the brokers hold."),
+    "cluster": ("cluster.command", "Run a cluster on this host; show its brokers, leaders and replicas."),
     "dump-log": ("dump_log", "Show and check the files of a log."),
     "jobs": ("jobs", "List, locate and run the Spark jobs."),
 }

@@ -63,7 +63,7 @@ def command(
     # Before anything is started: a stop that comes early is a stop, too.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    store = open_embedded(Path(data))
+    store = open_embedded(Path(data), keep_sessions=True)
 
     def session_changed(state: SessionState) -> None:
         # This process's own session ends only when the disk fails.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,10 +19,12 @@ from spark_kafkalite.cli.options import (
     reachable_admin,
 )
 from spark_kafkalite.cli.output import print_json
-from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition, UnsupportedVersion
+from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.admin.replicas import EligibleReplicas
     from spark_kafkalite.client.network.metadata import PartitionInfo, TopicInfo
 
 _EPILOG = """\b
@@ -131,7 +133,9 @@ def list_topics(
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @click.option("--if-exists", is_flag=True, help="No error when no topic matches.")
 @click.option("--under-replicated-partitions", is_flag=True, help="Only partitions with replicas out of sync.")
-@click.option("--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
+@click.option("--under-min-isr-partitions", is_flag=True, help="Only those with fewer in sync than acks=all needs.")
+@click.option("--at-min-isr-partitions", is_flag=True, help="Only those with no more in sync than acks=all needs.")
+@click.option("--unavailable-partitions", is_flag=True, help="Only partitions without a live leader.")
 @click.option(
     "--topics-with-overrides", is_flag=True, help="Only topics with settings of their own, without partitions."
 )
@@ -142,6 +146,8 @@ def describe(
     exclude_internal: bool,
     if_exists: bool,
     under_replicated_partitions: bool,
+    under_min_isr_partitions: bool,
+    at_min_isr_partitions: bool,
     unavailable_partitions: bool,
     topics_with_overrides: bool,
     bootstrap_server: str,
@@ -149,31 +155,43 @@ def describe(
     command_properties: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show topics, their settings, and the leader and replicas of each partition."""
+    """Show topics, their settings, and the leader and replicas of each partition.
+
+    Elr are the replicas that may lead beside those in sync, because they left them when these were fewer than
+    min.insync.replicas; N/A where the brokers do not tell.
+    """
     described: list[tuple[TopicInfo, dict[str, str], list[PartitionInfo]]] = []
-    only_some = under_replicated_partitions or unavailable_partitions
+    only = {
+        "under-replicated": under_replicated_partitions,
+        "under-min-isr": under_min_isr_partitions,
+        "at-min-isr": at_min_isr_partitions,
+        "unavailable": unavailable_partitions,
+    }
+    only_some = any(only.values())
     with _admin(bootstrap_server, command_config, command_properties) as admin:
+        live = {node.node_id for node in admin.describe_cluster().brokers}
         for info in _matching(admin, topic, exclude_internal, if_exists).values():
-            configs = _overrides(admin, info.name)
+            settings = admin.describe_configs(topic=info.name)
+            configs = {entry.name: entry.value or "" for entry in settings.values() if entry.source == "topic"}
             if topics_with_overrides and not configs:
                 continue
+            min_isr = int(settings["min.insync.replicas"].value or 1)
             shown = [
                 partition
                 for partition in info.partitions
-                if not only_some
-                or (under_replicated_partitions and set(partition.isr) != set(partition.replicas))
-                or (unavailable_partitions and partition.leader < 0)
+                if not only_some or any(only[each] for each in _conditions(partition, min_isr, live))
             ]
             if shown or not only_some:
                 described.append((info, configs, [] if topics_with_overrides else shown))
+        eligible = _eligible(admin, [info.name for info, _, partitions in described if partitions])
     if as_json:
-        print_json([_as_json(info, configs, partitions) for info, configs, partitions in described])
+        print_json([_as_json(info, configs, partitions, eligible) for info, configs, partitions in described])
         return
     for info, configs, partitions in described:
         if not only_some:
             click.echo(_topic_line(info, configs))
         for partition in partitions:
-            click.echo(_partition_line(info.name, partition))
+            click.echo(_partition_line(info.name, partition, eligible))
 
 
 @command.command("alter")
@@ -281,10 +299,26 @@ def _matching(admin: Admin, topic: str | None, exclude_internal: bool, if_exists
     return found
 
 
-def _overrides(admin: Admin, topic: str) -> dict[str, str]:
-    """Return the settings that the topic itself has."""
-    entries = admin.describe_configs(topic=topic).values()
-    return {entry.name: entry.value or "" for entry in entries if entry.source == "topic"}
+def _conditions(partition: PartitionInfo, min_isr: int, live: set[int]) -> list[str]:
+    """Return what a partition can be asked for by. Source: TopicCommand.PartitionDescription of Apache Kafka."""
+    found = []
+    if len(partition.isr) < len(partition.replicas):
+        found.append("under-replicated")
+    if partition.leader < 0 or len(partition.isr) < min_isr:
+        found.append("under-min-isr")
+    if len(partition.isr) == min_isr:
+        found.append("at-min-isr")
+    if partition.leader not in live:
+        found.append("unavailable")
+    return found
+
+
+def _eligible(admin: Admin, topics: list[str]) -> dict[TopicPartition, EligibleReplicas]:
+    """Return the eligible replicas of partitions; nothing where the broker does not tell."""
+    try:
+        return admin.eligible_replicas(topics)
+    except UnsupportedVersion:
+        return {}
 
 
 def _topic_line(info: TopicInfo, configs: Mapping[str, str]) -> str:
@@ -296,15 +330,27 @@ def _topic_line(info: TopicInfo, configs: Mapping[str, str]) -> str:
     )
 
 
-def _partition_line(topic: str, partition: PartitionInfo) -> str:
+def _partition_line(topic: str, partition: PartitionInfo, eligible: Mapping[TopicPartition, EligibleReplicas]) -> str:
     leader = str(partition.leader) if partition.leader >= 0 else "none"
+    found = eligible.get(TopicPartition(topic, partition.partition))
     return (
         f"\tTopic: {topic}\tPartition: {partition.partition}\tLeader: {leader}\t"
-        f"Replicas: {','.join(map(str, partition.replicas))}\tIsr: {','.join(map(str, partition.isr))}"
+        f"Replicas: {_listed(partition.replicas)}\tIsr: {_listed(partition.isr)}\t"
+        f"Elr: {'N/A' if found is None else _listed(found.eligible)}\t"
+        f"LastKnownElr: {'N/A' if found is None else _listed(found.last_known)}"
     )
 
 
-def _as_json(info: TopicInfo, configs: Mapping[str, str], partitions: list[PartitionInfo]) -> dict[str, Any]:
+def _listed(brokers: Iterable[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+def _as_json(
+    info: TopicInfo,
+    configs: Mapping[str, str],
+    partitions: list[PartitionInfo],
+    eligible: Mapping[TopicPartition, EligibleReplicas],
+) -> dict[str, Any]:
     return {
         "topic": info.name,
         "topicId": _id_text(info.topic_id),
@@ -317,10 +363,15 @@ def _as_json(info: TopicInfo, configs: Mapping[str, str], partitions: list[Parti
                 "leaderEpoch": each.leader_epoch,
                 "replicas": list(each.replicas),
                 "isr": list(each.isr),
+                "eligible": _eligible_list(eligible.get(TopicPartition(info.name, each.partition))),
             }
             for each in partitions
         ],
     }
+
+
+def _eligible_list(found: EligibleReplicas | None) -> list[int] | None:
+    return None if found is None else list(found.eligible)
 
 
 def _id_text(topic_id: bytes) -> str:

@@ -3,8 +3,8 @@
 A properties file. A value may hold variables in the syntax of Kafka's configuration providers, so that the file itself
 needs no secret: ``${env:NAME}`` is an environment variable, ``${file:/path:key}`` a value of another properties file,
 ``${dir:/path:name}`` the content of a file in a directory (as Kubernetes mounts secrets). Only here: a setting that
-comes from elsewhere (a command line, a Spark option, the wire) is taken as it is, or whoever may give one could read
-the files and the environment of the process that looks at it (CVE-2024-31141, CVE-2019-12399).
+comes from elsewhere (a command line, a Spark option, the wire) is taken as it is, or everybody who may give one could
+read the files and the environment of the process that looks at it (CVE-2024-31141, CVE-2019-12399).
 
 Source: org.apache.kafka.common.config.ConfigTransformer and its providers, which replace once, and not in what they
 put in. There a file says by ``config.providers`` which of them there are; here all three are, and those lines do

@@ -23,8 +23,9 @@ _REMEMBERED_CHARS: Final = 255
 class InternalTopic:
     """One internal topic. ``kind`` is what its keys name, as texts have it: "group".
 
-    The three sizes count when the topic is made. ``commit_timeout_ms``: who waits for a record that is not committed
-    after this time is told so; ``commit_timeout_setting`` is where that is set.
+    The three sizes count when the topic is made; ``replication_setting`` is where the second is set.
+    ``commit_timeout_ms``: who waits for a record that is not committed after this time is told so;
+    ``commit_timeout_setting`` is where that is set.
     """
 
     name: str
@@ -32,6 +33,7 @@ class InternalTopic:
     partition_count: int
     replication_factor: int
     segment_bytes: int
+    replication_setting: str
     commit_timeout_ms: int
     commit_timeout_setting: str
 

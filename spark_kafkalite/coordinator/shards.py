@@ -32,8 +32,19 @@ class Shards(Generic[State]):
     ``on_loaded`` and ``on_resigned`` are called with a shard when it begins to serve and when it has ceased to.
     """
 
-    def __init__(self, host: TopicHost, new_state: Callable[[OpenKeys], State], clock: Clock) -> None:
-        """``new_state`` makes the state of a shard, empty; what it is given gives the keys that are being written."""
+    def __init__(
+        self,
+        host: TopicHost,
+        new_state: Callable[[OpenKeys], State],
+        clock: Clock,
+        *,
+        may_serve: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``new_state`` makes the state of a shard, empty; what it is given gives the keys that are being written.
+
+        ``may_serve`` says whether this broker may act on what it leads: another one may coordinate by now.
+        """
+        self._may_serve = may_serve
         self._host = host
         self._new_state = new_state
         self._clock = clock
@@ -49,7 +60,7 @@ class Shards(Generic[State]):
         """Return the shard that serves a key. Raises NotCoordinator (16), CoordinatorLoadInProgress (14)."""
         count = self._host.partition_count()
         shard = self._shards.get(partition_for(key, count)) if count else None
-        if shard is None:
+        if shard is None or not self._may_serve():
             raise NotCoordinator(f"this broker does not coordinate {self._host.topic.kind} {key!r}")
         if shard.phase is not ShardPhase.ACTIVE:
             raise shard.unavailable()

@@ -1,9 +1,9 @@
 """Which source the value of a setting comes from: the topic, one of the broker's layers, or the default.
 
 In order of precedence: the topic's own override; what was set for this broker while brokers ran (dynamic); what was set
-for all brokers (dynamic default); the broker's file and command line (static); the default of the declaration. A layer
-may name a topic setting by several broker settings (``log.retention.ms`` before ``log.retention.hours``); a higher
-layer counts before a finer name.
+for all brokers (dynamic default); the broker's file and command line (static); the default, which is the declaration's
+unless a layer has another. A layer may name a topic setting by several broker settings (``log.retention.ms`` before
+``log.retention.hours``); a higher layer counts before a finer name.
 
 Pure, and always computed from all layers anew: no layer's change can undo another's, in whatever order they come
 (KAFKA-9254).
@@ -97,6 +97,10 @@ def _broker_synonyms(synonyms: Sequence[Synonym], layers: Sequence[ConfigLayer])
     ]
 
 
+def _has_default(synonyms: Sequence[SettingSynonym]) -> bool:
+    return bool(synonyms) and synonyms[-1].source == SOURCE_DEFAULT
+
+
 def describe_topic(
     overrides: Mapping[str, object], layers: Sequence[ConfigLayer], defaults: Mapping[str, Any]
 ) -> list[DescribedSetting]:
@@ -113,7 +117,8 @@ def describe_topic(
         if setting.name in parsed:
             synonyms.insert(0, SettingSynonym(setting.name, setting.text(parsed[setting.name]), SOURCE_TOPIC))
         default_name = broker_names[0].name if broker_names else setting.name
-        synonyms.append(SettingSynonym(default_name, setting.text(setting.default), SOURCE_DEFAULT))
+        if not _has_default(synonyms):
+            synonyms.append(SettingSynonym(default_name, setting.text(setting.default), SOURCE_DEFAULT))
         described.append(
             DescribedSetting(setting, setting.text(values[setting.name]), synonyms[0].source, tuple(synonyms))
         )
@@ -131,7 +136,7 @@ def describe_broker(
             for source, synonym, value in _found(_FAMILY.get(setting.name, (Synonym(setting.name),)), layers)
         ]
         default = _DEFAULTS.get(setting.name, setting.default)
-        if default is not None:
+        if default is not None and not _has_default(synonyms):
             synonyms.append(SettingSynonym(setting.name, setting.text(default), SOURCE_DEFAULT))
         source = synonyms[0].source if synonyms else SOURCE_DEFAULT
         value = values[setting.name] if values[setting.name] is not None else default

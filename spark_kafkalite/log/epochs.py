@@ -66,11 +66,6 @@ class LeaderEpochs:
         """All (leader epoch, start offset) pairs."""
         return list(zip(self.epochs, self._starts, strict=True))
 
-    @property
-    def latest_start_offset(self) -> int:
-        """Where the latest epoch begins; 0 while there is none."""
-        return self._starts[-1] if self._starts else 0
-
     def note(self, epoch: int, start_offset: int) -> bool:
         """Take up an epoch in memory and return whether it was new; ``write`` must follow.
 
@@ -138,6 +133,12 @@ class LeaderEpochs:
             self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
             if write:
                 self.write()
+
+    def drop_empty(self, log_end_offset: int) -> None:
+        """Forget an epoch in which nothing has been written; the file follows with the next epoch that is noted."""
+        if self._starts and self._starts[-1] >= log_end_offset:
+            self.truncate_from_end(log_end_offset, write=False)
+            self.unwritten = True
 
     def truncate_from_start(self, start_offset: int, *, write: bool = True) -> None:
         """Forget epochs that end at or before ``start_offset``; the one that holds it starts there afterwards."""

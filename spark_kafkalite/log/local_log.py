@@ -18,7 +18,7 @@ hole (KAFKA-10778). Reads go on.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_kafkalite.errors import ClosedError, KafkaStorageError, RecordListTooLarge
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
@@ -30,9 +30,10 @@ from spark_kafkalite.log.loading.holes import report as report_holes
 from spark_kafkalite.log.loading.recovery import LoadedLog
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.reader import LogReader
-from spark_kafkalite.log.segments.segment import LogSlice, Segment
+from spark_kafkalite.log.segments.segment import Found, LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
+from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records.assemble import empty_batch
@@ -73,7 +74,9 @@ class LocalLog:
         # What is said of damaged batches.
         self.damage = DamageLines(topic_partition, host.clock)
         self.reader = LogReader(loaded.segments, self.damage)
-        self._on_recovery_point_lowered = host.on_recovery_point_lowered
+        self._note_recovery_points = host.note_recovery_points
+        # Whether a truncation is under way, whose pieces another thread may be running.
+        self.truncating = False
         # Monotonic time since when something is unflushed; None when nothing is.
         self._dirty_since_s: float | None = None
         self._flushing = False
@@ -90,13 +93,13 @@ class LocalLog:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the log is written: neither has its disk failed, nor is it closed."""
-        return self.failure is None and not self.closed
+        """Whether the log is written: neither has its disk failed, nor is it closed, nor being truncated."""
+        return self.failure is None and not self.closed and not self.truncating
 
     @property
     def is_ready(self) -> bool:
         """Whether the log takes appends as it is: usable, and with its end read, which a fast start puts off."""
-        return self.failure is None and not self.closed and self.segments.active.unread_until_offset < 0
+        return self.is_usable and self.segments.active.unread_until_offset < 0
 
     @property
     def unflushed_records(self) -> int:
@@ -270,6 +273,8 @@ class LocalLog:
         """Return what to raise when the log is not usable."""
         if self.failure is not None:
             return KafkaStorageError(self.failure)
+        if self.truncating:
+            return KafkaStorageError(f"the log of {self.topic_partition} is being truncated; try again")
         return ClosedError(f"the log of {self.topic_partition} is closed")
 
     # Read -----------------------------------------------------------------------------------------------------------
@@ -433,22 +438,35 @@ class LocalLog:
 
     # Truncate -------------------------------------------------------------------------------------------------------
 
-    def truncate(self, end_offset: int) -> None:
-        """Remove everything from ``end_offset`` on, where a batch begins. OSError when the disk fails."""
-        self._before_truncation(end_offset)
-        self.segments.truncate(end_offset, self._clock.wall_ms())
+    def truncate(self, found: Found | None, end_offset: int) -> Steps[None]:
+        """Remove everything from ``end_offset`` on, where the batch ``found`` begins, in steps. OSError when the disk
+        fails."""
+        for segment in self.segments.from_offset(end_offset):
+            is_first = segment.base_offset <= end_offset
+            segment.sending.cut(found.position if is_first and found is not None else 0)
+        write = self._before_truncation(end_offset)
+        yield (before := Piece(write))
+        before.result()
+        now_ms = self._clock.wall_ms()
+        yield (cutting := Piece(lambda: self.segments.truncate(end_offset, now_ms)))
+        cutting.result()
         self.log_end_offset = Offset(end_offset)
         self._set_jitter()
 
-    def truncate_fully(self, start_offset: int) -> None:
-        """Remove everything, and go on at ``start_offset``. OSError when the disk fails."""
-        self._before_truncation(0)
-        self.segments.start_anew(start_offset, self._clock.wall_ms())
+    def truncate_fully(self, start_offset: int) -> Steps[None]:
+        """Remove everything, and go on at ``start_offset``, in steps. OSError when the disk fails."""
+        for segment in self.segments:
+            segment.sending.cut(0)
+        yield (before := Piece(self._before_truncation(0)))
+        before.result()
+        now_ms = self._clock.wall_ms()
+        yield (cutting := Piece(lambda: self.segments.start_anew(start_offset, now_ms)))
+        cutting.result()
         self.log_end_offset = Offset(start_offset)
         self._prepare_active()
 
-    def _before_truncation(self, offset: int) -> None:
-        """Take the recovery point back, on the disk too, before anything above it changes.
+    def _before_truncation(self, offset: int) -> Callable[[], None]:
+        """Take the recovery point back, and return what does so on the disk, before anything above it changes.
 
         A crash would otherwise trust what lies below the old one: old segments whose removal was not synced beside new
         records at the same offsets.
@@ -457,9 +475,10 @@ class LocalLog:
         self.generation += 1
         self.reader.forget_positions()
         self.unsynced.directories.append(self.directory)
-        if offset < self.recovery_point:
-            self.recovery_point = Offset(offset)
-            self._on_recovery_point_lowered()
+        if offset >= self.recovery_point:
+            return lambda: None
+        self.recovery_point = Offset(offset)
+        return self._note_recovery_points()
 
     def sync_truncation(self) -> None:
         """Put on the disk, in this thread, that what a truncation has removed is gone. OSError when the disk fails."""

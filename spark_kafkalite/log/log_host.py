@@ -16,13 +16,18 @@ from spark_kafkalite.log.producer_state import ProducerIdLimits
 def _nothing(*_: object) -> None: ...
 
 
+def _nothing_to_write(*_: object) -> Callable[[], None]:
+    return _nothing
+
+
 @dataclass(frozen=True, slots=True)
 class LogHost:
     """Files, clock, disk and limits, and who is told what. ``on_bytes`` is told of what a recovery scans.
 
-    ``on_dirty`` is called with the log at the first unflushed record, ``on_recovery_point_lowered`` when the
-    checkpoints of recovery points and cleaned logs must be written before anything else happens, ``on_truncated`` with
-    the log when the checkpoint of its start has to follow a truncation.
+    ``on_dirty`` is called with the log at the first unflushed record. The two that note something are called by the
+    log's owner, and return what writes it, in any thread: ``note_recovery_points``, for the checkpoints of recovery
+    points and cleaned logs, before what lies above a lowered one changes, and ``note_truncated`` with the log, for the
+    checkpoint of its start, which has to follow a truncation.
     """
 
     files: OpenFiles
@@ -30,8 +35,8 @@ class LogHost:
     disk: LogDirectory
     producer_limits: ProducerIdLimits = field(default_factory=ProducerIdLimits)
     on_dirty: Callable[[Any], None] = _nothing
-    on_recovery_point_lowered: Callable[[], None] = _nothing
-    on_truncated: Callable[[Any], None] = _nothing
+    note_recovery_points: Callable[[], Callable[[], None]] = _nothing_to_write
+    note_truncated: Callable[[Any], Callable[[], None]] = _nothing_to_write
     on_bytes: OnBytes = _nothing
 
     @classmethod

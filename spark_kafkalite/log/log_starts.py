@@ -146,13 +146,19 @@ class LogStarts:
             checkpoint.settle(_by_name(same))
         return failed
 
-    def truncated(self, log: PartitionLog) -> None:
-        """Have the checkpoint follow a truncation, in this thread; see the module. OSError when the disk fails."""
+    def note_truncated(self, log: PartitionLog) -> Callable[[], None]:
+        """Note where a log begins after a truncation; what is returned has the checkpoint follow, in any thread, and
+        raises OSError when the disk fails."""
         checkpoint = self._checkpoint(log)
-        if checkpoint.start_of(log.topic_partition) != log.log_start_offset:
+        if checkpoint.start_of(log.topic_partition) == log.log_start_offset:
+            return lambda: None
+        checkpoint.begin_anew(log.topic_partition, log.log_start_offset)
+
+        def write() -> None:
             log.local.sync_truncation()
-            checkpoint.begin_anew(log.topic_partition, log.log_start_offset)
             log.disk.persist(checkpoint.write)
+
+        return write
 
     def take_up(
         self,

@@ -10,6 +10,7 @@ A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
     log-start-offset-checkpoint
     replication-offset-checkpoint      high watermarks; the broker gives and takes them
     registry-zxid-checkpoint           how far the registry has come; the broker gives and takes it
+    kafkalite-run                      which run of the broker has written here; see ``runs``
     TOPIC-PARTITION/                   one log
     TOPIC-PARTITION.HEX-delete/        a removed log, until file.delete.delay.ms has passed
 
@@ -36,7 +37,8 @@ from spark_kafkalite.errors import ConfigError, KafkaStorageError
 from spark_kafkalite.log.directories.checkpoints import CheckpointJob, Checkpoints
 from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of, text_of
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
-from spark_kafkalite.log.directories.siblings import how_to_go_on
+from spark_kafkalite.log.directories.runs import Run, forget_runs, prove_runs, write_run
+from spark_kafkalite.log.directories.siblings import find_siblings, how_to_go_on
 from spark_kafkalite.log.directories.unopened import LogLimit, Unopened
 from spark_kafkalite.log.files.deletions import DeletionJob, Deletions
 from spark_kafkalite.log.files.fs import Fs, remove_tree, replace_file
@@ -44,6 +46,7 @@ from spark_kafkalite.log.files.log_files import LogRefused
 from spark_kafkalite.log.files.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.files.small_files import (
     CLEAN_SHUTDOWN_FILE,
+    RUN_FILE,
 )
 from spark_kafkalite.log.loading.holes import marker_text
 from spark_kafkalite.log.loading.loader import (
@@ -61,7 +64,7 @@ from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.retiring import Retiring
 from spark_kafkalite.log.segments.swap import Swap, forget_swap
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition, topic_name_problem
+from spark_kafkalite.model import Incarnation, TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +111,8 @@ class LogManager:
         self.dirty: set[PartitionLog] = set()
         # Whether all directories were left by an orderly stop; known after load.
         self.was_clean = True
+        # Whether each of them has said so itself; one without logs is clean without a word.
+        self._all_marked = True
         self._clock = clock
         self._config_of = config_of
         self.producer_limits = producer_limits if producer_limits is not None else ProducerIdLimits()
@@ -167,6 +172,7 @@ class LogManager:
             found += here.logs
             misplaced += here.misplaced
             self.was_clean &= here.clean
+            self._all_marked &= here.marked
             self.checkpoints.high_watermarks.update(here.high_watermarks)
             vanished.update({key: (directory.path, *offsets) for key, offsets in here.vanished.items()})
             for path in here.deleted:
@@ -251,6 +257,36 @@ class LogManager:
                 # truncation, can end it.
                 logger.warning("%s; it is tried again", reason)
 
+    def begin_run(self, incarnation: Incarnation, boot_id: str) -> tuple[Incarnation, ...]:
+        """Note that this run of the broker writes from now on; return the earlier ones that have lost nothing, the last
+        one first. To be called once, when the logs are loaded. See ``runs``."""
+        ids = {path: directory_id for directory_id, path in find_siblings(self.fs, self.log_dirs).present.items()}
+        online = {directory.path: ids[directory.path] for directory in self.directories.online if directory.path in ids}
+        why = self._why_not_whole()
+        proven = prove_runs(self.fs, online, boot_id, stopped_in_order=self._all_marked, why_not=why)
+        run = Run(incarnation, boot_id, frozenset(online.values()), proven)
+        for path in online:
+            try:
+                self.directories[path].persist(partial(write_run, self.fs, path, run))
+            except OSError as error:
+                # Then the next run proves nothing of this one; the one before it has the word in this directory still.
+                logger.warning("cannot write %s/%s: %s", path, RUN_FILE, text_of(error))
+        return proven
+
+    def _why_not_whole(self) -> str:
+        """Return what is known to be missing from the logs; "" when nothing is."""
+        away = [directory.path for directory in self.directories if directory.offline is not None]
+        away += self.directories.missing.values()
+        if away:
+            return f"log directory {away[0]} is not in use"
+        damaged = [key for key, log in self.logs.items() if not log.was_whole]
+        if damaged:
+            return f"the log of {min(damaged)} lacks records, or has damage"
+        if self._vanished:
+            return f"the log of {min(self._vanished)} is missing"
+        unopened = [key for path in self.log_dirs for key in self._unopened.in_directory(path)]
+        return f"the log of {min(unopened)} could not be opened" if unopened else ""
+
     def interrupt_load(self) -> None:
         """Have ``load`` end soon. May be called from any thread, before ``load`` too."""
         self._loading.interrupt()
@@ -276,6 +312,7 @@ class LogManager:
             reason = f"cannot open the log {found.path}: {text_of(error)}"
             if kind_of(error) is FailureKind.BROKEN:
                 disk.take_offline(reason)
+                forget_runs(self.fs, self.log_dirs)
             else:
                 self._unopened.add(found, f"{reason}; it is tried again from time to time")
 
@@ -286,8 +323,8 @@ class LogManager:
             disk,
             self.producer_limits,
             on_dirty=self.dirty.add,
-            on_recovery_point_lowered=partial(self.checkpoints.write_recovery_points, disk.path),
-            on_truncated=self.log_starts.truncated,
+            note_recovery_points=partial(self.checkpoints.note_recovery_points, disk.path),
+            note_truncated=self.log_starts.note_truncated,
             on_bytes=self._loading.on_bytes,
         )
 
@@ -306,6 +343,7 @@ class LogManager:
         for log in self.logs.values():
             if log.disk.path == path:
                 log.local.fail(reason)
+        forget_runs(self.fs, self.log_dirs)
         self.on_offline(path)
 
     # Logs -----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
+from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
 from spark_kafkalite.log.files.fs import replace_file
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.files.small_files import (
@@ -45,8 +46,9 @@ from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
+from spark_kafkalite.log.steps import Piece, Steps, run_steps
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import Offset, TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, Offset, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import MAX_INT32, BatchHeader
 
@@ -81,8 +83,8 @@ class PartitionLog:
         self._files = host.files
         self._clock = host.clock
         self._on_dirty = host.on_dirty
-        self._on_truncated = host.on_truncated
-        self._write_checkpoints = host.on_recovery_point_lowered
+        self._note_truncated = host.note_truncated
+        self._note_checkpoints = host.note_recovery_points
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
         # Told when retention or a deletion of records has moved the log start forward.
@@ -99,6 +101,8 @@ class PartitionLog:
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
+        # Whether all is there that the last run of the broker had written; see ``recovery.LoadedLog``.
+        self.was_whole = loaded.is_whole
         # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
         self.swapped_at_start = loaded.swapped
 
@@ -346,16 +350,27 @@ class PartitionLog:
         except OSError as error:
             raise self.local.fatal_error("read the end of", error) from error
 
-    def append_as_follower(self, batches: bytes | bytearray | memoryview) -> AppendResult:
-        """Append whole batches as the leader has them. Their CRCs, offsets and epochs are checked first, all of them:
-        nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk fails."""
+    def append_as_follower(
+        self, batches: bytes | bytearray | memoryview, leader_epoch: int = MAX_LEADER_EPOCH
+    ) -> AppendResult:
+        """Append whole batches as the leader of ``leader_epoch`` has them. Their CRCs, offsets and epochs are checked
+        first, all of them: nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk
+        fails.
+
+        An empty log may begin with a batch that holds its end: its leader's log start may lie inside of one.
+        """
         if not self.local.is_ready:
             self._make_ready()
+        # Its leader may have older records here than an epoch in which this broker has led and written nothing.
+        self.epochs.drop_empty(self.log_end_offset)
         view = memoryview(batches)
         headers = kernel.scan_headers(view)
         if not headers or sum(header.size_bytes for header in headers) != len(view):
             raise CorruptMessage(f"{self.topic_partition}: {len(view)} bytes are not whole record batches")
         position, next_offset, epoch = 0, int(self.log_end_offset), self.epochs.latest
+        begins_inside = headers[0].base_offset < next_offset <= headers[0].last_offset and not self.segments.size_bytes
+        if begins_inside:
+            next_offset = headers[0].base_offset
         for header in headers:
             kernel.check_crc(view, position, header.size_bytes)
             if header.base_offset < next_offset or header.last_offset_delta < 0:
@@ -367,11 +382,19 @@ class PartitionLog:
                     f"{self.topic_partition}: a batch of leader epoch {header.partition_leader_epoch} "
                     f"after one of {epoch}"
                 )
+            # The CRC does not cover it (KAFKA-18723).
+            if header.partition_leader_epoch > leader_epoch:
+                raise CorruptMessage(
+                    f"{self.topic_partition}: a batch of leader epoch {header.partition_leader_epoch}, the leader's "
+                    f"own is {leader_epoch}"
+                )
             next_offset, epoch = header.next_offset, header.partition_leader_epoch
             position += header.size_bytes
         self.disk.budget_bytes -= len(view)
         if self.disk.budget_bytes < 0:
             self.disk.check(len(view))
+        if begins_inside:
+            self.truncate_fully(headers[0].base_offset)
         position = 0
         for header in headers:
             if header.partition_leader_epoch != self.epochs.latest:
@@ -495,6 +518,13 @@ class PartitionLog:
         if self.local.is_usable and not self.local.is_ready:
             self._make_ready()
 
+    @property
+    def last_record_epoch(self) -> int:
+        """The leader epoch that wrote the last record, -1 when there is none: one that has begun but written nothing
+        does not count."""
+        end_offset = self.local.log_end_offset
+        return self.epochs.epoch_at(end_offset - 1) if end_offset > self.log_start_offset else NO_LEADER_EPOCH
+
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (the largest known epoch at or below ``leader_epoch``, its end offset); (-1, -1) when unknown."""
         return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
@@ -505,45 +535,78 @@ class PartitionLog:
         """Remove everything from ``offset`` on; from the start of its batch when it lies inside one.
 
         For followers whose leader's log is another. Answers that are being sent of what is cut are called off.
+        KafkaStorageError when the disk fails.
         """
-        if not self.local.is_ready:
-            self._make_ready()
-        if offset >= self.log_end_offset:
-            return
-        if offset < self.segments.first.base_offset:
-            self.truncate_fully(offset)
-            return
-        try:
-            end = self.segments.batch_start(offset)
-            self._end_cleaning(end)
-            self.local.truncate(end)
-            self.producers.truncate_to(end)
-            self.log_start_offset = Offset(min(self.log_start_offset, end))
-            self.epochs.truncate_from_end(end)
-            self._on_truncated(self)
-        except OSError as error:
-            raise self.local.fatal_error("truncate", error) from error
+        run_steps(self.truncation_to(offset))
 
     def truncate_fully(self, start_offset: int) -> None:
         """Remove everything, producers and leader epochs too, and go on at ``start_offset``, which may lie below the
-        log start. On the disk when this returns."""
-        if not self.local.is_ready:
-            self._make_ready()
+        log start. On the disk when this returns. KafkaStorageError when the disk fails."""
+        run_steps(self.full_truncation(start_offset))
+
+    def truncation_to(self, offset: int) -> Steps[None]:
+        """Do what :meth:`truncate_to` does in steps; the log is not usable in between, and is not read by anybody."""
+        yield from self._prepare_truncation()
+        if offset >= self.log_end_offset:
+            return
+        if offset < self.segments.first.base_offset:
+            yield from self.full_truncation(offset)
+            return
+        self.local.truncating = True
         try:
-            self._end_cleaning(0)
-            self.local.truncate_fully(start_offset)
-            self.epochs.clear()
-            self.producers.truncate_fully(start_offset)
-            self.log_start_offset = Offset(start_offset)
-            self._on_truncated(self)
+            if self.swap is not None:
+                self.swap.settle()
+            yield (look := Piece(lambda: self.segments.floor(offset).find(offset)))
+            found = look.result()
+            end = offset if found is None else min(offset, found.header.base_offset)
+            self.cleaned_until_offset = min(self.cleaned_until_offset, end)
+            yield from self.local.truncate(found, end)
+            yield (rest := Piece(lambda: self._truncate_rest(end)))
+            rest.result()
+            self.log_start_offset = Offset(min(self.log_start_offset, end))
+            yield from self._end_truncation()
         except OSError as error:
             raise self.local.fatal_error("truncate", error) from error
+        finally:
+            self.local.truncating = False
 
-    def _end_cleaning(self, offset: int) -> None:
-        """Call a cleaning off or end it before the log is truncated to ``offset``."""
-        if self.swap is not None:
-            self.swap.settle()
-        self.cleaned_until_offset = min(self.cleaned_until_offset, offset)
+    def _truncate_rest(self, end_offset: int) -> None:
+        self.producers.truncate_to(end_offset)
+        self.epochs.truncate_from_end(end_offset)
+
+    def full_truncation(self, start_offset: int) -> Steps[None]:
+        """Do what :meth:`truncate_fully` does in steps; as :meth:`truncation_to`."""
+        yield from self._prepare_truncation()
+        self.local.truncating = True
+        try:
+            if self.swap is not None:
+                self.swap.settle()
+            self.cleaned_until_offset = 0
+            yield from self.local.truncate_fully(start_offset)
+            yield (rest := Piece(lambda: self._forget_rest(start_offset)))
+            rest.result()
+            self.log_start_offset = Offset(start_offset)
+            yield from self._end_truncation()
+        except OSError as error:
+            raise self.local.fatal_error("truncate", error) from error
+        finally:
+            self.local.truncating = False
+
+    def _forget_rest(self, start_offset: int) -> None:
+        self.epochs.clear()
+        self.producers.truncate_fully(start_offset)
+
+    def _prepare_truncation(self) -> Steps[None]:
+        missing = self.unread_tail()
+        if missing is not None:
+            # What goes wrong is met again.
+            yield Piece(missing.work)
+        if not self.local.is_ready:
+            self._make_ready()
+
+    def _end_truncation(self) -> Steps[None]:
+        yield (start := Piece(self._note_truncated(self)))
+        start.result()
 
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
@@ -598,7 +661,7 @@ class PartitionLog:
 
     def write_checkpoints(self) -> None:
         """Have the manager write the checkpoints of recovery points and cleaned logs now, in this thread."""
-        self._write_checkpoints()
+        self._note_checkpoints()()
 
     def expire_producers(self) -> Generator[None, None, int]:
         """Forget producers that have been silent for ``producer.id.expiration.ms``, in slices; return how many."""

@@ -148,7 +148,8 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "min.insync.replicas", "int", 1,
-            "How many replicas must be in sync for a produce request with acks=all, and for records to be committed.",
+            "How many replicas must be in sync for a produce request with acks=all, and for records to be committed; "
+            "where a topic has fewer, all of them. With zookeeper.connect the default is 2 from the third broker on.",
             minimum=1,
         ),
         Setting(

@@ -134,12 +134,17 @@ SessionListener = Callable[[SessionState], None]
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a node; with ``sequential`` ten digits of the parent's counter are added to its name."""
+    """Create a node; with ``sequential`` ten digits of the parent's counter are added to its name.
+
+    ``private``: for a secret; only who proves what this session has proved may read or change the node. Refused where
+    the session has proved nothing.
+    """
 
     path: str
     data: bytes = b""
     ephemeral: bool = False
     sequential: bool = False
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,10 +314,11 @@ class Store(ABC):
         *,
         ephemeral: bool = False,
         sequential: bool = False,
+        private: bool = False,
         make_parents: bool = False,
     ) -> Future[str]:
         """Create a node and give its path. NodeExists, NoNode (no parent), NoChildrenForEphemerals."""
-        request = Create(path, data, ephemeral=ephemeral, sequential=sequential)
+        request = Create(path, data, ephemeral=ephemeral, sequential=sequential, private=private)
         return self.ask(CreateWithParents(request) if make_parents else request)
 
     def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:

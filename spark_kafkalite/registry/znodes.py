@@ -156,6 +156,11 @@ def deleted_topic_path(topic: str) -> str:
 # Ids ----------------------------------------------------------------------------------------------------------------
 
 
+def new_incarnation() -> Incarnation:
+    """Return a random number for one run of a broker's process."""
+    return Incarnation(int.from_bytes(os.urandom(8), "big") % MAX_INT64 + 1)
+
+
 def new_uuid() -> bytes:
     """Return a random id of 16 bytes whose text form does not begin with '-', which tools would take for an option."""
     while True:

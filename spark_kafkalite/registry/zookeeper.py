@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol.states import KazooState, WatchedEvent, ZnodeStat
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import store
@@ -57,6 +58,7 @@ from spark_kafkalite.registry.zookeeper_client import EVENT_TYPES, Client, Clien
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 DEFAULT_CONNECT_TIMEOUT_S: Final = 30.0
+_CONSUMERS: Final = "/consumers"
 
 _STATES: Final = {
     KazooState.CONNECTED: SessionState.CONNECTED,
@@ -76,8 +78,9 @@ _REFUSALS: Final[dict[type[Exception], tuple[type[NodeError], str]]] = {
 class ZooKeeperStore(Store):
     """One session with an ensemble; see ``registry.store.Store``."""
 
-    def __init__(self, client: Client, handler: OneThreadHandler, session_timeout_ms: int) -> None:
+    def __init__(self, client: Client, handler: OneThreadHandler, session_timeout_ms: int, set_acl: bool) -> None:
         super().__init__()
+        self._set_acl = set_acl
         self._client = client
         self._handler = handler
         self._session_timeout_ms = session_timeout_ms
@@ -163,21 +166,35 @@ class ZooKeeperStore(Store):
 
     def _create(self, create: Create) -> Any:
         return self._client.create_async(
-            create.path, bytes(create.data), ephemeral=create.ephemeral, sequence=create.sequential
+            create.path,
+            bytes(create.data),
+            acl=self._acl(create.path, private=create.private),
+            ephemeral=create.ephemeral,
+            sequence=create.sequential,
         )
 
     def _create_with_parents(self, create: Create) -> Any:
         # Sent ahead, not after a refusal: one session's requests are done in order.
         for parent in _parents(create.path):
-            self._client.create_async(parent)
+            self._client.create_async(parent, acl=self._acl(parent))
         return self._create(create)
+
+    def _acl(self, path: str, *, private: bool = False) -> list[ACL]:
+        """Return who may do what with a node that is created. Source: kafka.zk.ZkData.defaultAcls."""
+        if private:
+            return list(CREATOR_ALL_ACL)
+        # Consumers, who prove nothing, write below theirs.
+        if not self._set_acl or path == _CONSUMERS or path.startswith(f"{_CONSUMERS}/"):
+            return list(OPEN_ACL_UNSAFE)
+        return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
 
     def _transact(self, operations: Sequence[Operation]) -> Any:
         transaction = self._client.transaction()
         for operation in operations:
             match operation:
-                case Create(path, data, ephemeral, sequential):
-                    transaction.create(path, bytes(data), ephemeral=ephemeral, sequence=sequential)
+                case Create(path, data, ephemeral, sequential, private):
+                    acl = self._acl(path, private=private)
+                    transaction.create(path, bytes(data), acl=acl, ephemeral=ephemeral, sequence=sequential)
                 case SetData(path, data, version):
                     transaction.set_data(path, bytes(data), version)
                 case Delete(path, version):
@@ -275,7 +292,7 @@ class ZooKeeperStore(Store):
                 # Both answer only when the credentials, if any are asked for, are right.
                 found = self._client.exists("/")
                 if found is None and make_chroot:
-                    self._client.ensure_path("/")
+                    self._make_chroot()
                 break
             except kazoo_errors.KazooException as error:
                 broken = isinstance(error, (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError))
@@ -295,6 +312,15 @@ class ZooKeeperStore(Store):
             )
         # Not its client_id, which is None while there is no connection.
         self._session_id = self._client._session_id
+
+    def _make_chroot(self) -> None:
+        # kazoo makes the last part only of the chroot it has.
+        client, chroot = self._client, self._client.chroot
+        client.chroot = ""
+        try:
+            client.ensure_path(chroot, acl=self._acl(chroot))
+        finally:
+            client.chroot = chroot
 
     def _refused(self, why: str) -> RegistryError:
         return RegistryError(f"the registry at {self._where} refuses this client ({why}): check its credentials")
@@ -316,10 +342,12 @@ def open_zookeeper(
     connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S,
     auth: tuple[str, str] | None = None,
     make_chroot: bool = True,
+    set_acl: bool = False,
 ) -> ZooKeeperStore:
     """Open a session with the ensemble ``host:port,...[/chroot]``; the chroot is made when it is missing, if it may.
 
-    ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``.
+    ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``; with ``set_acl`` what is created
+    may be changed by nobody else, though everybody may read it; what consumers share stays open.
     Raises ConnectionLoss when no server answers in time, RegistryError as ``ZooKeeperStore.connect``.
     """
     handler = OneThreadHandler()
@@ -329,10 +357,10 @@ def open_zookeeper(
         handler=handler,
         auth_data=[auth] if auth else None,
         # One attempt after the other, for ever: expiry, not a count, ends a session.
-        connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+        connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.2},
         logger=ClientLog(connect),
     )
-    opened = ZooKeeperStore(client, handler, session_timeout_ms)
+    opened = ZooKeeperStore(client, handler, session_timeout_ms, set_acl)
     opened.connect(connect_timeout_s, make_chroot=make_chroot)
     return opened
 

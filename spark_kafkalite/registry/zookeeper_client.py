@@ -30,6 +30,9 @@ _LOG = logging.getLogger("spark_kafkalite.registry.zookeeper.kazoo")
 _SAME_MESSAGE_S: Final = 60.0
 # Answers to the first message of a connection that may fail to come before the session is over.
 _TRIES_IN_A_SESSION: Final = 4
+# A connection that takes longer is tried anew, or the next server is. Twice what the kernel waits before it repeats
+# the first packet: later repetitions come too seldom for a network that is back.
+_CONNECT_WITHIN_S: Final = 2.0
 EVENT_TYPES: Final = {
     "CREATED": EventType.CREATED,
     "DELETED": EventType.DELETED,
@@ -41,8 +44,16 @@ EVENT_TYPES: Final = {
 class OneThreadHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads, with watch events in the queue of the answers."""
 
+    # Among how many a session looks for one that answers.
+    servers = 1
+
     def dispatch_callback(self, callback: Any) -> None:
         self.completion_queue.put(lambda: callback.func(*callback.args))
+
+    def create_connection(self, *where: Any, timeout: float, **options: Any) -> Any:
+        # kazoo would give each server the session's time, and so lose the session to the first that is away.
+        timeout = min(timeout / (2 * self.servers), _CONNECT_WITHIN_S)
+        return super().create_connection(*where, timeout=timeout, **options)
 
     def create_socket_pair(self) -> Any:
         # Not a pair of sockets: with some hundred requests in it that is full, and the next request would block.
@@ -88,6 +99,7 @@ class Client(KazooClient):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.handler.servers = len(self.hosts)
         # Whether a server has refused the credentials: kazoo ends the session then, and does not try again.
         self.auth_failed = False
         self._state_changed = threading.Condition()

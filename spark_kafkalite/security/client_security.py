@@ -46,7 +46,7 @@ class ClientSecurity:
 
     @property
     def tls_context(self) -> ssl.SSLContext | None:
-        """The context for a new connection, made anew when a key or trust store has been replaced.
+        """The context for a new connection, made again when a key or trust store has been replaced.
 
         Certificates that live for a day are renewed under clients that live for months. A store that cannot be read
         just now, because it is being written, leaves the context as it was.
@@ -113,7 +113,7 @@ def _file_state(path: str | None) -> tuple[int, int, int] | None:
         return None
     try:
         found = os.stat(path)
-    except (OSError, ValueError):  # a NUL in the name, which whoever reads the file tells
+    except (OSError, ValueError):  # a NUL in the name, which the reading of the file tells
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 

@@ -285,7 +285,7 @@ def _load_pkcs12(data: bytes, password: str | None, source: str, setting: str) -
     try:
         return pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except UnsupportedAlgorithm as error:
-        raise ConfigError(f"{source}: {error}; write the file anew with a recent keytool or openssl") from None
+        raise ConfigError(f"{source}: {error}; write the file again with a recent keytool or openssl") from None
     except (ValueError, TypeError):
         if password is None:
             raise ConfigError(f"{source}: {setting} is not set; a file of form PKCS12 needs it") from None

@@ -54,12 +54,17 @@ _SERVER_FINAL: Final = re.compile(rf"(?:v=(?P<signature>[^,]+)|e=(?P<error>[^,\0
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server keeps of a user's password; who has it can pose as the server, not as the user."""
+    """What a server keeps of a user's password; who has it can pose as the server, not as the user.
+
+    ``other`` is the record of a second password that is accepted as well, while the user's password is being changed.
+    Its salt and iterations must be the same: the server tells these before it knows which password the client has.
+    """
 
     salt: bytes
     iterations: int
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
+    other: ScramCredential | None = field(default=None, repr=False)
 
 
 def scram_credential(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:
@@ -141,7 +146,7 @@ class ScramClient:
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise SaslAuthenticationFailed(
                 f"SCRAM: the broker asks for {iterations} iterations; from {MIN_ITERATIONS} to {MAX_ITERATIONS} are "
-                "allowed. Have the user's SCRAM credentials written anew"
+                "allowed. Set the user's SCRAM credentials again"
             )
         final_bare = f"c=biws,r={nonce}"
         message = f"{self._first_bare},{server_first.string},{final_bare}".encode()
@@ -155,7 +160,8 @@ class ScramClient:
 
 
 class ScramServer:
-    """The server's side of one exchange. ``user`` and ``is_token`` are known after the client's first message.
+    """The server's side of one exchange. ``user`` and ``is_token`` are known after the client's first message,
+    ``proved`` is the record of the password that the client has proved to have.
 
     Every failure looks alike to the client; the exception says what it was, for the server's own log.
     """
@@ -171,7 +177,7 @@ class ScramServer:
         """``find`` returns the record of a user, or of a delegation token (True), None when there is none."""
         self.user = ""
         self.is_token = False
-        self.is_done = False
+        self.proved: ScramCredential | None = None
         self._mechanism = mechanism
         self._hash_name = SCRAM_HASHES[mechanism]
         self._find = find
@@ -181,6 +187,11 @@ class ScramServer:
         self._credential: ScramCredential | None = None
         self._gs2 = self._first_messages = b""
         self._is_over = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the client has proved itself."""
+        return self.proved is not None
 
     def answer(self, message: bytes) -> bytes:
         """Return what the server says to the client's message; ``is_done`` tells whether the client has proved itself.
@@ -221,12 +232,15 @@ class ScramServer:
         if len(proof) != len(credential.stored_key):
             raise SaslAuthenticationFailed("SCRAM: the proof is not as long as the hash")
         signed = self._first_messages + b"," + final["bare"].encode()
-        client_key = _xor(proof, hmac.digest(credential.stored_key, signed, self._hash_name))
-        stored_key = hashlib.new(self._hash_name, client_key).digest()
-        if not hmac.compare_digest(stored_key, credential.stored_key):
-            raise SaslAuthenticationFailed("SCRAM: the user does not exist or the password is wrong")
-        self.is_done = True
-        return f"v={_encoded(hmac.digest(credential.server_key, signed, self._hash_name))}".encode()
+        candidate: ScramCredential | None = credential
+        while candidate is not None:
+            client_key = _xor(proof, hmac.digest(candidate.stored_key, signed, self._hash_name))
+            stored_key = hashlib.new(self._hash_name, client_key).digest()
+            if hmac.compare_digest(stored_key, candidate.stored_key):
+                self.proved = candidate
+                return f"v={_encoded(hmac.digest(candidate.server_key, signed, self._hash_name))}".encode()
+            candidate = candidate.other
+        raise SaslAuthenticationFailed("SCRAM: the user does not exist or the password is wrong")
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,9 +1,9 @@
 """Tokens by OAuth's client-credentials flow: one POST to the identity provider. Source: RFC 6749, 4.4; KIP-768, 1139.
 
-What keeps a client's secret and a server's network safe from whoever may set an option: only URLs that the environment
-variable ``KAFKALITE_OAUTHBEARER_ALLOWED_URLS`` lists are asked (CVE-2025-27817), redirects are not followed, and
-``http://`` serves for loopback only, where Kafka's client would send the secret in clear. As in Kafka the trusted
-certificates are the system's, or those of ``ssl.*`` options in ``sasl.jaas.config``; the client's own ``ssl.*``
+What keeps a client's secret and a server's network safe from those who may set an option: only URLs that the
+environment variable ``KAFKALITE_OAUTHBEARER_ALLOWED_URLS`` lists are asked (CVE-2025-27817), redirects are not
+followed, and ``http://`` serves for loopback only, where Kafka's client would send the secret in clear. As in Kafka the
+trusted certificates are the system's, or those of ``ssl.*`` options in ``sasl.jaas.config``; the client's own ``ssl.*``
 settings are for brokers. Proxies are not used.
 """
 

@@ -1,7 +1,7 @@
-"""Apache Kafka for tests and benches: one node that is broker and controller, and Kafka's own command-line tools.
+"""Apache Kafka for tests and benches: nodes that are broker and controller, and Kafka's own command-line tools.
 
 The jars come from :mod:`spark_kafkalite.testing.jars`. A node listens on loopback, keeps its log, configuration and
-output in the directory it is given, and has every internal topic on one replica.
+output in the directory it is given, and has every internal topic on as many replicas as there are nodes, at most three.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import socket
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -75,6 +77,16 @@ def properties_text(settings: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in escaped.items())
 
 
+@dataclass(frozen=True)
+class QuorumMember:
+    """A node's place in a cluster: its number, the ports of its listeners, and each node's controller address."""
+
+    node_id: int
+    cluster_id: str
+    ports: Mapping[str, int]
+    voters: Mapping[int, str]
+
+
 class ApacheKafka:
     """A running Apache Kafka node; a context manager. ``bootstrap`` is its address, ``pid`` its process."""
 
@@ -87,12 +99,14 @@ class ApacheKafka:
         overrides: Mapping[str, str] | None = None,
         further_listeners: Mapping[str, str] | None = None,
         format_arguments: Sequence[str] = (),
+        membership: QuorumMember | None = None,
     ) -> None:
         """Prepare a node; ``start()`` or ``with`` starts it.
 
         ``overrides`` are lines of server.properties. For a bench give ``heap_mb=1024, jvm_options=("-XX:+UseG1GC",)``:
         the default options make a JVM start fast and run slowly. ``further_listeners`` gives the security protocol of
         each listener beside PLAINTEXT, by its name; ``format_arguments`` are for the tool that makes the storage.
+        Without a ``membership`` the node is alone.
         """
         self.directory = directory
         self._heap_mb = heap_mb
@@ -101,7 +115,8 @@ class ApacheKafka:
         self._protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **(further_listeners or {})}
         self._format_arguments = tuple(format_arguments)
         self._process: ChildProcess | None = None
-        self._ports: dict[str, int] = {}
+        self._ports: dict[str, int] = dict(membership.ports) if membership is not None else {}
+        self._membership = membership
 
     @property
     def bootstrap(self) -> str:
@@ -142,8 +157,7 @@ class ApacheKafka:
         config = self.directory / "server.properties"
         config.write_text(properties_text(self._properties()), encoding="utf-8")
         if not (self.log_directory / "meta.properties").exists():
-            # A leading '-' of the URL-safe alphabet would be taken for an option.
-            cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
+            cluster_id = _new_cluster_id() if self._membership is None else self._membership.cluster_id
             kafka_tool(
                 "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config), *self._format_arguments
             )
@@ -193,23 +207,26 @@ class ApacheKafka:
 
     def _properties(self) -> dict[str, str]:
         listeners = {name: f"{name}://{self.address(name)}" for name in self._protocols}
+        member = self._membership
+        voters = {1: self.address("CONTROLLER")} if member is None else member.voters
+        replicas = min(3, len(voters))
         return {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@{self.address('CONTROLLER')}",
+            "node.id": "1" if member is None else str(member.node_id),
+            "controller.quorum.voters": ",".join(f"{number}@{address}" for number, address in voters.items()),
             "listeners": ",".join(listeners.values()),
             "advertised.listeners": ",".join(value for name, value in listeners.items() if name != "CONTROLLER"),
             "listener.security.protocol.map": ",".join(f"{name}:{value}" for name, value in self._protocols.items()),
             "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.log_directory),
-            "offsets.topic.replication.factor": "1",
+            "offsets.topic.replication.factor": str(replicas),
             "offsets.topic.num.partitions": "4",
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.replication.factor": str(replicas),
+            "transaction.state.log.min.isr": str((replicas + 1) // 2),
             "transaction.state.log.num.partitions": "4",
-            "share.coordinator.state.topic.replication.factor": "1",
-            "share.coordinator.state.topic.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": str(replicas),
+            "share.coordinator.state.topic.min.isr": str((replicas + 1) // 2),
             "group.initial.rebalance.delay.ms": "0",
             **self._overrides,
         }
@@ -226,6 +243,62 @@ class ApacheKafka:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class ApacheKafkaCluster:
+    """Nodes 1 to N of one cluster, each broker and controller; a context manager. ``nodes`` has each by its number."""
+
+    def __init__(
+        self, directory: Path, *, size: int = 3, heap_mb: int = 256, overrides: Mapping[str, str] | None = None
+    ) -> None:
+        """Prepare a cluster; ``with`` starts it. ``overrides`` are lines of every node's server.properties."""
+        ports = free_ports(2 * size)
+        voters = {number: f"127.0.0.1:{ports[size + number - 1]}" for number in range(1, size + 1)}
+        cluster_id = _new_cluster_id()
+        self.nodes = {
+            number: ApacheKafka(
+                directory / f"node-{number}",
+                heap_mb=heap_mb,
+                overrides=overrides,
+                membership=QuorumMember(
+                    number, cluster_id, {"PLAINTEXT": ports[number - 1], "CONTROLLER": ports[size + number - 1]}, voters
+                ),
+            )
+            for number in voters
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all nodes."""
+        return ",".join(node.bootstrap for node in self.nodes.values())
+
+    def __enter__(self) -> Self:
+        # A node serves once most of them are there, so all start at once.
+        with ThreadPoolExecutor(len(self.nodes)) as starters:
+            try:
+                for _ in starters.map(ApacheKafka.start, self.nodes.values()):
+                    pass
+            except BaseException:
+                for node in self.nodes.values():
+                    node.kill()
+                raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all nodes in order and at once: the last ones would wait for a quorum that has gone."""
+        with ThreadPoolExecutor(len(self.nodes)) as stoppers:
+            for _ in stoppers.map(ApacheKafka.stop, self.nodes.values()):
+                pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _new_cluster_id() -> str:
+    # A leading '-' of the URL-safe alphabet would be taken for an option.
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
 
 
 def _logging_file(jar_directory: Path) -> Path:

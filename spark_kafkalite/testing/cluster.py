@@ -219,6 +219,8 @@ class BrokerProcess(_ServerProcess):
         """
         super().__init__(data_dir, port=port, command_prefix=command_prefix, environment=environment)
         self.overrides = dict(overrides or {})
+        if "broker.id" in self.overrides:
+            self._what = f"broker-{self.overrides['broker.id']}"
         self._registry_port = registry_port
 
     @property
@@ -239,14 +241,19 @@ class BrokerProcess(_ServerProcess):
             self._registry_port = free_ports(1)[0]
         return super().start()
 
-    def _command(self) -> list[str]:
+    @property
+    def settings(self) -> dict[str, str]:
+        """What it is started with, in Kafka's names."""
         settings: dict[str, object] = {
             "log.dirs": self.data_dir,
             "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             **({} if self._registry_port is None else {"registry.listener": f"{self.host}:{self._registry_port}"}),
             **self.overrides,
         }
-        pairs = [part for name, value in settings.items() for part in ("--override", f"{name}={_text(value)}")]
+        return {name: _text(value) for name, value in settings.items()}
+
+    def _command(self) -> list[str]:
+        pairs = [part for name, value in self.settings.items() for part in ("--override", f"{name}={value}")]
         return [sys.executable, "-m", "spark_kafkalite.cli", "broker", *pairs]
 
 

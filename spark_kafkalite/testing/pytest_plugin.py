@@ -1,4 +1,4 @@
-"""The fixture that comes with the package: a real broker for one test.
+"""The fixtures that come with the package: a real broker, or a cluster of them, for one test.
 
 pytest finds this module through the entry point ``pytest11``, so installing spark-kafkalite is all it takes::
 
@@ -8,6 +8,14 @@ pytest finds this module through the entry point ``pytest11``, so installing spa
 Each test has a broker of its own, on a free loopback port and in the test's temporary directory, so tests may run in
 parallel. It is a process: ``kill()`` it, ``restart()`` it on the same port, ``stop()`` it. It is gone when the test
 ends.
+
+``kafkalite_cluster`` has three brokers and a registry, all processes: what it costs is a second::
+
+    def test_orders_survive_a_crash(kafkalite_cluster):
+        producer = Producer(bootstrap_servers=kafkalite_cluster.bootstrap)
+        producer.send("orders", b"one").result(10)
+        kafkalite_cluster.kill(kafkalite_cluster.leader_of("orders"))
+        producer.send("orders", b"two").result(10)
 
 pytest imports this module in every run of every project, so it imports nothing but pytest until a fixture is used.
 """
@@ -22,6 +30,7 @@ import pytest
 
 if TYPE_CHECKING:
     from spark_kafkalite.testing.cluster import BrokerProcess
+    from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 
 
 @pytest.fixture
@@ -37,3 +46,27 @@ def kafkalite_broker(tmp_path: Path, kafkalite_broker_settings: Mapping[str, obj
 
     with BrokerProcess(tmp_path / "kafkalite-broker", overrides=kafkalite_broker_settings) as broker:
         yield broker
+
+
+@pytest.fixture
+def kafkalite_cluster_settings() -> Mapping[str, object]:
+    """Settings of the cluster's brokers, in Kafka's names; define this fixture again to give your own."""
+    return {}
+
+
+@pytest.fixture
+def kafkalite_cluster_size() -> int:
+    """How many brokers ``kafkalite_cluster`` has; define this fixture again to have more, or fewer."""
+    return 3
+
+
+@pytest.fixture
+def kafkalite_cluster(
+    tmp_path: Path, kafkalite_cluster_settings: Mapping[str, object], kafkalite_cluster_size: int
+) -> Iterator[KafkaliteCluster]:
+    """A running cluster; ``kafkalite_cluster.bootstrap`` has its brokers' addresses."""
+    from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+
+    directory = tmp_path / "kafkalite-cluster"
+    with KafkaliteCluster(directory, size=kafkalite_cluster_size, overrides=kafkalite_cluster_settings) as cluster:
+        yield cluster

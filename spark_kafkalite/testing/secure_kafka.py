@@ -1,6 +1,6 @@
 """Apache Kafka with every kind of secured listener, and the users, rights and certificates that go with them.
 
-One node, one port for each :class:`SecuredListener`, and PLAINTEXT for whoever prepares a test. The users are ALICE, a
+One node, one port for each :class:`SecuredListener`, and PLAINTEXT for what a test prepares. The users are ALICE, a
 super user, BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`, and CAROL, who has none. They
 log in by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
 """

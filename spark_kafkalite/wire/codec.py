@@ -78,6 +78,20 @@ def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]
     return correlation_id, message
 
 
+def decode_response_body(api_key: int, version: int, view: Buffer) -> Any:
+    """Decode a response's body, where its header has been read. Raises as :func:`decode_response`."""
+    return _decode(_decoder(api_key, version, False)[0], view, 0, len(view), api_key, version)[0]
+
+
+def decode_response_body_in_slices(api_key: int, version: int, view: memoryview) -> Work[Any]:
+    """Do what decode_response_body does, in slices; ``view`` must stay as it is until the end."""
+    decoder, is_generator = _decoder(api_key, version, False, True)
+    with _frame_errors(view, api_key, version):
+        decoded = decoder(view, 0, len(view), [len(view)])
+        message, _ = (yield from decoded) if is_generator else decoded
+    return message
+
+
 def encode_request(message: ApiMessage, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Encode header and body of a request, without the length in front of it."""
     out = pack_request_header(message.API_KEY, version, correlation_id, client_id)
@@ -95,11 +109,7 @@ def encode_response(message: ApiMessage, version: int, correlation_id: int) -> b
 def encode_response_in_slices(message: ApiMessage, version: int, correlation_id: int) -> Work[bytearray]:
     """Do what encode_response does, in slices."""
     out = pack_response_header(message.API_KEY, version, correlation_id)
-    encoder, is_generator = _encoder(message.API_KEY, version, False, True)
-    with _value_errors(message, version):
-        encoded = encoder(out, message)
-        if is_generator:
-            yield from encoded
+    yield from _encode_in_slices(message, version, out)
     return out
 
 
@@ -108,6 +118,13 @@ def encode_body(message: ApiMessage, version: int) -> bytes:
     out = bytearray()
     _encode(message, version, out)
     return bytes(out)
+
+
+def encode_body_in_slices(message: ApiMessage, version: int) -> Work[bytearray]:
+    """Do what encode_body does, in slices."""
+    out = bytearray()
+    yield from _encode_in_slices(message, version, out)
+    return out
 
 
 def _decode(
@@ -166,6 +183,14 @@ class _value_errors:  # noqa: N801
 def _encode(message: ApiMessage, version: int, out: bytearray) -> None:
     with _value_errors(message, version):
         _encoder(message.API_KEY, version, message.IS_REQUEST)[0](out, message)
+
+
+def _encode_in_slices(message: ApiMessage, version: int, out: bytearray) -> Work[None]:
+    encoder, is_generator = _encoder(message.API_KEY, version, message.IS_REQUEST, True)
+    with _value_errors(message, version):
+        encoded = encoder(out, message)
+        if is_generator:
+            yield from encoded
 
 
 def _schema(api_key: int, version: int, is_request: bool) -> tuple[ApiSchema, type[ApiMessage]]:

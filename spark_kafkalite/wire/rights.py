@@ -62,6 +62,8 @@ _NEEDED: Final[dict[tuple[int, int], str]] = {
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, _CLUSTER): "ALTER_CONFIGS on the cluster",
     (ApiKey.DESCRIBE_LOG_DIRS, _CLUSTER): "DESCRIBE on the cluster",
     (ApiKey.DESCRIBE_CLUSTER, _CLUSTER): "DESCRIBE on the cluster",
+    (ApiKey.DESCRIBE_TOPIC_PARTITIONS, _TOPIC): "DESCRIBE on the topic",
+    (ApiKey.ELECT_LEADERS, _CLUSTER): "ALTER on the cluster",
 }
 
 

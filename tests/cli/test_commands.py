@@ -85,10 +85,14 @@ def test_the_life_of_a_topic(run: Commands, topic: str) -> None:
     first, *partitions = run("topics", "--describe", "--topic", topic).stdout.splitlines()
     assert first.startswith(f"Topic: {topic}\tTopicId: ")
     assert first.endswith("PartitionCount: 4\tReplicationFactor: 1\tConfigs: retention.ms=-1")
-    assert partitions == [f"\tTopic: {topic}\tPartition: {n}\tLeader: 1\tReplicas: 1\tIsr: 1" for n in range(4)]
+    assert partitions == [
+        f"\tTopic: {topic}\tPartition: {n}\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: " for n in range(4)
+    ]
     (described,) = json.loads(run("topics", "describe", "--topic", topic, "--json").stdout)
     assert (described["configs"], len(described["partitions"])) == ({"retention.ms": "-1"}, 4)
-    assert run("topics", "describe", "--topic", topic, "--unavailable-partitions").stdout == ""
+    for nothing in ("--unavailable-partitions", "--under-min-isr-partitions", "--under-replicated-partitions"):
+        assert run("topics", "describe", "--topic", topic, nothing).stdout == ""
+    assert len(run("topics", "describe", "--topic", topic, "--at-min-isr-partitions").stdout.splitlines()) == 4
     run("topics", "delete", "--topic", topic)
     assert topic not in run("topics", "list").stdout.splitlines()
     assert "no topic" in run("topics", "describe", "--topic", topic, code=1).stderr

@@ -23,6 +23,7 @@ from spark_kafkalite.registry.store import (
     WatchEvent,
 )
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
+from spark_kafkalite.testing.cluster import RegistryProcess
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.contract.forwarder import Forwarder
 
@@ -215,9 +216,11 @@ def test_the_session_lasts_as_long_as_the_server_granted(link: Link, address: st
     assert link.store.session_timeout_ms == 20_000
 
 
-@pytest.mark.zookeeper
-def test_a_session_outlives_a_restart_of_zookeeper(tmp_path: Path, stack: contextlib.ExitStack) -> None:
-    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+@pytest.mark.parametrize("server_type", [RegistryProcess, pytest.param(ZooKeeperServer, marks=pytest.mark.zookeeper)])
+def test_a_session_outlives_a_restart_of_the_registry(
+    tmp_path: Path, stack: contextlib.ExitStack, server_type: type[RegistryProcess | ZooKeeperServer]
+) -> None:
+    with server_type(tmp_path / "server") as server:
         store = open_zookeeper(f"{server.connect}/part", session_timeout_ms=30_000)
         stack.callback(store.close)
         seen: list[WatchEvent] = []

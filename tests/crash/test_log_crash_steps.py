@@ -186,15 +186,15 @@ def _forget_other_log_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 def _keep_the_recovery_point_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:
     before = LocalLog._before_truncation
 
-    def careless(self: LocalLog, offset: int) -> None:
-        self._on_recovery_point_lowered = lambda: None
+    def careless(self: LocalLog, offset: int) -> Callable[[], None]:
         before(self, offset)
+        return lambda: None
 
     monkeypatch.setattr(LocalLog, "_before_truncation", careless)
 
 
 def _keep_log_starts_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_starts.LogStarts, "truncated", lambda self, log: None)
+    monkeypatch.setattr(log_starts.LogStarts, "note_truncated", lambda self, log: lambda: None)
 
 
 def _take_log_starts_back_before_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import end_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
+from spark_kafkalite.testing.partition_states import partition_state
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -116,7 +117,7 @@ class Host:
             key = TopicPartition(name, 0)
             log = self.manager.create(key, bytes(16))
             partition = self.partitions[name] = Partition(key, bytes(16), log, services, log.log_end_offset)
-            partition.become_leader(0, (1,), (1,), 0)
+            partition.become_leader(partition_state(1, replicas=(1,), epoch=0, version=0))
         self.retention = Retention(
             self.steps,  # type: ignore[arg-type]
             SETTINGS,  # type: ignore[arg-type]

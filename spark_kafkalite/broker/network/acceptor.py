@@ -24,12 +24,14 @@ from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.channel import PlainChannel
 from spark_kafkalite.broker.network.connection import Connection, Limits
+from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.request_memory import RequestMemory
-from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.frame import HEAD_BYTES
 
@@ -55,6 +57,7 @@ class Acceptor:
         settings: DynamicConfig,
         memory: RequestMemory,
         descriptors: Descriptors,
+        inner_wire: InnerWire,
         partitions: Callable[[], int],
     ) -> None:
         """``partitions`` counts the hosted ones, which need a descriptor each as connections do."""
@@ -65,6 +68,8 @@ class Acceptor:
         # What a request is handed to; known when connections are accepted.
         self.serve: Callable[[Connection, memoryview], None]
         self._descriptors = descriptors
+        self._inner_wire = inner_wire
+        inner_wire.on_change(self._secret_changed)
         self._partitions = partitions
         config = settings.current
         idle_ms = config["connections.max.idle.ms"]
@@ -210,9 +215,18 @@ class Acceptor:
             logger.debug("connection from %s lost at once: %s", host, error.strerror)
             return
         self._by_address[host] += 1
-        connection = Connection(self, channel, Session(address_text(host, address[1]), listener))
+        session = Session(address_text(host, address[1]), listener)
+        if self._inner_wire.serves_brokers_alone(listener):
+            session.begin_handshake(Handshake.EXPECTED, self.loop.time() + self.limits.read_timeout_s)
+        connection = Connection(self, channel, session)
         self._connections[connection] = host
         logger.debug("connection from %s", connection.session.peer)
+
+    def _secret_changed(self, secret: ClusterSecret) -> None:
+        """Close the connections of brokers that have proved a secret which is not accepted any more."""
+        for connection in list(self._connections):
+            if connection.session.broker_id is not None and not secret.accepts(connection.session.proof):
+                connection.close("the cluster secret by which it proved itself is not accepted any more")
 
     def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
         """Forget a closed connection (``connection.Owner``)."""

@@ -37,13 +37,16 @@ from spark_kafkalite.broker.network.incoming import Incoming
 from spark_kafkalite.broker.network.outbox import FileEndedError, Outbox, Response
 from spark_kafkalite.broker.network.readiness import Readiness
 from spark_kafkalite.broker.network.request_memory import RequestMemory
-from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.frame import FrameReader, FrameSizeError
 
 _quiet = QuietLog(logging.getLogger(__name__))
+
+# Of a request on a listener that serves nobody who has not proved himself.
+_MOST_BEFORE_PROOF_BYTES = 64 * 1024
 
 
 class Limits:
@@ -106,7 +109,9 @@ class Connection:
         self._owner = owner
         self._channel = channel
         self.session = session
-        self._frames = FrameReader(owner.limits.max_frame_bytes, owner.scratch)
+        expects_proof = session.handshake is Handshake.EXPECTED
+        most_bytes = _MOST_BEFORE_PROOF_BYTES if expects_proof else owner.limits.max_frame_bytes
+        self._frames = FrameReader(most_bytes, owner.scratch)
         self._incoming = Incoming(self._frames, owner.memory)
         # By how much work that is not done.
         self._held = 0
@@ -202,6 +207,10 @@ class Connection:
         self._serve_received()
         if frames.partial is None:
             owner.memory.request_complete(self)
+
+    def allow_large_requests(self) -> None:
+        """Take requests of any allowed size, although the session began with a handshake."""
+        self._frames.max_frame_bytes = self._owner.limits.max_frame_bytes
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
         """Return memory with the request being served that stays as it is until the function beside it is called."""
@@ -421,6 +430,9 @@ class Connection:
     def overdue(self, now_s: float) -> str | None:
         """Return why the connection must be closed now for being slow or idle, or None. Called every second or so."""
         limits = self._owner.limits
+        if now_s > self.session.handshake_due_s:
+            failed = self.session.handshake is Handshake.FAILED
+            return "failed to prove itself" if failed else "did not prove itself in time (request.read.timeout.ms)"
         if self._channel.needs_handshake:
             waited_s = now_s - self.last_activity_s
             if waited_s > limits.read_timeout_s:

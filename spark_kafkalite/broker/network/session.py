@@ -1,17 +1,20 @@
 """What the broker knows of a client from one request to the next: one session for each connection.
 
-Nobody proves who he is yet, so every session is of :data:`ANONYMOUS` and complete from its start. A listener with TLS
-or SASL begins one in :attr:`Handshake.EXPECTED` and changes principal and state as the handshake goes on; which
-requests are served meanwhile is said by ``exchange.Oversight``.
+Clients prove nothing yet, so their sessions are of :data:`ANONYMOUS` and complete from their start. Only the other
+brokers of the cluster prove who they are (``handlers.sasl_authenticate``). On a listener for brokers alone a session
+begins as :attr:`Handshake.EXPECTED`; what is served before it is complete is decided in ``dispatch``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.errors import ClusterAuthorizationFailed
+from spark_kafkalite.security.scram import ScramServer
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.requests.fetch_sessions import FetchSession
@@ -26,6 +29,7 @@ class Handshake(Enum):
     EXPECTED = "expected"
     BEGUN = "begun"
     COMPLETE = "complete"
+    FAILED = "failed"
 
 
 class Session:
@@ -37,10 +41,13 @@ class Session:
         "client_software_version",
         "fetch_session",
         "handshake",
+        "handshake_due_s",
         "listener",
         "on_close",
         "peer",
         "principal",
+        "proof",
+        "scram",
     )
 
     def __init__(self, peer: str, listener: Listener) -> None:
@@ -49,7 +56,13 @@ class Session:
         self.principal = ANONYMOUS
         # Which broker of the cluster has proved that it is at the other end; None for clients.
         self.broker_id: int | None = None
+        # What stands for the secret by which it has (ClusterSecret.accepts).
+        self.proof = b""
         self.handshake = Handshake.COMPLETE
+        # Until when the handshake has to be complete, by the loop's clock.
+        self.handshake_due_s = math.inf
+        # The exchange that has begun.
+        self.scram: ScramServer | None = None
         # As ApiVersions 3 and later say them; empty for older clients (KIP-511).
         self.client_software_name = ""
         self.client_software_version = ""
@@ -57,6 +70,36 @@ class Session:
         self.fetch_session: FetchSession | None = None
         # Called when the connection has closed.
         self.on_close: Callable[[], None] | None = None
+
+    def begin_handshake(self, state: Handshake, due_s: float) -> None:
+        """Have it closed unless the handshake is complete by then."""
+        self.handshake = state
+        self.handshake_due_s = due_s
+
+    def fail_handshake(self, now_s: float) -> None:
+        """Have it closed at the next request, or soon: the answer that says why leaves before."""
+        self.scram = None
+        self.handshake = Handshake.FAILED
+        self.handshake_due_s = now_s
+
+    def prove_broker(self, broker_id: int, proof: bytes) -> None:
+        """Note that the other end is broker ``broker_id``."""
+        self.scram = None
+        self.broker_id, self.proof = broker_id, proof
+        self.principal = f"User:broker-{broker_id}"
+        self.handshake = Handshake.COMPLETE
+        self.handshake_due_s = math.inf
+
+    def check_replica(self, replica_id: int) -> None:
+        """Raise ClusterAuthorizationFailed (31) for a replica id that is not that of the broker at the other end.
+
+        Ids below 0 are no replica's.
+        """
+        if replica_id >= 0 and replica_id != self.broker_id:
+            proved = "nothing" if self.broker_id is None else f"to be broker {self.broker_id}"
+            raise ClusterAuthorizationFailed(
+                f"replica id {replica_id} is refused: this connection has proved {proved}; clients leave it at -1"
+            )
 
     @property
     def client_host(self) -> str:

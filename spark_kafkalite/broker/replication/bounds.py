@@ -14,8 +14,6 @@ All bounds are exclusive. The log end and the flushed end are the log's, and giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from spark_kafkalite.log.topic_config import TopicConfig
 
 ACKS_ALL = -1
@@ -74,14 +72,6 @@ class Bounds:
     def forget_shown(self) -> None:
         """Have another leader's records shown by the policy alone: what this broker has shown says nothing of them."""
         self._shown_end_offset = 0
-
-
-def committed_end_offset(log_end_offset: int, followers: Iterable[int], end_offsets: Mapping[int, int]) -> int:
-    """Return the smallest log end of the in-sync replicas: the leader's, and those of ``followers`` as far as known.
-
-    A follower that has not been heard of under this leader epoch counts as empty. Source: kafka.cluster.Partition.
-    """
-    return min([log_end_offset, *(end_offsets.get(follower, 0) for follower in followers)])
 
 
 def required_isr(min_insync_replicas: int, replica_count: int) -> int:

@@ -6,7 +6,8 @@ R15 in docs/architecture.md: first the epoch, then the offset). What is asked of
 about the partition.
 
 Three things are waited for, each with a list of its own: that consumers can see more, that followers can (for them the
-log end is the bound), and that more is acknowledged.
+log end is the bound), and that more is acknowledged. Who is in sync, what that commits, and what the registry is to be
+told of it, is worked out by ``rules.in_sync``; ``isr_changes`` tells it.
 
 Appends happen in the order in which they were handed in; what needs a thread first goes through ``append_queue``.
 
@@ -27,8 +28,9 @@ from spark_kafkalite.broker.replication.append_queue import (
     Recompression,
     recompression_of,
 )
-from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, committed_end_offset, required_isr
+from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required_isr
 from spark_kafkalite.broker.replication.flusher import Flusher
+from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
 from spark_kafkalite.broker.requests.purgatory import Purgatory, WaitingList
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
@@ -36,6 +38,7 @@ from spark_kafkalite.errors import (
     KafkaStorageError,
     MessageTooLarge,
     NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetOutOfRange,
 )
@@ -47,9 +50,17 @@ from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 
 # The replica id of a fetch that is a consumer's.
 CONSUMER = -1
+
+
+class IsrLooks(Protocol):
+    """Who has a leader look for a change of its ISR, and writes that; see ``isr_changes``."""
+
+    def look(self, leader: Leader, in_s: float = 0.0) -> None:
+        """Have :meth:`Leader.due_change` asked in so many seconds, or earlier."""
 
 
 class LeaderServices(Protocol):
@@ -60,12 +71,9 @@ class LeaderServices(Protocol):
     io: IoThreads
     purgatory: Purgatory
     max_decompressed_bytes: int
-
-
-class FetchClock(Protocol):
-    """A follower's fetch session, as far as a leader asks: when its last request came, in the loop's seconds."""
-
-    last_fetch_s: float
+    live_brokers: LiveBrokers
+    isr_changes: IsrLooks
+    high_watermark_requires_min_insync: bool
 
 
 class Leader(Appender):
@@ -74,11 +82,12 @@ class Leader(Appender):
     __slots__ = (
         "_bounds",
         "_flusher",
+        "_commits_at_append",
         "_flushes_each",
-        "_follower_end_offsets",
+        "_has_followers",
         "_isr_is_enough",
+        "_may_commit",
         "_on_refused",
-        "_other_in_sync",
         "_queue",
         "_recompression",
         "_rules",
@@ -87,11 +96,9 @@ class Leader(Appender):
         "consumers",
         "end_reason",
         "epoch",
-        "epoch_start_offset",
         "followers",
-        "isr",
+        "in_sync",
         "log",
-        "replicas",
         "topic_partition",
     )
 
@@ -104,16 +111,15 @@ class Leader(Appender):
         flusher: Flusher,
         services: LeaderServices,
         on_refused: Callable[[KafkaStorageError], None],
+        in_sync: InSyncReplicas,
     ) -> None:
-        """Lead with an epoch that the log knows. ``on_refused`` is told when the log takes nothing."""
+        """Lead with an epoch that the log knows. ``on_refused`` is told when the log takes nothing; ``in_sync`` knows
+        what has been heard under this epoch, if this broker has led with it before."""
         self.topic_partition = topic_partition
         self.epoch = epoch
-        # Below it lies what earlier leaders have shown.
-        self.epoch_start_offset = log.epochs.latest_start_offset
         # Why the epoch is over; None while it lasts.
         self.end_reason: KafkaError | None = None
-        self.isr: tuple[int, ...] = ()
-        self.replicas: tuple[int, ...] = ()
+        self.in_sync = in_sync
         self.consumers: WaitingList = services.purgatory.waiting_list()
         self.followers: WaitingList = services.purgatory.waiting_list()
         self.ack_waiters: WaitingList = services.purgatory.waiting_list()
@@ -123,10 +129,11 @@ class Leader(Appender):
         self._services = services
         self._on_refused = on_refused
         self._queue = AppendQueue(self, services.io)
-        # Where the followers' logs end, as far as they have said so under this epoch.
-        self._follower_end_offsets: dict[int, int] = {}
-        self._other_in_sync: tuple[int, ...] = ()
+        # What follows from ``in_sync``, and is asked at every append.
+        self._has_followers = False
         self._isr_is_enough = False
+        self._may_commit = False
+        self._commits_at_append = False
         self.obey()
 
     # State ----------------------------------------------------------------------------------------------------------
@@ -148,42 +155,39 @@ class Leader(Appender):
         self._recompression = recompression_of(config)
         self._count_in_sync()
 
-    def take_state(self, isr: tuple[int, ...], replicas: tuple[int, ...]) -> None:
-        """Go by the replicas that the registry names."""
-        self.isr = isr
-        self.replicas = replicas
+    def take_state(self, state: PartitionState) -> None:
+        """Go by a state of this epoch that the registry has."""
+        self.in_sync.take_state(state, self._services.purgatory.now_s())
         self._count_in_sync()
+        self._services.isr_changes.look(self)
 
     def _count_in_sync(self) -> None:
         """See what a commit takes, and commit what that allows: fewer min.insync.replicas may allow more."""
-        required = required_isr(self.log.config.min_insync_replicas, len(self.replicas))
-        self._isr_is_enough = len(self.isr) >= required
-        self._other_in_sync = tuple(each for each in self.isr if each != self._services.broker_id)
-        self._maybe_commit()
+        in_sync = self.in_sync
+        replicas = len(in_sync.state.replicas)
+        required = required_isr(self.log.config.min_insync_replicas, replicas)
+        if required != in_sync.required:
+            in_sync.required = required
+            self._services.isr_changes.look(self)
+        in_sync.keeps_eligible = self._services.high_watermark_requires_min_insync
+        self._has_followers = replicas > 1
+        self._isr_is_enough = in_sync.is_enough
+        self._counted_anew()
         self.consumers.wake()
         self.ack_waiters.wake()
 
-    def end(self, reason: KafkaError) -> None:
-        """Answer everybody who waits for this leader: the epoch is over, or nothing is served any more."""
-        if self.end_reason is None:
-            self.end_reason = reason
-        self._queue.close(reason)
-        for waiting in (self.consumers, self.followers, self.ack_waiters):
-            waiting.close()
+    def _counted_anew(self) -> None:
+        """Commit what may be committed, after followers have been heard of or the ISR has changed."""
+        in_sync = self.in_sync
+        self._may_commit = in_sync.may_commit
+        self._commits_at_append = self._may_commit and in_sync.is_alone
+        if self._may_commit and self._commit(in_sync.committed_end_offset(self.log.local.log_end_offset)):
+            self.ack_waiters.wake()
+            if not self._bounds.shows_flushed:
+                self.consumers.wake()
 
-    # High watermark -------------------------------------------------------------------------------------------------
-
-    def _maybe_commit(self) -> bool:
-        """Raise the high watermark to the smallest log end of the in-sync replicas; return whether it moved.
-
-        With fewer than min.insync.replicas it stands still (KIP-966): such records would not survive the loss of this
-        broker.
-        """
-        if not self._isr_is_enough:
-            return False
-        end_offset: int = self.log.local.log_end_offset
-        if self._other_in_sync:
-            end_offset = committed_end_offset(end_offset, self._other_in_sync, self._follower_end_offsets)
+    def _commit(self, end_offset: int) -> bool:
+        """Raise the high watermark; return whether it moved."""
         if not self._bounds.commit(end_offset):
             return False
         self.followers.tell_of_change()
@@ -196,13 +200,73 @@ class Leader(Appender):
         self.consumers.tell_of_change()
         self.followers.tell_of_change()
 
-    def follower_has(self, replica_id: int, end_offset: int) -> None:
-        """Note that a follower has everything below ``end_offset``: under this epoch it has asked for what is next."""
-        self._follower_end_offsets[replica_id] = end_offset
-        if self._maybe_commit():
-            self.ack_waiters.wake()
-            if not self._bounds.shows_flushed:
-                self.consumers.wake()
+    def end(self, reason: KafkaError) -> None:
+        """Answer everybody who waits for this leader: the epoch is over, or nothing is served any more."""
+        if self.end_reason is None:
+            self.end_reason = reason
+        self._queue.close(reason)
+        for waiting in (self.consumers, self.followers, self.ack_waiters):
+            waiting.close()
+
+    # In-sync replicas -----------------------------------------------------------------------------------------------
+
+    def follower_fetched(
+        self, replica_id: int, incarnation: Incarnation, fetch_offset: int, session: FetchClock | None = None
+    ) -> None:
+        """Take a follower's fetch for what it says: it has everything below ``fetch_offset`` of this epoch's log.
+
+        Only where :meth:`divergence` finds none, and not for an offset that has not been asked for under this epoch.
+        ``session`` is the fetch session, if any: each fetch of that is one at the same offset (KIP-227). Raises
+        NotLeaderOrFollower (6) for a broker that is no replica, OffsetOutOfRange (1) beyond the log's end.
+        """
+        in_sync, log_end_offset = self.in_sync, self.log.local.log_end_offset
+        if replica_id not in in_sync.state.replicas or replica_id == self._services.broker_id:
+            raise NotLeaderOrFollower(f"broker {replica_id} is not a follower of {self.topic_partition}")
+        if fetch_offset > log_end_offset:
+            raise OffsetOutOfRange(
+                f"{self.topic_partition}: offset {fetch_offset} is beyond the log end offset {log_end_offset}"
+            )
+        look_in_s = in_sync.fetched(
+            replica_id,
+            incarnation,
+            fetch_offset,
+            log_end_offset,
+            self._bounds.high_watermark,
+            self._services.purgatory.now_s(),
+            session,
+        )
+        self._counted_anew()
+        if look_in_s is not None:
+            self._services.isr_changes.look(self, look_in_s)
+
+    def due_change(self, lag_max_s: float) -> IsrChange | None:
+        """Begin the change of the ISR that is due, if any; see ``InSyncReplicas.due``. It is to be written."""
+        change = self.in_sync.due(self._services.purgatory.now_s(), self._bounds.high_watermark, lag_max_s)
+        self._counted_anew()
+        return change
+
+    def isr_written(self, change: IsrChange, version: int, zxid: int) -> None:
+        """Go by a change of the ISR that has been written; see ``InSyncReplicas.written``."""
+        self.in_sync.written(change, version, zxid, self._services.purgatory.now_s())
+        self._count_in_sync()
+
+    def isr_resolved(self, change: IsrChange, state: PartitionState | None) -> None:
+        """Go by the state that was read after a change that was not written, or perhaps was."""
+        self.in_sync.resolved(change, state, self._services.purgatory.now_s())
+        self._count_in_sync()
+
+    def release_held(self) -> None:
+        """Have the high watermark wait no longer for followers that have not come to join."""
+        self.in_sync.release(self._services.purgatory.now_s())
+        self._counted_anew()
+
+    @property
+    def has_reached_epoch_start(self) -> bool:
+        """Whether the high watermark has reached the first offset of this epoch. Before that it may be lower than what
+        the former leader has shown (KIP-207): ListOffsets answers OFFSET_NOT_AVAILABLE."""
+        return self._bounds.high_watermark >= self.in_sync.epoch_start_offset
+
+    # Acknowledgements -----------------------------------------------------------------------------------------------
 
     def flushed(self) -> None:
         """Wake whoever waits for what has been flushed."""
@@ -221,7 +285,19 @@ class Leader(Appender):
         """Raise NotEnoughReplicas (19) if ``acks=all`` cannot be promised at present."""
         if acks == ACKS_ALL and not self._isr_is_enough:
             raise NotEnoughReplicas(
-                f"{self.topic_partition} has {len(self.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.topic_partition} has {len(self.in_sync.state.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.log.config.min_insync_replicas}"
+            )
+
+    def check_acknowledged(self, acks: int) -> None:
+        """Raise NotEnoughReplicasAfterAppend (20) if what is acknowledged now is in too few logs for ``acks=all``.
+
+        The in-sync replicas have become too few since the append. Source: Partition.checkEnoughReplicasReachOffset.
+        """
+        if acks == ACKS_ALL and not self._isr_is_enough:
+            raise NotEnoughReplicasAfterAppend(
+                f"{self.topic_partition}: the record batch is in the log, but by now it has only "
+                f"{len(self.in_sync.state.isr)} in-sync replicas, min.insync.replicas is "
                 f"{self.log.config.min_insync_replicas}"
             )
 
@@ -295,22 +371,19 @@ class Leader(Appender):
             raise
         if not result.duplicate:
             self._flusher.appended(len(batch), self._flushes_each)
-            self.followers.wake()
-            if self._maybe_commit() and not self._bounds.shows_flushed:
+            if self._has_followers:
+                self.followers.wake()
+                # Their log ends bound the high watermark, unless none of them is in sync.
+                self.in_sync.appended()
+            if (
+                self._commits_at_append
+                and self._commit(self.log.local.log_end_offset)
+                and not self._bounds.shows_flushed
+            ):
                 self.consumers.wake()
         return result
 
     # Fetching -------------------------------------------------------------------------------------------------------
-
-    def follower_fetched(
-        self, replica_id: int, incarnation: Incarnation, fetch_offset: int, session: FetchClock | None = None
-    ) -> None:
-        """Take a follower's fetch for what it says: it has everything below ``fetch_offset`` of this epoch's log.
-
-        ``session`` is the fetch session, if any: each fetch of that is one at the same offset (KIP-227). Raises
-        NotLeaderOrFollower (6) for a replica that the partition does not have: so far, any.
-        """
-        raise NotLeaderOrFollower(f"broker {replica_id} is not a replica of {self.topic_partition}")
 
     def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
         """Return where a reader's log parts from this one: the largest common epoch that is known, and its end offset.
@@ -357,4 +430,4 @@ class Leader(Appender):
 
     def __repr__(self) -> str:
         ended = f", ended: {self.end_reason}" if self.end_reason is not None else ""
-        return f"<Leader {self.topic_partition} epoch={self.epoch} isr={self.isr}{ended}>"
+        return f"<Leader {self.topic_partition} epoch={self.epoch} isr={self.in_sync.state.isr}{ended}>"

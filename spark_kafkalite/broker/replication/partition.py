@@ -24,13 +24,15 @@ from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower import Follower
-from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.leader import IsrLooks, Leader
+from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, LiveBrokers
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import BrokerId, TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +43,12 @@ class PartitionServices:
     __slots__ = (
         "broker_id",
         "clock",
+        "high_watermark_requires_min_insync",
         "io",
+        "isr_changes",
+        "live_brokers",
         "max_decompressed_bytes",
+        "on_offline",
         "on_role_change",
         "on_storage_failure",
         "purgatory",
@@ -63,8 +69,20 @@ class PartitionServices:
         self.purgatory = purgatory
         self.max_decompressed_bytes = max_decompressed_bytes
         self.on_storage_failure = on_storage_failure
+        # The registered brokers, and who looks after the ISRs of what this one leads.
+        self.live_brokers: LiveBrokers = dict
+        self.isr_changes: IsrLooks = _NoIsrLooks()
+        self.high_watermark_requires_min_insync = True
+        # Told when a partition's disk has failed, so that nobody waits for it.
+        self.on_offline: Callable[[Partition], None] = lambda partition: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
         self.on_role_change: Callable[[Partition], None] = lambda partition: None
+
+
+class _NoIsrLooks:
+    """Before replication has begun, ISRs do not change."""
+
+    def look(self, leader: Leader, in_s: float = 0.0) -> None: ...
 
 
 class Partition:
@@ -72,6 +90,7 @@ class Partition:
 
     __slots__ = (
         "_flusher",
+        "_in_sync",
         "_services",
         "bounds",
         "leader_epoch",
@@ -97,6 +116,8 @@ class Partition:
         self.log = log
         self._services = services
         self.role: Leader | Follower = Follower(topic_partition, -1)
+        # What was heard under the last epoch that this broker led with; it may lead with that again.
+        self._in_sync: InSyncReplicas | None = None
         self.leader_epoch = -1
         self.state_version = -1
         self.storage_error: KafkaStorageError | None = None
@@ -134,22 +155,24 @@ class Partition:
         """Whether this broker leads the partition."""
         return isinstance(self.role, Leader)
 
-    def become_leader(
-        self, leader_epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...], state_version: int
-    ) -> None:
-        """Lead with this epoch, which is on the disk when this returns. Older states are ignored (rule R2).
+    def become_leader(self, state: PartitionState) -> None:
+        """Lead as this state says. Older states than the last are ignored (rule R2).
 
-        Raises KafkaStorageError when the epoch cannot be written; the partition does not lead then.
+        Raises KafkaStorageError when the log cannot take the epoch; the partition does not lead then.
         """
-        if state_version <= self.state_version:
+        if state.version <= self.state_version:
             return
-        leader = self.leader
+        leader, leader_epoch = self.leader, state.leader_epoch
         if leader is not None and leader_epoch <= self.leader_epoch:
-            self.state_version = state_version
-            leader.take_state(isr, replicas)
+            self.state_version = state.version
+            leader.take_state(state)
             return
-        self._assign_epoch(leader_epoch, sync=len(replicas) > 1)
-        self.state_version = state_version
+        self._assign_epoch(leader_epoch)
+        self.state_version = state.version
+        in_sync = self._in_sync
+        if in_sync is None or in_sync.state.leader_epoch != leader_epoch:
+            me = BrokerId(self._services.broker_id)
+            in_sync = self._in_sync = InSyncReplicas(me, self.log.log_end_offset, self._services.live_brokers)
         leader = Leader(
             self.topic_partition,
             leader_epoch,
@@ -158,15 +181,16 @@ class Partition:
             self._flusher,
             self._services,
             self._log_refused,
+            in_sync,
         )
         self._change_role(leader, leader_epoch)
-        leader.take_state(isr, replicas)
+        leader.take_state(state)
         self._services.on_role_change(self)
 
-    def _assign_epoch(self, leader_epoch: int, *, sync: bool) -> None:
+    def _assign_epoch(self, leader_epoch: int) -> None:
         try:
-            # Followers truncate by this epoch (rule R1), so it must outlive a power loss; alone there are none.
-            self.log.assign_leader_epoch(leader_epoch, sync=sync)
+            # Not synced: records carry their epoch, and one without records needs no place in the log (rule R1).
+            self.log.assign_leader_epoch(leader_epoch, sync=False)
         except KafkaStorageError as error:
             if self.log.failure is not None:
                 self.go_offline(error)
@@ -182,11 +206,13 @@ class Partition:
         self._stop_leading(Follower(self.topic_partition, leader_id), leader_epoch)
 
     def fence(self, why: str) -> None:
-        """Stop leading, because this broker cannot prove any more that it leads (rule R6), until a newer state says so.
+        """Stop leading, because this broker cannot prove any more that it leads (rule R6).
 
-        Requests that wait are answered as when another broker leads.
+        It may lead again under the same state, when nobody else was elected meanwhile. Requests that wait are answered
+        as when another broker leads.
         """
         if self.is_leader:
+            self.state_version -= 1
             gone = Follower(self.topic_partition, -1, f"{self.topic_partition} has no leader: {why}")
             self._stop_leading(gone, self.leader_epoch)
 
@@ -212,6 +238,7 @@ class Partition:
             self.storage_error = KafkaStorageError(f"{self.topic_partition}: {error}")
         self._change_role(Follower(self.topic_partition, -1), self.leader_epoch, self.storage_error)
         self._services.on_role_change(self)
+        self._services.on_offline(self)
 
     def _storage_failed(self, error: BaseException) -> None:
         self._services.on_storage_failure(self, error)

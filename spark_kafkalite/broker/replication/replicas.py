@@ -8,9 +8,9 @@ the snapshot in force when the work is done, not by the one that asked for it.
 
 All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to.
 While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there. A
-partition is led only in a state that was written after this broker's own registration (R1): a state from before a crash
-names a former incarnation, and the controller will raise its epoch. While there is no registration nothing is led (R6);
-clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
+partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have (R1,
+R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing is
+led (R6); clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import UNKNOWN_INCARNATION, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.znodes import state_path
@@ -74,6 +74,7 @@ class Replicas:
         self._working = False
         self._waiters: set[asyncio.Future[None]] = set()
         services.on_storage_failure = self.storage_failed
+        services.live_brokers = lambda: view.state.brokers
 
     # Look-up --------------------------------------------------------------------------------------------------------
 
@@ -335,7 +336,7 @@ class Replicas:
             self._partitions[topic_partition] = partition
         if state.is_led_by(self._me):
             try:
-                partition.become_leader(state.leader_epoch, state.isr, state.replicas, state.version)
+                partition.become_leader(state)
             except KafkaStorageError as error:
                 if partition.log.failure is None:
                     raise
@@ -390,12 +391,15 @@ class Replicas:
         return True
 
     def _is_new(self, topic_partition: TopicPartition) -> bool:
-        """Return whether the partition has been created since this broker registered.
+        """Return whether the partition has been created in this run of the broker.
 
-        Every restart raises the leader epochs of what was there before, so only a new partition has its first one.
+        Only then does the state of its first epoch name this incarnation: that of an earlier one which had all logs,
+        or the next epoch, is no new partition's.
         """
-        state = self._view.state.partition(topic_partition)
-        return state is not None and state.leader_epoch == 0 and self._me is not None and state.is_led_by(self._me)
+        state, me = self._view.state.partition(topic_partition), self._me
+        if state is None or me is None or me.incarnation == UNKNOWN_INCARNATION:
+            return False
+        return state.leader_epoch == 0 and state.incarnations.get(me.broker_id) == me.incarnation
 
     def retry_failed(self) -> None:
         """Try again to open or make the logs that could not be, for want of room or descriptors."""

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.outbox import Response, as_response
+from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.slices import Work
@@ -77,6 +78,7 @@ class ServedApi:
     is_coroutine: bool
     is_work: bool
     waits_for_clients: bool = False
+    is_advertised: bool = True
 
     @property
     def name(self) -> str:
@@ -95,8 +97,12 @@ def handles(
     advertised_from: int | None = None,
     raw: bool = False,
     waits_for_clients: bool = False,
+    is_advertised: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as the handler of API ``key`` for these versions, both inclusive."""
+    """Register the decorated function as the handler of API ``key`` for these versions, both inclusive.
+
+    One that is not advertised is for brokers, who know that it is there.
+    """
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         if key in SERVED_APIS:
@@ -105,11 +111,31 @@ def handles(
         is_coroutine = inspect.iscoroutinefunction(handler)
         is_work = inspect.isgeneratorfunction(handler)
         SERVED_APIS[key] = ServedApi(
-            key, min_version, max_version, advertised, handler, raw, is_coroutine, is_work, waits_for_clients
+            key,
+            min_version,
+            max_version,
+            advertised,
+            handler,
+            raw,
+            is_coroutine,
+            is_work,
+            waits_for_clients,
+            is_advertised,
         )
         return handler
 
     return register
+
+
+_HANDSHAKE_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+
+def _check_handshake(session: Session, api_key: int) -> None:
+    """Raise FrameError, which closes, for a request that is not served before the handshake is complete."""
+    if session.handshake is Handshake.FAILED:
+        raise FrameError("its authentication has failed")
+    if api_key not in _HANDSHAKE_APIS:
+        raise FrameError(f"API {api_key} is not served on listener {session.listener.name} before authentication")
 
 
 class Dispatcher:
@@ -136,6 +162,8 @@ class Dispatcher:
         if oversight is not None:
             oversight.admit(exchange)
         key, version, _, _ = header
+        if connection.session.handshake is not Handshake.COMPLETE:
+            _check_handshake(connection.session, key)
         api = self._apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             self._answer_unserved(exchange)

@@ -38,8 +38,9 @@ class LeaderHints:
             return None
         broker = context.cluster.brokers.get(state.leader)
         if broker is not None and state.leader not in self._nodes:
-            host, port = context.address_of(broker, exchange.session)
-            self._nodes[state.leader] = NodeEndpoint(state.leader, host, port, broker.rack)
+            address = context.address_of(broker, exchange.session)
+            if address is not None:
+                self._nodes[state.leader] = NodeEndpoint(state.leader, *address, broker.rack)
         return state.leader, state.leader_epoch
 
     @property

@@ -161,6 +161,10 @@ class Purgatory:
         """Call once the present pass of the event loop is over."""
         self._loop.call_soon(callback)
 
+    def now_s(self) -> float:
+        """Return the loop's time; unlike a clock's it stands still while the host sleeps, as everybody's timers do."""
+        return self._loop.time()
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call after a delay."""
         return self._loop.call_later(max(delay_s, 0.0), callback)

@@ -4,19 +4,27 @@ The controller writes the registry; clients want more than that: an answer only 
 checked, the broker's defaults for what a request leaves open. Everything here is asynchronous and rare, and in slices:
 one request may name ten thousand topics.
 
-This broker acts only while it is the controller; otherwise NotController (41) tells clients to ask the one that is.
+Topics are changed by the controller alone: :meth:`TopicAdmin.create` and its like give NotController (41) on any other
+broker. Handlers send their requests to it then (``controller_link``), and so does what this broker wants for itself
+(:meth:`TopicAdmin.make`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 
 from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.requests.controller_link import ControllerLink
+from spark_kafkalite.broker.requests.remote_leaders import not_served
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
@@ -29,18 +37,27 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
 )
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
 from spark_kafkalite.registry.store import SessionExpired
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work
+from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
+_CREATE_VERSION = 7
 
 
 class TopicAdmin:
@@ -55,14 +72,19 @@ class TopicAdmin:
         replicas: Replicas,
         slices: Slices,
         descriptors: Descriptors,
+        peers: Peers,
         connections: Callable[[], int],
     ) -> None:
         """``connections`` counts those that are open."""
         self._dynamic_config = config
+        self._peers = peers
+        self.controller_link = ControllerLink(config.current.broker_id, view, peers, lambda: self.is_controller)
         self._descriptors = descriptors
         self._connections = connections
-        # How many partitions topics will have that are being made or extended: the registry does not say so yet.
+        # How many partitions topics will have that are being made or extended: the registry does not say so yet; and
+        # which part of them this broker will host.
         self._coming: Counter[str] = Counter()
+        self._coming_share: dict[str, Fraction] = {}
         self._topic_settings = topic_settings
         self._membership = membership
         self._view = view
@@ -110,9 +132,10 @@ class TopicAdmin:
         await self._slices.run(check())
         known = self._view.state.topics
         new = {topic.name: topic.size for topic in checked if topic.name not in known}
-        refused = self._short_of_descriptors(new)
+        shares = {topic.name: self._share(topic) for topic in checked if topic.name in new}
+        refused = self._short_of_descriptors(new, shares)
         accepted = [topic for topic in checked if topic.name not in refused]
-        with self._counted({name: size for name, size in new.items() if name not in refused}):
+        with self._counted({name: size for name, size in new.items() if name not in refused}, shares):
             return results | refused | await self._create(accepted, timeout_s, validate_only)
 
     async def _create(
@@ -147,23 +170,42 @@ class TopicAdmin:
                 f"max.partitions.per.request={limit} are the most, and none has been created: ask for fewer at a time"
             )
 
-    def _partition_count(self) -> int:
-        """Return how many partitions there are or are being made; all are this broker's, which is the only one."""
-        topics = self._view.state.topics
-        coming = sum(
-            max(count - len(topics[name].partitions) if name in topics else count, 0)
-            for name, count in self._coming.items()
-        )
-        return coming + sum(len(topic.partitions) for topic in topics.values())
+    def _share(self, topic: TopicSpec) -> Fraction:
+        """Return which part of a topic's partitions this broker will host: what it is told, or its share of all."""
+        me, brokers = self._config.broker_id, max(len(self._view.state.brokers), 1)
+        if topic.assignment is None:
+            return min(Fraction(topic.replication_factor, brokers), Fraction(1))
+        own = sum(1 for replicas in topic.assignment.values() if me in replicas)
+        return Fraction(own, max(topic.size, 1))
 
-    def _short_of_descriptors(self, wanted: Mapping[str, int]) -> dict[str, KafkaError]:
+    def _share_of(self, extension: Extension, topic: TopicState) -> Fraction:
+        """Return which part of the partitions that a topic gets this broker will host."""
+        added = range(len(topic.partitions), extension.total)
+        if extension.assignment is None:
+            replicas = max((len(state.replicas) for state in topic.partitions.values()), default=1)
+            return self._share(TopicSpec(extension.name, len(added), replicas))
+        return self._share(TopicSpec(extension.name, assignment=dict(zip(added, extension.assignment, strict=False))))
+
+    def _hosted_count(self) -> int:
+        """Return how many partitions this broker hosts, or is about to."""
+        me, topics = self._config.broker_id, self._view.state.topics
+        coming = sum(
+            math.ceil(max(count - len(topics[name].partitions) if name in topics else count, 0) * share)
+            for name, count in self._coming.items()
+            if (share := self._coming_share.get(name, Fraction(1)))
+        )
+        return coming + sum(me in state.replicas for topic in topics.values() for state in topic.partitions.values())
+
+    def _short_of_descriptors(self, wanted: Mapping[str, int], shares: Mapping[str, Fraction]) -> dict[str, KafkaError]:
         """Return, of topics and how many partitions each is to get, those that cannot be hosted, and why.
 
+        Other brokers' limits are not known here: what a broker cannot open it keeps closed, and its clients are told.
         Not in slices: nobody else may come between this and :meth:`_counted`. Ten thousand topics take milliseconds.
         """
-        hosted, connections = self._partition_count(), self._connections()
+        hosted, connections = self._hosted_count(), self._connections()
         refused: dict[str, KafkaError] = {}
-        for name, more in wanted.items():
+        for name, total in wanted.items():
+            more = math.ceil(total * shares[name])
             try:
                 self._descriptors.check_new_partitions(f"topic {name}", more, hosted, connections)
                 hosted += more
@@ -172,10 +214,11 @@ class TopicAdmin:
         return refused
 
     @contextlib.contextmanager
-    def _counted(self, totals: Mapping[str, int]) -> Iterator[None]:
+    def _counted(self, totals: Mapping[str, int], shares: Mapping[str, Fraction]) -> Iterator[None]:
         """Have other requests count these topics' partitions meanwhile, though the registry does not name them."""
         for name, total in totals.items():
             self._coming[name] += total
+            self._coming_share[name] = shares[name]
         try:
             yield
         finally:
@@ -183,9 +226,12 @@ class TopicAdmin:
                 self._coming[name] -= total
                 if not self._coming[name]:
                     del self._coming[name]
+                    del self._coming_share[name]
 
     async def _not_served(self, created: Mapping[str, TopicAssignment], timeout_s: float) -> set[str]:
         """Wait until all partitions serve; return the topics of which some do not when the time is over."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
         left = [
             (TopicPartition(name, number), assignment.topic_id)
             for name, assignment in created.items()
@@ -200,7 +246,10 @@ class TopicAdmin:
             return not left
 
         await self._replicas.wait_until(all_served, timeout_s)
-        return {partition.topic for partition, topic_id in left if not self._replicas.serves(partition, topic_id)}
+        unserved = {partition.topic for partition, topic_id in left if not self._replicas.serves(partition, topic_id)}
+        rest = {name: assignment.topic_id for name, assignment in created.items() if name not in unserved}
+        left_s = until_s - loop.time()
+        return unserved | await not_served(self._config.broker_id, self._view, self._peers, rest, left_s)
 
     async def create_automatically(self, names: Iterable[str]) -> None:
         """Create those of the topics that a metadata request asked for which can be. The limits are those of
@@ -227,9 +276,45 @@ class TopicAdmin:
             return
         if not wanted:
             return
-        for name, outcome in (await self.create(list(wanted.values()), timeout_s=_AUTO_CREATE_WAIT_S)).items():
-            if isinstance(outcome, KafkaError) and not isinstance(outcome, TopicAlreadyExists):
+        for name, outcome in (await self.make(list(wanted.values()), timeout_s=_AUTO_CREATE_WAIT_S)).items():
+            if outcome is not None and not isinstance(outcome, TopicAlreadyExists):
                 _quiet.log(logging.WARNING, "automatic", "topic %s is not created automatically: %s", name, outcome)
+
+    async def make(self, topics: Sequence[TopicSpec], *, timeout_s: float) -> dict[str, KafkaError | None]:
+        """Have topics created for this broker's own ends, by whoever is the controller; give each one's error.
+
+        What is there when this returns without one, or with TopicAlreadyExists, this broker's view shows.
+        """
+        until_s = asyncio.get_running_loop().time() + timeout_s
+        request = CreateTopicsRequest(topics=[_creatable(topic) for topic in topics], timeout_ms=int(timeout_s * 1000))
+        try:
+            answer = await self.controller_link.hand_on(request, _CREATE_VERSION, _is_refused)
+        except KafkaError as error:
+            return dict.fromkeys((topic.name for topic in topics), error)
+        if answer is None:
+            outcomes = await self.create(topics, timeout_s=timeout_s)
+            return {name: found if isinstance(found, KafkaError) else None for name, found in outcomes.items()}
+        results = {
+            each.name: error_for(each.error_code, each.error_message) if each.error_code else None
+            for each in answer.topics
+        }
+        await self.wait_for_creation(
+            [name for name, error in results.items() if error is None or isinstance(error, TopicAlreadyExists)], until_s
+        )
+        return results
+
+    async def wait_for_creation(self, names: Sequence[str], until_s: float) -> set[str]:
+        """Wait until this broker's view shows topics that the controller has made; return those it does not in time."""
+        left = list(names)
+
+        def shown(_: ClusterState) -> bool:
+            # As in _not_served.
+            while left and left[-1] in self._view.state.topics:
+                left.pop()
+            return not left
+
+        await self.controller_link.shows(shown, until_s - asyncio.get_running_loop().time())
+        return {name for name in left if name not in self._view.state.topics}
 
     async def extend(
         self, extensions: Sequence[Extension], *, timeout_s: float, validate_only: bool = False
@@ -241,6 +326,7 @@ class TopicAdmin:
         topics = self._view.state.topics
         totals: dict[str, int] = {}
         added: dict[str, int] = {}
+        shares: dict[str, Fraction] = {}
 
         def look() -> Work[None]:
             for extension in extensions:
@@ -248,6 +334,7 @@ class TopicAdmin:
                 if extension.name in topics and extension.total > len(topics[extension.name].partitions):
                     totals[extension.name] = extension.total
                     added[extension.name] = extension.total - len(topics[extension.name].partitions)
+                    shares[extension.name] = self._share_of(extension, topics[extension.name])
 
         await self._slices.run(look())
         try:
@@ -256,10 +343,10 @@ class TopicAdmin:
         except KafkaError as error:
             return {extension.name: error for extension in extensions}
         # What is to be extended is no more than may be asked for, though a request may name far more.
-        refused = self._short_of_descriptors(added)
+        refused = self._short_of_descriptors(added, shares)
         if refused:
             extensions = [extension for extension in extensions if extension.name not in refused]
-        with self._counted({name: total for name, total in totals.items() if name not in refused}):
+        with self._counted({name: total for name, total in totals.items() if name not in refused}, shares):
             results = await self._extend(extensions, timeout_s, validate_only)
         results.update(refused)
         return results
@@ -332,3 +419,18 @@ class TopicAdmin:
         """Raise NotController (41) unless topics can be changed here."""
         if not self.is_controller:
             raise NotController(f"broker {self._config.broker_id} is not the controller")
+
+
+def _creatable(topic: TopicSpec) -> CreatableTopic:
+    """Return a topic as a request names it; those that this broker makes for itself say nothing of replicas."""
+    configs = [CreatableTopicConfig(name=name, value=value) for name, value in topic.config.items()]
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partition_count,
+        replication_factor=topic.replication_factor,
+        configs=configs,
+    )
+
+
+def _is_refused(answer: CreateTopicsResponse) -> bool:
+    return any(each.error_code == NotController.code for each in answer.topics)

@@ -240,7 +240,8 @@ BROKER_SETTINGS = SettingGroup(
             "default.replication.factor",
             "int",
             1,
-            "Replicas of a new topic when the request names no number.",
+            "Replicas of a new topic when the request names no number. With zookeeper.connect the default is 3 from "
+            "the third broker on.",
             minimum=1,
             maximum=32767,
         ),

@@ -51,14 +51,17 @@ INNER_WIRE_SETTINGS: Final = (
         "inter.broker.listener.name",
         "string",
         None,
-        "Listener that the other brokers connect to; when not set, the first one of listeners.",
+        "Listener that the other brokers connect to; when not set, the first one of listeners, which serves clients "
+        "as well. One that is named here, of several, serves brokers alone.",
     ),
     Setting(
         "inter.broker.secret.file",
         "string",
         None,
         "File with the cluster secret, by which brokers prove themselves to each other: one secret of at least 32 "
-        "characters, or two on lines of their own while it is being changed (the first is the one that is used).",
+        "characters, or two on lines of their own while it is being changed (the first is the one that is used). It is "
+        "read again when it changes. Without it the secret is kept in the registry, readable by who proves "
+        "zookeeper.digest.",
     ),
 )
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from spark_kafkalite.broker.network.listeners import Listener, parse_listeners
+from spark_kafkalite.broker.network.listeners import Listener, address_text, parse_listeners
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.cluster_defaults import cluster_defaults
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.log.config_sources import (
+    SOURCE_DEFAULT,
     SOURCE_DYNAMIC_BROKER,
     SOURCE_DYNAMIC_DEFAULT_BROKER,
     SOURCE_STATIC_BROKER,
@@ -25,14 +27,12 @@ from spark_kafkalite.log.config_sources import (
 )
 from spark_kafkalite.log.topic_config import BROKER_SYNONYMS, TopicConfig
 from spark_kafkalite.redaction import shown_value
-from spark_kafkalite.registry.served.listener import RegistryListener
+from spark_kafkalite.registry.served.listener import RegistryListener, is_loopback
+from spark_kafkalite.registry.zookeeper_address import ZooKeeperAddress
 from spark_kafkalite.settings import read_properties
 
-# Settings that the documentation of the whole system names and this version refuses: silently running alone, where a
-# cluster was asked for, would lose what replication promises.
-_NOT_BUILT: Final = {
-    "zookeeper.connect": "a cluster of brokers over ZooKeeper",
-}
+# What is meant for the embedded registry, which a broker with zookeeper.connect has not.
+_OWN_REGISTRY: Final = ("registry.dir", "registry.listener", "registry.listener.digest", "registry.listener.insecure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ class BrokerConfig:
     """All settings of one broker, checked.
 
     ``values`` holds every setting, ``layers`` where those that were given come from, in order of precedence (the last
-    one is the file with the command line), ``topic_defaults`` every topic setting's default on this broker.
+    two are the file with the command line, and the defaults of a cluster), ``topic_defaults`` every topic setting's
+    default on this broker. ``zookeeper`` is None when the registry is the broker's own; other brokers connect to
+    ``inner_listener``.
     """
 
     values: Mapping[str, Any]
@@ -49,6 +51,8 @@ class BrokerConfig:
     log_dirs: tuple[Path, ...]
     registry_dir: Path
     registry_listener: RegistryListener | None
+    zookeeper: ZooKeeperAddress | None
+    inner_listener: Listener
     topic_defaults: Mapping[str, Any]
 
     @classmethod
@@ -70,10 +74,6 @@ class BrokerConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> BrokerConfig:
         """Return the settings named in ``properties``, all others at their defaults. Raises ConfigError."""
-        for name, what in _NOT_BUILT.items():
-            if name in properties:
-                shown = shown_value(name, properties[name])
-                raise ConfigError(f"{name}={shown}: {what} is not part of this version; leave {name} out")
         given = BROKER_SETTINGS.parse(properties)
         values = BROKER_SETTINGS.defaults() | given
         log_dirs = tuple(Path(directory) for directory in values["log.dirs"])
@@ -85,7 +85,11 @@ class BrokerConfig:
             values["listeners"], values["advertised.listeners"], values["listener.security.protocol.map"]
         )
         registry_dir = Path(values["registry.dir"]) if values["registry.dir"] else log_dirs[0] / "_registry"
-        layers = (ConfigLayer(SOURCE_STATIC_BROKER, given),)
+        zookeeper = ZooKeeperAddress.of(values)
+        if zookeeper is not None:
+            _check_no_own_registry(given, zookeeper)
+        defaults = cluster_defaults(is_clustered=zookeeper is not None, has_three=False)
+        layers = (ConfigLayer(SOURCE_STATIC_BROKER, given), ConfigLayer(SOURCE_DEFAULT, defaults))
         values, topic_defaults = _in_force(layers)
         registry_listener = None
         if values["registry.listener"]:
@@ -94,7 +98,17 @@ class BrokerConfig:
                 digest=values["registry.listener.digest"] or None,
                 insecure=values["registry.listener.insecure"],
             )
-        config = cls(values, layers, listeners, log_dirs, registry_dir, registry_listener, topic_defaults)
+        config = cls(
+            values,
+            layers,
+            listeners,
+            log_dirs,
+            registry_dir,
+            registry_listener,
+            zookeeper,
+            _inner_listener(values["inter.broker.listener.name"], listeners),
+            topic_defaults,
+        )
         config.check()
         return config
 
@@ -103,11 +117,18 @@ class BrokerConfig:
 
         What these settings themselves had of the kind is forgotten: the sources are counted anew.
         """
-        layers = (
+        return self._with_layers(
             ConfigLayer(SOURCE_DYNAMIC_BROKER, own),
             ConfigLayer(SOURCE_DYNAMIC_DEFAULT_BROKER, by_default),
-            self.layers[-1],
+            *self.layers[-2:],
         )
+
+    def in_cluster_of_three(self) -> BrokerConfig:
+        """Return the settings with the defaults of a cluster that has, or had, three brokers."""
+        defaults = cluster_defaults(is_clustered=self.zookeeper is not None, has_three=True)
+        return self._with_layers(*self.layers[:-1], ConfigLayer(SOURCE_DEFAULT, defaults))
+
+    def _with_layers(self, *layers: ConfigLayer) -> BrokerConfig:
         values, topic_defaults = _in_force(layers)
         return replace(self, values=values, layers=layers, topic_defaults=topic_defaults)
 
@@ -119,6 +140,26 @@ class BrokerConfig:
             raise ConfigError(
                 f"group.min.session.timeout.ms={shortest}: must be at most group.max.session.timeout.ms={longest}"
             )
+        self._check_secret()
+
+    def _check_secret(self) -> None:
+        """Raise ConfigError for a broker of a cluster that others could reach, and that has no secret for them."""
+        if self.zookeeper is None or self.zookeeper.digest is not None or self["inter.broker.secret.file"] is not None:
+            return
+        for listener in self.listeners:
+            if not is_loopback(listener.host, "listeners"):
+                raise ConfigError(
+                    f"listeners={listener.name}://{address_text(listener.host, listener.port)} is open to other hosts, "
+                    "and nothing tells the brokers of this cluster from anybody else: set inter.broker.secret.file to "
+                    "a file with a secret that all of them have (kafkalite cluster new-secret prints one), or "
+                    "zookeeper.digest=USER:PASSWORD, and the secret is kept in the registry"
+                )
+
+    @property
+    def inner_listener_is_for_brokers_alone(self) -> bool:
+        """Whether clients have other listeners than the one that brokers connect to, which is named then."""
+        name_is_given = self["inter.broker.listener.name"] is not None
+        return self.zookeeper is not None and name_is_given and len(self.listeners) > 1
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -133,6 +174,26 @@ class BrokerConfig:
         """This broker's rack, None when it has none."""
         rack: str | None = self.values["broker.rack"]
         return rack
+
+
+def _check_no_own_registry(given: Mapping[str, Any], zookeeper: ZooKeeperAddress) -> None:
+    for name in _OWN_REGISTRY:
+        if name in given:
+            raise ConfigError(
+                f"{name}={shown_value(name, given[name])}: with zookeeper.connect={zookeeper.connect} this broker has "
+                f"no registry of its own; leave {name} out"
+            )
+
+
+def _inner_listener(name: str | None, listeners: Sequence[Listener]) -> Listener:
+    """Return the listener that other brokers connect to. Raises ConfigError when there is none of that name."""
+    if name is None:
+        return listeners[0]
+    for listener in listeners:
+        if listener.name == name.upper():
+            return listener
+    names = ", ".join(listener.name for listener in listeners)
+    raise ConfigError(f"inter.broker.listener.name={name}: not one of listeners ({names})")
 
 
 def _in_force(layers: Sequence[ConfigLayer]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The broker's settings in force: those altered at run time over those of its file.
 
-:attr:`DynamicConfig.current` is replaced as a whole when the registry's settings of brokers change, always counted anew
+:attr:`DynamicConfig.current` is replaced as a whole when the registry's settings of brokers change, or the cluster gets
+its third broker (``cluster_defaults``), always counted anew
 from all sources (KAFKA-9254). Listeners hear of it in the loop and take up what they had read once; whoever reads
 ``current`` each time needs none.
 
@@ -15,10 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.cluster_defaults import has_three_brokers
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.log.topic_config import BROKER_SYNONYMS
-from spark_kafkalite.registry.cluster.cluster_state import ClusterState
+from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
 from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
 
 logger = logging.getLogger(__name__)
@@ -35,23 +37,29 @@ class DynamicConfig:
         self.current = static
         self._own: Mapping[str, str] = {}
         self._by_default: Mapping[str, str] = {}
+        # Never taken back: a broker that is away for a while must not weaken what its topics promise.
+        self._has_three = False
         self._listeners: list[ConfigListener] = []
 
     def add_listener(self, listener: ConfigListener) -> None:
         """Have ``listener(old, new)`` called after each change, in the order of adding."""
         self._listeners.append(listener)
 
-    def cluster_changed(self, _: ClusterState, new: ClusterState) -> None:
+    def cluster_changed(self, new: ClusterState, change: ClusterChange) -> None:
         """Follow a change of the cluster."""
-        own = new.broker_configs.get(str(self.current.broker_id), {})
-        by_default = new.broker_configs.get(DEFAULT_ENTITY, {})
-        if (own, by_default) == (self._own, self._by_default):
-            return
-        self._own, self._by_default = own, by_default
         old = self.current
-        self.current = old.with_dynamic(
-            _usable(own, f"broker {old.broker_id}"), _usable(by_default, "all brokers by default")
-        )
+        own = new.broker_configs.get(str(old.broker_id), {})
+        by_default = new.broker_configs.get(DEFAULT_ENTITY, {})
+        if (own, by_default) != (self._own, self._by_default):
+            self._own, self._by_default = own, by_default
+            self.current = self.current.with_dynamic(
+                _usable(own, f"broker {old.broker_id}"), _usable(by_default, "all brokers by default")
+            )
+        if not self._has_three and old.zookeeper is not None and has_three_brokers(new, change.new_topics):
+            self._has_three = True
+            self.current = self.current.in_cluster_of_three()
+        if self.current is old:
+            return
         for listener in self._listeners:
             listener(old, self.current)
 

@@ -24,7 +24,7 @@ OFFSET_SETTINGS: Final = (
         "int",
         1,
         "Replicas of __consumer_offsets; groups are served once that many brokers are live. Takes effect when the "
-        "topic is created.",
+        "topic is created. With zookeeper.connect the default is 3.",
         minimum=1,
         maximum=32767,
     ),
@@ -137,6 +137,7 @@ def offsets_topic(config: Mapping[str, Any]) -> InternalTopic:
         config["offsets.topic.num.partitions"],
         config["offsets.topic.replication.factor"],
         config["offsets.topic.segment.bytes"],
+        "offsets.topic.replication.factor",
         config["offsets.commit.timeout.ms"],
         "offsets.commit.timeout.ms",
     )

@@ -52,6 +52,12 @@ class TopicSettings:
         """Return whether a replica that was not in sync may lead rather than nobody."""
         return self.config_of(name).unclean_leader_election_enable
 
+    def min_insync(self, name: str) -> int:
+        """Return with how many in-sync replicas a topic's high watermark moves."""
+        if not self._settings.current["high.watermark.requires.min.insync"]:
+            return 1
+        return self.config_of(name).min_insync_replicas
+
     def check(self, overrides: Mapping[str, object]) -> None:
         """Raise InvalidConfig (40) for topic settings that are unknown or have a bad value."""
         try:

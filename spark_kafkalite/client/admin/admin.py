@@ -17,6 +17,7 @@ from typing import Any, Final
 from spark_kafkalite.client.admin.configs import ConfigAdmin, ConfigChange, ConfigEntry
 from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
 from spark_kafkalite.client.admin.logs import LogAdmin, LogDirInfo, ReplicaInfo
+from spark_kafkalite.client.admin.replicas import EligibleReplicas, ReplicaAdmin
 from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
 from spark_kafkalite.client.group.lag import PartitionLag
 from spark_kafkalite.client.network.metadata import Node, TopicInfo
@@ -51,6 +52,7 @@ __all__ = [
     "ClusterDescription",
     "ConfigChange",
     "ConfigEntry",
+    "EligibleReplicas",
     "GroupDescription",
     "GroupListing",
     "LogDirInfo",
@@ -84,7 +86,7 @@ class ClusterDescription:
     brokers: tuple[Node, ...]
 
 
-class Admin(ConfigAdmin, LogAdmin, GroupAdmin):
+class Admin(ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
 
     # Topics ---------------------------------------------------------------------------------------------------------

@@ -43,6 +43,9 @@ _TYPES: Final = {
 }
 _OPERATIONS: Final = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 
+# Topics whose settings are asked for in one request.
+_TOPICS_AT_ONCE: Final = 500
+
 AlterOperation = Literal["set", "delete", "append", "subtract"]
 
 
@@ -147,6 +150,27 @@ class ConfigAdmin(AdminRequests):
 
         deadline = self._deadline(timeout_ms)
         return self._retried(partial(ask, deadline), deadline)  # type: ignore[no-any-return]
+
+    def describe_topic_settings(
+        self, topics: Iterable[str], names: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, dict[str, ConfigEntry]]:
+        """Return the settings of these names of many topics; topics that are gone meanwhile are left out."""
+        deadline = self._deadline(timeout_ms)
+        wanted, keys = list(topics), list(names)
+        found: dict[str, dict[str, ConfigEntry]] = {}
+        for first in range(0, len(wanted), _TOPICS_AT_ONCE):
+            request = DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=keys)
+                    for name in wanted[first : first + _TOPICS_AT_ONCE]
+                ]
+            )
+            ask = partial(self._cluster.request_any, ApiKey.DESCRIBE_CONFIGS, request, deadline)
+            answer: Any = self._retried(ask, deadline)
+            for result in answer.results:
+                if not result.error_code:
+                    found[result.resource_name] = {each.name: _config_entry(each) for each in result.configs}
+        return found
 
     def incremental_alter_configs(
         self,

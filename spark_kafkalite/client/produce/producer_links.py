@@ -5,7 +5,7 @@ may try again. A session that is to be renewed (KIP-368) takes the same way: onc
 gives its connection to such a thread, which authenticates again and brings it back, or a new one; nothing is sent
 meanwhile, so that order is kept.
 
-Belongs to whoever has the sender's turn.
+Only the thread that has the sender's turn uses it.
 """
 
 from __future__ import annotations

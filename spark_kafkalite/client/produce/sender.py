@@ -75,7 +75,7 @@ class Sender(threading.Thread):
         self._accumulator = accumulator
         self._life = life
         self._clock = clock
-        # Held by whoever touches links and pipelines: this thread, but while it sleeps; a producer's in send_now().
+        # Held by the thread that uses links and pipelines: this one, or while it sleeps a producer's in send_now().
         # Taken before the accumulator's lock, never after it.
         self._turning = threading.Lock()
         self._selector = selectors.DefaultSelector()

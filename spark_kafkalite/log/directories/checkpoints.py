@@ -142,9 +142,14 @@ class Checkpoints:
         marks.set({key: at for key, at in self.high_watermarks.items() if key in here})
         return marks
 
-    def write_recovery_points(self, path: str) -> None:
-        """Write, now, what a truncation has lowered in one directory. OSError when the disk fails."""
-        self._directories[path].persist(_writer_of(self._set_recovery_points(path, self.logs_by_directory()[path])))
+    def note_recovery_points(self, path: str) -> Callable[[], None]:
+        """Note what a truncation has lowered in one directory; what is returned writes it, in any thread. OSError comes
+        out of that when the disk fails."""
+        disk, write = (
+            self._directories[path],
+            _writer_of(self._set_recovery_points(path, self.logs_by_directory()[path])),
+        )
+        return lambda: disk.persist(write)
 
     def _set_recovery_points(
         self, path: str, logs: Mapping[TopicPartition, PartitionLog]

@@ -10,7 +10,8 @@ All are text, in Kafka's formats:
   lines ``end_offset base_offset log_bytes index_bytes time_index_bytes source,source,...``, a segment each;
 * ``registry-zxid-checkpoint`` of a log directory: the same head, then the number of a transaction of the registry;
 * ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe base64>``;
-* ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``, and more (``siblings``).
+* ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``, and more (``siblings``);
+* ``kafkalite-run`` of a log directory: JSON, see ``directories.runs``.
 
 Each is written to ``.tmp``, synced, renamed over the old one, and the directory is synced, so a crash leaves the old
 file or the new one. A file that does not read as above is :class:`CheckpointError`: it was not left by a crash.
@@ -40,6 +41,7 @@ SWAP_FILE = "cleaner-swap"
 REGISTRY_ZXID_FILE = "registry-zxid-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
+RUN_FILE = "kafkalite-run"
 META_FILE = "meta.properties"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"

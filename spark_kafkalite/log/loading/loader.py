@@ -68,6 +68,8 @@ class DirectorySurvey(NamedTuple):
     """What one log directory holds."""
 
     clean: bool
+    # Whether the marker of a clean stop was there; a directory without logs is clean without.
+    marked: bool
     logs: list[FoundLog]
     # What has the name of a log and is no directory: somebody else's, or in the place of a log.
     misplaced: list[FoundLog]
@@ -138,6 +140,7 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
     deleted = [f"{log_dir}/{name}" for name in sorted(directories) if name.endswith(_DELETED_SUFFIX)]
     return DirectorySurvey(
         clean,
+        marked,
         [each for each in found if each.name in directories],
         [each for each in found if each.name not in directories],
         high_watermarks,

@@ -75,6 +75,9 @@ class LoadedLog(NamedTuple):
     # Whether the directory held any segment, and whether the last one is shorter than a clean stop has left it.
     found_segments: bool = True
     end_is_suspect: bool = False
+    # Whether all is there that the last run of the broker had written, as far as the files can say, if the kernel has
+    # lived on since or the run was stopped in order (rule R12).
+    is_whole: bool = True
     # Whether ``cleaner-swap`` can be forgotten once the cleaner's checkpoint says ``cleaned_until_offset``.
     swapped: bool = False
 
@@ -156,6 +159,7 @@ class _Loader:
         self._new_snapshots: list[str] = []
         self._behind = Behind(files.fs, directory)
         self._end_reason = ""
+        self._found_damage = False
         # What the file of epochs says: where the log began, if that is known, and where its last epoch did.
         self._first_known = EVERYWHERE
         self._last_epoch_start = 0
@@ -180,8 +184,15 @@ class _Loader:
             self._end_reason += f"; what lies behind is kept in {self._behind}"
             if given_until <= loaded.log_end_offset:
                 logger.error("%s: %s", self._directory.rpartition("/")[2], self._end_reason)
+        known_end = max(given_until, self._recovery_point, self._high_watermark)
         return loaded._replace(
-            holes=holes, end_is_suspect=end_is_suspect, given_until=given_until, end_reason=self._end_reason
+            holes=holes,
+            end_is_suspect=end_is_suspect,
+            given_until=given_until,
+            end_reason=self._end_reason,
+            is_whole=not (
+                holes or end_is_suspect or self._found_damage or self._behind.kept or loaded.log_end_offset < known_end
+            ),
         )
 
     def _leave_out_newer(self, last: int) -> None:
@@ -352,6 +363,7 @@ class _Loader:
                 start - 1,
             )
             segments.start_anew(start, self._now_ms)
+            self._found_damage = True
             recovered = [segments.active]
             end = start
             self._epochs.truncate_from_end(0, write=False)
@@ -382,6 +394,7 @@ class _Loader:
             end = scan.next_offset
             if reason is None and not self._may_follow(scan, base):
                 reason = f"the next segment begins at {base}"
+                self._found_damage = True
                 self._report_end(scan, recovered[-1], reason)
             if reason is not None:
                 if not segment.size_bytes or not self._behind.set_aside(base, scan.next_offset):
@@ -397,6 +410,7 @@ class _Loader:
             if base > end and not segment.size_bytes and not self._known_until_offset:
                 # Nothing but its name says that offsets up to it were given, and no reader would ever come so far.
                 reason = reason or f"the next segment, {base}, is empty"
+                self._found_damage = True
                 scan.next_offset = end
                 segment.remove()
                 self._report_end(scan, recovered[-1], reason)
@@ -404,6 +418,7 @@ class _Loader:
             recovered.append(segment)
             if reason is not None:
                 self._report_end(scan, segment, reason)
+        self._found_damage |= scan.found_damage
         return recovered
 
     @property

@@ -69,6 +69,8 @@ class Scan:
         self.next_offset = 0
         self.leader_epoch = -1
         self.cut_bytes = 0
+        # Whether something was cut off that was no append under way.
+        self.found_damage = False
         self._index_interval_bytes = index_interval_bytes
         self._gaps_until_offset = gaps_until_offset
         self._now_ms = now_ms
@@ -116,6 +118,7 @@ class Scan:
         self._report(segment, reported, file_size)
         if reason is not None:
             self.cut_bytes += file_size - position
+            self.found_damage |= self._behind is None or not self._behind.is_unfinished(segment.log_path, position)
             if self._behind is not None:
                 self._behind.keep_end(segment.log_path, position, self.next_offset)
             segment.cut_back()

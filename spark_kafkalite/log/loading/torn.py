@@ -38,6 +38,10 @@ class Behind:
         # The names of the files that were kept.
         self.kept: list[str] = []
 
+    def is_unfinished(self, path: str, position: int) -> bool:
+        """As the function of this name."""
+        return is_unfinished(self._fs, path, position)
+
     def keep_end(self, path: str, position: int, next_offset: int) -> None:
         """Keep the end of a segment that is going to be cut at ``position``, where ``next_offset`` was expected."""
         if self._look(path, position, next_offset):
@@ -68,6 +72,25 @@ class Behind:
     def __str__(self) -> str:
         shown = ", ".join(self.kept[:_SHOWN])
         return f"{shown} and {len(self.kept) - _SHOWN} more files" if len(self.kept) > _SHOWN else shown
+
+
+def is_unfinished(fs: Fs, path: str, position: int) -> bool:
+    """Return whether what lies from ``position`` on may be an append that the end of the process has interrupted.
+
+    The bytes of an append are written in order: the file ends within the batch. Of one that is written ahead
+    (``write_ahead``) the header comes last: it is zero, and some of what follows is not. All else is damage, or what a
+    power cut leaves.
+    """
+    with Mapped(fs.open(path)) as view:
+        left_bytes = len(view) - position
+        if left_bytes < HEADER_BYTES:
+            return True
+        if not any(view[position : position + HEADER_BYTES]):
+            return _ANYTHING.search(view, position) is not None
+        try:
+            return kernel.read_header(view, position).size_bytes > left_bytes
+        except CorruptMessage:
+            return False
 
 
 def keep_end(fs: Fs, path: str, position: int) -> str:

@@ -91,13 +91,8 @@ class Segments:
         active.cut_back()
         return active
 
-    def batch_start(self, offset: int) -> int:
-        """Return where the batch begins that holds ``offset``; ``offset`` itself where none does."""
-        found = self.floor(offset).find(offset)
-        return offset if found is None else min(offset, found.header.base_offset)
-
     def truncate(self, offset: int, created_ms: int) -> None:
-        """Remove what lies at or after ``offset``, which is a :meth:`batch_start`.
+        """Remove what lies at or after ``offset``, where a batch begins.
 
         Files go from the last to the first, so that a crash in between leaves a log without a hole.
         """

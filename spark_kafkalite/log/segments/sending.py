@@ -47,6 +47,7 @@ class Sending:
     def cut(self, position: int) -> None:
         """Call off every range that reaches beyond a position, because the file ends there from now on."""
         self.cuts += 1
-        for one in self._ranges or ():
+        # A copy, made at once: a truncation's thread comes here as well, when all this has been done by the loop.
+        for one in list(self._ranges or ()):
             if one.position + one.length > position:
                 one.is_cut = True

@@ -113,12 +113,14 @@ class PartitionState:
         return self.version >= 0
 
     def is_led_by(self, broker: BrokerInfo) -> bool:
-        """Whether this incarnation of the broker leads.
+        """Whether this run of the broker leads: the state names it, and whatever the incarnation that the state means
+        had written is in its logs (rules R1, R11, R12).
 
-        A state older than the registration names a former incarnation: the broker must not act on it, and the
-        controller will elect again under a higher epoch, so that one leader epoch never spans a crash.
+        A state that means another run, whose log may not be whole here, must not be acted upon: the controller elects
+        again under a higher epoch. So does one that names no incarnations, or a broker that is no replica any more.
         """
-        return self.leader == broker.broker_id and self.modified_zxid > broker.epoch
+        named = self.incarnations.get(broker.broker_id, UNKNOWN_INCARNATION)
+        return self.leader == broker.broker_id and self.leader in self.replicas and broker.has_log_of(named)
 
 
 @dataclass(frozen=True, slots=True)

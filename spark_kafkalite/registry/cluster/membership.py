@@ -8,8 +8,8 @@ view of the cluster keeps its last snapshot; what needs the registry fails with 
 An embedded registry has no such sessions: it is lost only with its disk, and that is final (``loss_is_final``).
 
 Until the broker has joined, an error other than the loss of a session ends the start. Afterwards it is logged, and a
-new session is tried after a pause: a registry that cannot be reached, or in which another broker has taken this one's
-id, must not end the process. What nobody has foreseen does end it.
+new session is tried after a pause, for ever: a registry that cannot be reached, or has been emptied, must not end the
+process. What does end it is another broker with its id, another cluster's registry, and what nobody has foreseen.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import InconsistentClusterId, KafkaliteError
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.cluster.registration import check_cluster_id, cluster_id, create_base_nodes
+from spark_kafkalite.registry.cluster.registration import (
+    DuplicateBrokerId,
+    check_cluster_id,
+    cluster_id,
+    create_base_nodes,
+)
 from spark_kafkalite.registry.cluster.session import RegistrySession
 from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired, Store
 from spark_kafkalite.registry.znodes import BrokerRegistration
@@ -34,6 +39,12 @@ _LOG = logging.getLogger(__name__)
 OpenStore = Callable[[], "Future[Store]"]
 
 RETRY_S: Final = 1.0
+# After an attempt that nobody has answered; it has taken its time already.
+_RECONNECT_S: Final = 0.1
+# The same reason is said no oftener.
+_SAY_S: Final = 60.0
+# What no later session will heal.
+_FINAL: Final = (DuplicateBrokerId, InconsistentClusterId)
 
 
 class ClusterMembership:
@@ -60,11 +71,15 @@ class ClusterMembership:
         self._loss_is_final = loss_is_final
         self._retry_s = retry_s
         self._stored_cluster_id: str | None = None
+        self._holds_logs = False
         self._session: RegistrySession | None = None
         self._watching = asyncio.Event()
         self._registration: BrokerRegistration | None = None
         self._may_join = asyncio.Event()
         self._joined = asyncio.Event()
+        # Of this process; the registration of one that has ended may be replaced.
+        self._own_sessions: set[int] = set()
+        self._said = ("", 0.0)
         self._keeper: asyncio.Task[None] | None = None
         # Whether somebody gets what the keeper raises.
         self._awaited = False
@@ -84,13 +99,14 @@ class ClusterMembership:
         if self._session is not None:
             self._session.controller.check_everything()
 
-    async def open(self, stored_cluster_id: str | None) -> None:
+    async def open(self, stored_cluster_id: str | None, *, holds_logs: bool = False) -> None:
         """Open the first session and have the view show the cluster. The broker is no part of it yet.
 
-        ``stored_cluster_id`` is the one in the broker's own ``meta.properties``, None when it has none yet. Raises what
-        ``open_store`` raises, InconsistentClusterId, RegistryError.
+        ``stored_cluster_id`` is the one in the broker's own ``meta.properties``, None when it has none yet; with
+        ``holds_logs`` a registry that is new is refused. Raises what ``open_store`` raises, InconsistentClusterId,
+        RegistryError.
         """
-        self._stored_cluster_id = stored_cluster_id
+        self._stored_cluster_id, self._holds_logs = stored_cluster_id, holds_logs
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         self._keeper.add_done_callback(self._ended)
         await self._until(self._watching)
@@ -142,10 +158,18 @@ class ClusterMembership:
                 _LOG.warning("the registry session is over; this broker leads nothing until it has a new one")
                 continue
             except KafkaliteError as error:
-                if self._loss_is_final or not self._joined.is_set():
+                if self._loss_is_final or not self._joined.is_set() or isinstance(error, _FINAL):
                     raise
-                _LOG.error("cannot join the cluster; trying again in %.1f s: %s", self._retry_s, error)
-            await asyncio.sleep(self._retry_s)
+                self._say(error)
+                pause_s = min(self._retry_s, _RECONNECT_S) if isinstance(error, ConnectionLoss) else self._retry_s
+            await asyncio.sleep(pause_s)
+
+    def _say(self, error: KafkaliteError) -> None:
+        now_s = asyncio.get_running_loop().time()
+        text, said_s = self._said
+        if str(error) != text or now_s >= said_s + _SAY_S:
+            self._said = str(error), now_s
+            _LOG.error("this broker has no session with the registry, and tries on: %s", error)
 
     async def _live_one(self) -> None:
         """Open a session and return when it is lost. Raises what keeps this broker from joining the cluster in it."""
@@ -187,17 +211,18 @@ class ClusterMembership:
 
     async def _join_in(self, session: RegistrySession) -> None:
         known = self._view.state.cluster_id
+        self._own_sessions.add(session.store.session_id)
         if self._watching.is_set():
             await check_cluster_id(session.store, known)
         else:
+            known = await cluster_id(session.store, self._stored_cluster_id, holds_logs=self._holds_logs)
             await create_base_nodes(session.store)
-            known = await cluster_id(session.store, self._stored_cluster_id)
         await session.watcher.start(known)
         self._session = session
         self._watching.set()
         await self._may_join.wait()
         assert self._registration is not None
-        self._on_registration(await session.register(self._registration))
+        self._on_registration(await session.register(self._registration, self._own_sessions))
         await session.start_controller()
         self._joined.set()
 

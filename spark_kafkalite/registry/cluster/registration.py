@@ -2,23 +2,28 @@
 
 The registration node is ephemeral; its creation zxid is the *broker epoch*, which only grows and tells one incarnation
 of a broker id from the next. A node of an earlier session may still stand when a crashed broker comes back: it is
-waited for, up to its session timeout and two seconds, and never deleted by a session that does not own it, because it
-may as well belong to a second broker that was given the same id. It goes with the session; ``membership`` makes the
-next one.
+waited for, up to its session timeout and two seconds, and not deleted, because it may as well belong to a second broker
+that was given the same id. Only the node of a former session of this very process is replaced at once. It goes with
+the session; ``membership`` makes the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Set
 from typing import Final
 
 from spark_kafkalite.errors import InconsistentClusterId, RegistryError
 from spark_kafkalite.model import BrokerEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import (
+    Create,
+    Delete,
+    NodeError,
     NodeExists,
     NoNode,
+    SessionState,
     Stat,
     Store,
     WatchEvent,
@@ -29,6 +34,8 @@ from spark_kafkalite.registry.znodes import BrokerRegistration
 
 # On top of the session timeout: the registry ends sessions on its own tick, and the news takes a moment.
 EXPIRY_MARGIN_S: Final = 2.0
+# How often to see whether a registry that was away is back.
+_LOOK_S: Final = 0.1
 
 
 class DuplicateBrokerId(RegistryError):
@@ -43,16 +50,25 @@ async def create_base_nodes(store: Store) -> None:
             await answer(future)
 
 
-async def cluster_id(store: Store, stored: str | None = None) -> str:
+async def cluster_id(store: Store, stored: str | None = None, *, holds_logs: bool = False) -> str:
     """Return the cluster's id, made by the first broker that asks.
 
-    ``stored`` is the id in this broker's own ``meta.properties``, None when it has none yet.
-    Raises InconsistentClusterId (code 104) when the broker's data belongs to another cluster.
+    ``stored`` is the id in this broker's own ``meta.properties``, None when it has none yet; ``holds_logs`` says that
+    it has logs which a new registry would not know.
+    Raises InconsistentClusterId (code 104) when the broker's data belongs to another cluster, RegistryError when it has
+    logs and the registry no cluster id: it would say that their topics do not exist.
     """
     fresh = stored or znodes.uuid_text(znodes.new_uuid())
     try:
         data, _ = await answer(store.get(znodes.CLUSTER_ID))
-    except NoNode:
+    except NoNode as error:
+        if holds_logs:
+            raise RegistryError(
+                f"the registry has no {znodes.CLUSTER_ID}, so it is new or has been emptied, but this broker's log "
+                f"directories hold logs{f' of cluster {stored}' if stored else ''}, which would be served no more: "
+                "correct zookeeper.connect, or put the registry's data back; the registry of a broker that has been "
+                "a cluster by itself is served by kafkalite registry --data with its registry.dir"
+            ) from error
         # A registry that is new while the data is not: the data's id is taken over, since nothing contradicts it.
         with contextlib.suppress(NodeExists):
             await answer(store.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(fresh), make_parents=True))
@@ -88,21 +104,29 @@ def _other_cluster(known: str, found: str) -> InconsistentClusterId:
     )
 
 
-async def register_broker(store: Store, registration: BrokerRegistration) -> BrokerEpoch:
+async def register_broker(
+    store: Store, registration: BrokerRegistration, own_sessions: Set[int] = frozenset()
+) -> BrokerEpoch:
     """Create the broker's ephemeral registration and return its broker epoch.
 
-    Raises DuplicateBrokerId, naming the holder, when another session still holds the id after its timeout + 2 s.
+    ``own_sessions`` are former sessions of this very process, whose node is replaced. Raises DuplicateBrokerId, naming
+    the holder, when another session still holds the id after its timeout + 2 s. Time in which the registry could not be
+    reached does not count: it ends no session meanwhile, and gives each its whole time again afterwards.
     """
     loop = asyncio.get_running_loop()
-    path = znodes.broker_path(registration.broker_id)
-    deadline = loop.time() + store.session_timeout_ms / 1000 + EXPIRY_MARGIN_S
+    path, data = znodes.broker_path(registration.broker_id), registration.encode()
+    patience = _Patience(loop, store)
     while True:
         with contextlib.suppress(NodeExists):
-            await answer(store.create(path, registration.encode(), ephemeral=True, make_parents=True))
+            await answer(store.create(path, data, ephemeral=True, make_parents=True))
         stat = await answer(store.exists(path))
         if stat is not None and stat.ephemeral_owner == store.session_id:
             # Also when the create itself was answered with ConnectionLoss or tried twice: the node is ours.
             return BrokerEpoch(stat.czxid)
+        if stat is not None and stat.ephemeral_owner in own_sessions:
+            with contextlib.suppress(NodeError):
+                await answer(store.multi([Delete(path, stat.version), Create(path, data, ephemeral=True)]))
+            continue
         gone = asyncio.Event()
 
         def on_event(_: WatchEvent, gone: asyncio.Event = gone) -> None:
@@ -111,11 +135,36 @@ async def register_broker(store: Store, registration: BrokerRegistration) -> Bro
         stat = await answer(store.exists(path, watch=on_event))
         if stat is None:
             continue
-        try:
-            async with asyncio.timeout_at(deadline):
-                await gone.wait()
-        except TimeoutError:
-            raise DuplicateBrokerId(await _duplicate_text(store, registration, stat)) from None
+        if not await patience.wait_for(gone):
+            raise DuplicateBrokerId(await _duplicate_text(store, registration, stat))
+
+
+class _Patience:
+    """How long a holder of this broker's id may still be one that has died: its session and a margin."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
+        self._loop = loop
+        self._store = store
+        self._full_s = store.session_timeout_ms / 1000 + EXPIRY_MARGIN_S
+        self._until_s = loop.time() + self._full_s
+        store.add_session_listener(lambda _: call_in_loop(loop, self._begin_again))
+
+    def _begin_again(self) -> None:
+        # On the loss of the connection, and on its return.
+        self._until_s = self._loop.time() + self._full_s
+
+    async def wait_for(self, gone: asyncio.Event) -> bool:
+        """Wait for the holder to go; return whether it has, or there is reason to look again."""
+        while True:
+            until_s = self._until_s
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await gone.wait()
+                return True
+            except TimeoutError:
+                if until_s == self._until_s and self._store.state is not SessionState.SUSPENDED:
+                    return False
+                self._until_s = max(self._until_s, self._loop.time() + _LOOK_S)
 
 
 async def _duplicate_text(store: Store, registration: BrokerRegistration, stat: Stat) -> str:

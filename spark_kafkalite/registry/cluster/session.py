@@ -1,9 +1,9 @@
 """One session of a broker with the registry, and everything that ends with it.
 
 A session has a store, a watcher that keeps the view of the cluster fresh, a candidacy for the controller's role, a
-block of producer ids, and the broker's registration. None of it outlives the session: watches fire no more, the role
-and the registration are gone, and what is left of the block is never given out. The next session begins with nothing
-(``membership``).
+block of producer ids, and the broker's registration with a watch over it. None of it outlives the session: watches fire
+no more, the role and the registration are gone, and what is left of the block is never given out. The next session
+begins with nothing (``membership``).
 
 Lives in one event loop.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final
 
 from spark_kafkalite.clock import Clock
@@ -23,6 +23,7 @@ from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
 from spark_kafkalite.registry.cluster.registration import deregister_broker, register_broker
+from spark_kafkalite.registry.cluster.registration_watch import OnAnswer, RegistrationWatch
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.controller import Controller
 from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Store, call_in_loop
@@ -46,18 +47,29 @@ class RegistrySession:
         clock: Clock,
         slices: Slices,
         unclean_election: Callable[[str], bool],
+        min_insync: Callable[[str], int],
+        on_answer: OnAnswer | None = None,
     ) -> None:
-        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on."""
+        """``unclean_election`` and ``min_insync`` as the ``Controller`` takes them; ``on_answer`` is told of each
+        answer that proves the session alive, None when nobody needs that."""
         self.store = store
         self.watcher = ClusterWatcher(store, view, slices=slices)
         self.controller = Controller(
-            store, self.watcher, broker_id, clock, unclean_election=unclean_election, slices=slices
+            store,
+            self.watcher,
+            broker_id,
+            clock,
+            unclean_election=unclean_election,
+            min_insync=min_insync,
+            slices=slices,
         )
         self.producer_ids = ProducerIdManager(store, broker_id)
         # Set once the registry has ended the session, or is known to have gone.
         self.lost = asyncio.Event()
         self._broker_id = broker_id
         self._registered = False
+        self._watch = None if on_answer is None else RegistrationWatch(store, broker_id, clock, on_answer)
+        self._watching: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         store.add_session_listener(lambda state: call_in_loop(loop, self._state_changed, state))
         # It may have ended before anybody listened.
@@ -71,10 +83,18 @@ class RegistrySession:
         """Whether the session has ended, also if :attr:`lost` has not been set yet."""
         return self.store.state is SessionState.LOST
 
-    async def register(self, registration: BrokerRegistration) -> BrokerInfo:
-        """Register the broker and return it as others see it. Raises DuplicateBrokerId, RegistryError."""
-        epoch = await register_broker(self.store, registration)
+    async def register(self, registration: BrokerRegistration, own_sessions: Set[int] = frozenset()) -> BrokerInfo:
+        """Register the broker and return it as others see it. ``own_sessions`` are former ones of this very process.
+
+        Raises DuplicateBrokerId, RegistryError.
+        """
+        epoch = await register_broker(self.store, registration, own_sessions)
         self._registered = True
+        if self._watch is not None:
+            # The lease begins before anything is led.
+            await self._watch.look()
+            self._watching = asyncio.ensure_future(self._watch.run())
+            self._watching.add_done_callback(self._watch_ended)
         return BrokerInfo.of(registration, epoch)
 
     async def start_controller(self) -> None:
@@ -92,6 +112,8 @@ class RegistrySession:
                 async with asyncio.timeout(_LEAVE_WITHIN_S):
                     await self._leave()
         finally:
+            if self._watching is not None:
+                self._watching.cancel()
             self.watcher.close()
             self.store.close()
 
@@ -99,6 +121,12 @@ class RegistrySession:
         await self.controller.close()
         if self._registered and not self.is_lost:
             await deregister_broker(self.store, self._broker_id)
+
+    def _watch_ended(self, watching: asyncio.Task[None]) -> None:
+        error = None if watching.cancelled() else watching.exception()
+        if error is not None:
+            _LOG.error("a new session is needed: %s", error, exc_info=not isinstance(error, RegistryError))
+            self.lost.set()
 
     def _state_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:

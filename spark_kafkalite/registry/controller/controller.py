@@ -37,13 +37,12 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import (
     BrokerId,
     ControllerEpoch,
-    LeaderEpoch,
     TopicPartition,
 )
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
-from spark_kafkalite.registry.controller.election import elect, needs_election
+from spark_kafkalite.registry.controller.election import Elected, elect, needs_election, why_leaderless
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec
 from spark_kafkalite.registry.store import (
@@ -60,7 +59,7 @@ from spark_kafkalite.registry.store import (
     Store,
     answer,
 )
-from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
+from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work
 
 __all__ = ["Controller", "Extension", "TopicSpec"]
@@ -85,13 +84,16 @@ class Controller:
         clock: Clock = SYSTEM_CLOCK,
         *,
         unclean_election: Callable[[str], bool] = lambda _: False,
+        min_insync: Callable[[str], int] = lambda _: 1,
         slices: Slices | None = None,
     ) -> None:
-        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on; ``slices``: the long
+        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on, ``min_insync`` with how
+        many in-sync replicas its high watermark moves (``election``); ``slices``: the long
         work of the running loop, its own when nobody shares them."""
         self._slices = slices or Slices(asyncio.get_running_loop())
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch)
         self._unclean_election = unclean_election
+        self._min_insync = min_insync
         self._store = store
         self._watcher = watcher
         self._broker_id = broker_id
@@ -277,9 +279,8 @@ class Controller:
             partition = state.partition(topic_partition)
             if partition is None or not needs_election(partition, state.brokers):
                 continue
-            leaderless = partition.has_state and partition.leader == znodes.NO_LEADER
-            unclean = self._unclean_election(topic_partition.topic)
-            if leaderless and elect(partition, state.brokers, unclean=unclean).leader == znodes.NO_LEADER:
+            leaderless = partition.leader == znodes.NO_LEADER
+            if leaderless and self._outcome(topic_partition, partition, state).leader == znodes.NO_LEADER:
                 continue
             found.append((topic_partition, partition))
         return found
@@ -339,10 +340,23 @@ class Controller:
         return SetData(path, self._elected(topic_partition, partition, cluster), partition.version)
 
     def _elected(self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState) -> bytes:
-        leader, isr = elect(partition, cluster.brokers, unclean=self._unclean_election(topic_partition.topic))
-        epoch = LeaderEpoch(partition.leader_epoch + 1)
-        _LOG.info("%s: leader %d, epoch %d, ISR %s", topic_partition, leader, epoch, list(isr))
-        return LeaderAndIsr(leader, epoch, isr, self._epoch).encode()
+        elected = self._outcome(topic_partition, partition, cluster)
+        epoch = partition.leader_epoch + 1
+        if elected.leader == znodes.NO_LEADER:
+            why = why_leaderless(partition, cluster.brokers)
+            _LOG.warning("%s: no leader, epoch %d: %s", topic_partition, epoch, why)
+        else:
+            _LOG.info("%s: leader %d, epoch %d, ISR %s", topic_partition, elected.leader, epoch, list(elected.isr))
+        return elected.as_node(epoch, self._epoch).encode()
+
+    def _outcome(self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState) -> Elected:
+        name = topic_partition.topic
+        return elect(
+            partition,
+            cluster.brokers,
+            min_insync=self._min_insync(name),
+            unclean=self._unclean_election(name),
+        )
 
     async def _elect_one(
         self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState

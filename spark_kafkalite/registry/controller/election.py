@@ -1,40 +1,70 @@
-"""Who may lead a partition. Pure: replicas, ISR and live brokers in, leader and ISR out.
+"""Who may lead a partition. Pure: its state and the live brokers in, the next state out.
 
-======================================================  ==================================  ===========================
-in-sync replicas that are live                          leader                              new ISR
-======================================================  ==================================  ===========================
-some have lived on since the state was written          first of these in replica order     all of these
-only some that have restarted since then                the old leader, else the first      the leader alone
-none, unclean election allowed, other replicas live     first live replica                  the leader alone
-none otherwise                                          none (-1)                           as it was
-======================================================  ==================================  ===========================
+A replica's log is *whole* when the broker that is registered now has all that the named incarnation of it had written
+(``BrokerInfo.has_log_of``, rules R11 and R12). Only a whole log may lead: every other one may lack acknowledged
+records, and whoever leads has the others cut off what they have beyond it.
 
-"Restarted" is seen by comparing zxids: the registration is younger than the state. A restarted broker may have lost the
-end of its log, so it counts as in sync only when nobody else is; the others come back into the ISR by fetching. An ISR
-without live members is kept: one of exactly these must lead next, or committed records would be lost.
+============================================  =============================  ==========================================
+live replicas                                 leader                         in-sync replicas under the new epoch
+============================================  =============================  ==========================================
+members of the ISR with whole logs            the first in replica order     all of these
+none, but eligible ones with whole logs       the first in replica order     the leader alone
+none, but the only replica there is           that one                       the leader alone
+none, unclean election asked for              see below                      the leader alone
+none otherwise                                none (-1)                      as they were
+============================================  =============================  ==========================================
+
+Members of the ISR that are dead, or whose logs are not whole, leave it with an election; they come back by fetching. An
+ISR without any whole log is kept: one of exactly these must lead next, or acknowledged records would be lost.
+
+*Eligible* are replicas that left the ISR while it was smaller than ``min.insync.replicas`` (rule R16, KIP-966). The
+high watermark stands still then, so each of them has all that has been acknowledged to all in-sync replicas. They are
+forgotten when the ISR is large enough again, because the high watermark moves on from there.
+
+The only replica of a partition leads whatever became of its log: nobody else has more, and a broker on its own must go
+on after a power loss. It must be in the ISR: a replica list that somebody has changed by hand names no log that exists.
+With several replicas an empty disk never leads, not even alone in the ISR. A state that names no incarnations (a broker
+of an earlier version wrote it) proves nothing about anybody.
+
+An unclean election takes what has most likely lost least: members of the ISR, then eligible ones, then others, each in
+replica order. Brokers that name no incarnation lead nothing.
+
 Every election has a new leader epoch, one above the last.
-Source: kafka.controller.Election of Apache Kafka 3.9, for the first and third row without restarts.
+Source: kafka.controller.Election of Apache Kafka 3.9; KIP-966 for eligible replicas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
-from spark_kafkalite.registry.znodes import NO_LEADER
+from spark_kafkalite.registry.znodes import NO_LEADER, LeaderAndIsr
+
+Incarnations = Mapping[BrokerId, Incarnation]
 
 
 class Elected(NamedTuple):
-    """The outcome of an election. ``leader`` is -1 when nobody can lead."""
+    """The outcome of an election. ``leader`` is -1 when nobody can lead.
+
+    The ISR is empty then if there is no state yet, and none should be made.
+    """
 
     leader: BrokerId
     isr: tuple[BrokerId, ...]
+    incarnations: Incarnations
+    eligible: Incarnations
+
+    def as_node(self, leader_epoch: int, controller_epoch: ControllerEpoch) -> LeaderAndIsr:
+        """Return what the partition's state node is to hold."""
+        return LeaderAndIsr(
+            self.leader, LeaderEpoch(leader_epoch), self.isr, controller_epoch, self.incarnations, self.eligible
+        )
 
 
 def needs_election(state: PartitionState, live: Mapping[int, BrokerInfo]) -> bool:
-    """Whether the partition has no state yet, or no leader of the present incarnations.
+    """Whether the partition has no state yet, or no leader that may act on its state.
 
     One whose state cannot be read needs somebody to repair it: an epoch that was in use must not be given again.
     """
@@ -44,20 +74,112 @@ def needs_election(state: PartitionState, live: Mapping[int, BrokerInfo]) -> boo
     return not state.has_state or leader is None or not state.is_led_by(leader)
 
 
-def elect(state: PartitionState, live: Mapping[int, BrokerInfo], *, unclean: bool = False) -> Elected:
-    """Return the leader and ISR that the table above gives; for a partition without state, of its live replicas."""
+def elect(
+    state: PartitionState, live: Mapping[int, BrokerInfo], *, min_insync: int = 1, unclean: bool = False
+) -> Elected:
+    """Return what the table above gives; for a partition without a state, its live replicas are in sync.
+
+    ``min_insync``: with how many in-sync replicas the topic's high watermark moves.
+    """
     if not state.has_state:
-        starters = tuple(replica for replica in state.replicas if replica in live)
-        return Elected(starters[0], starters) if starters else Elected(NO_LEADER, state.replicas)
-    in_order = [replica for replica in state.replicas if replica in state.isr and replica in live]
-    steady = tuple(replica for replica in in_order if live[replica].epoch < state.modified_zxid)
-    if steady:
-        return Elected(steady[0], steady)
-    if in_order:
-        leader = state.leader if state.leader in in_order else in_order[0]
-        return Elected(leader, (leader,))
+        starters = [replica for replica in state.replicas if _incarnation(replica, live) != UNKNOWN_INCARNATION]
+        return _led_by(starters, live) if starters else _by_nobody(state)
+    whole = _in_sync_and_whole(state, live)
+    if not whole:
+        whole = [each for each in state.replicas if _is_whole(each, state.eligible, live)][:1]
+    if whole:
+        return _led_by(whole, live, _still_eligible(state, live, whole, min_insync))
+    if state.replicas == state.isr and len(state.isr) == 1:
+        unclean = True
     if unclean:
+        last_resort = next(_by_likely_loss(state, live), None)
+        if last_resort is not None:
+            return _led_by([last_resort], live)
+    return _by_nobody(state)
+
+
+def elect_preferred(state: PartitionState, live: Mapping[int, BrokerInfo], *, min_insync: int = 1) -> Elected | None:
+    """Return the election of the first replica, None when it must not lead (not live, not in sync, log not whole)."""
+    whole = _in_sync_and_whole(state, live)
+    if not whole or whole[0] != state.replicas[0]:
+        return None
+    return _led_by(whole, live, _still_eligible(state, live, whole, min_insync))
+
+
+def why_leaderless(state: PartitionState, live: Mapping[int, BrokerInfo]) -> str:
+    """Say what keeps the replicas that may lead from it."""
+    reasons = []
+    for replica in state.replicas:
+        if replica not in state.isr and replica not in state.eligible:
+            continue
+        broker = live.get(replica)
+        if broker is None:
+            reasons.append(f"broker {replica} is not registered")
+        elif broker.incarnation == UNKNOWN_INCARNATION:
+            reasons.append(f"broker {replica} does not say which incarnation it is")
+        else:
+            reasons.append(f"broker {replica} has not proven that its log is whole")
+    return ", ".join(reasons) or "none of its replicas was in sync"
+
+
+def kept_eligible(
+    before: Incarnations, left: Incarnations, isr: Collection[BrokerId], replicas: Collection[BrokerId], min_insync: int
+) -> dict[BrokerId, Incarnation]:
+    """Return who is eligible after a change of the ISR to ``isr`` (rule R16).
+
+    ``before`` were eligible until now, and ``left`` leave the ISR with the change, each with its incarnation. A leader
+    whose state names eligible replicas must not move the high watermark before a state without them is confirmed.
+    """
+    if len(isr) >= min(min_insync, len(replicas)):
+        return {}
+    return {
+        replica: incarnation
+        for replica, incarnation in {**before, **left}.items()
+        if replica in replicas and replica not in isr and incarnation != UNKNOWN_INCARNATION
+    }
+
+
+def _led_by(in_sync: list[BrokerId], live: Mapping[int, BrokerInfo], eligible: Incarnations | None = None) -> Elected:
+    return Elected(in_sync[0], tuple(in_sync), {each: live[each].incarnation for each in in_sync}, eligible or {})
+
+
+def _by_nobody(state: PartitionState) -> Elected:
+    return Elected(NO_LEADER, state.isr, state.incarnations, state.eligible)
+
+
+def _in_sync_and_whole(state: PartitionState, live: Mapping[int, BrokerInfo]) -> list[BrokerId]:
+    return [each for each in state.replicas if each in state.isr and _is_whole(each, state.incarnations, live)]
+
+
+def _is_whole(replica: BrokerId, named: Incarnations, live: Mapping[int, BrokerInfo]) -> bool:
+    broker = live.get(replica)
+    return broker is not None and broker.has_log_of(named.get(replica, UNKNOWN_INCARNATION))
+
+
+def _incarnation(replica: BrokerId, live: Mapping[int, BrokerInfo]) -> Incarnation:
+    broker = live.get(replica)
+    return UNKNOWN_INCARNATION if broker is None else broker.incarnation
+
+
+def _still_eligible(
+    state: PartitionState, live: Mapping[int, BrokerInfo], isr: list[BrokerId], min_insync: int
+) -> dict[BrokerId, Incarnation]:
+    left = {each: state.incarnations.get(each, UNKNOWN_INCARNATION) for each in state.isr if each not in isr}
+    kept = kept_eligible(state.eligible, left, isr, state.replicas, min_insync)
+    found = {}
+    for replica, incarnation in kept.items():
+        broker = live.get(replica)
+        if broker is None:
+            found[replica] = incarnation
+        elif broker.has_log_of(incarnation):
+            # By its present name: proofs reach back only so far.
+            found[replica] = broker.incarnation
+        # Who is here without that log will never have it again.
+    return found
+
+
+def _by_likely_loss(state: PartitionState, live: Mapping[int, BrokerInfo]) -> Iterator[BrokerId]:
+    for group in (state.isr, state.eligible, state.replicas):
         for replica in state.replicas:
-            if replica in live:
-                return Elected(replica, (replica,))
-    return Elected(NO_LEADER, state.isr)
+            if replica in group and _incarnation(replica, live) != UNKNOWN_INCARNATION:
+                yield replica

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
-from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+from spark_kafkalite.model import BrokerId, ControllerEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState
 from spark_kafkalite.registry.controller.election import elect
@@ -22,7 +22,6 @@ from spark_kafkalite.registry.store import (
     Operation,
     SetData,
 )
-from spark_kafkalite.registry.znodes import LeaderAndIsr
 
 T = TypeVar("T")
 
@@ -92,15 +91,17 @@ def new_partitions(
     live: Mapping[int, BrokerInfo],
     controller_epoch: ControllerEpoch,
 ) -> Iterator[Operation]:
-    """Make partitions of a topic with their leaders elected."""
+    """Make partitions of a topic with their leaders elected; one that nobody can lead gets its state later."""
     encoded: dict[tuple[BrokerId, ...], bytes] = {}
     for number, replicas in partitions.items():
         state = encoded.get(replicas)
         if state is None:
-            leader, isr = elect(PartitionState(replicas), live)
-            state = encoded[replicas] = LeaderAndIsr(leader, LeaderEpoch(0), isr, controller_epoch).encode()
+            elected = elect(PartitionState(replicas), live)
+            state = elected.as_node(0, controller_epoch).encode() if elected.isr else b""
+            encoded[replicas] = state
         yield Create(znodes.partition_path(name, number))
-        yield Create(znodes.state_path(name, number), state)
+        if state:
+            yield Create(znodes.state_path(name, number), state)
 
 
 def deletion(name: str, topic: TopicState) -> Iterator[Operation]:

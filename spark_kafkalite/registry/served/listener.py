@@ -31,7 +31,7 @@ class RegistryListener:
             raise ConfigError(f"registry.listener={address}: not of the form HOST:PORT (an IPv6 host in brackets)")
         if digest is not None and not all(digest.partition(":")):
             raise ConfigError(f"registry.listener.digest={REDACTED}: not of the form USER:PASSWORD")
-        if digest is None and not insecure and not _is_loopback(host):
+        if digest is None and not insecure and not is_loopback(host, "registry.listener"):
             raise ConfigError(
                 f"registry.listener={address} can be reached from other hosts, and any client that reaches it can "
                 "change the cluster: set registry.listener.digest=USER:PASSWORD, or registry.listener.insecure=true if "
@@ -44,9 +44,13 @@ class RegistryListener:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str, setting: str) -> bool:
+    """Say whether nobody on another host reaches what listens there. ConfigError, naming the setting, when that is not
+    known; no host is every interface."""
+    if not host:
+        return False
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise ConfigError(f"registry.listener: the host {host} is not known: {error.strerror}") from error
+        raise ConfigError(f"{setting}: the host {host} is not known: {error.strerror}") from error
     return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

@@ -8,9 +8,11 @@ number of them keeps anybody waiting; bodies are read, and requests run, in the 
 answer or event therefore leaves after the commit of what it shows, and in the order of the transactions; the zxid in an
 answer is that of the tree when the request was run.
 
-Sessions are the registry's; their numbers only grow, also across crashes. They end with this process, as their
-ephemeral nodes do: a client that comes back with a session of an earlier process is told that it has expired. Watches
-and identities belong to a connection; clients leave them again when they come back (SetWatches, auth).
+Sessions are the registry's; their numbers only grow, also across crashes. In a registry that keeps them
+(``kafkalite registry``) they outlive the process, with their ephemeral nodes, and get their whole time from the moment
+on at which the next process serves. In a broker they end with it: a client that comes back with a session of an earlier
+process is told that it has expired. Watches and identities belong to a connection; clients leave them again when they
+come back (SetWatches, auth).
 
 A session ends when its timeout passes without a word. What is not held against it: time in which this process stood
 still, and waiting for the registry.
@@ -41,10 +43,11 @@ from spark_kafkalite.registry.served.connection import (
     Request,
     TreeConnection,
 )
-from spark_kafkalite.registry.served.sessions import ServedSession, Sessions, negotiated_ms
+from spark_kafkalite.registry.served.sessions import ServedSession, Sessions, negotiated_ms, new_password
 from spark_kafkalite.registry.store import WatchEvent
 from spark_kafkalite.registry.tree.acl import NoAuth, digest_identity
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.tree import KeptSession
 from spark_kafkalite.slices import Slices, Work
 from spark_kafkalite.wire.frame import framed
 
@@ -138,6 +141,9 @@ class TreeServer:
         self._stopping = asyncio.Event()
         self._outbox = AnswerQueue(self._loop, self._slices, self._connections)
         self.registry.after_answers.append(self._outbox.send_soon)
+        now_s = time.monotonic()
+        for session_id, kept in self.registry.kept_sessions.items():
+            self._sessions.add(session_id, kept.timeout_ms, kept.password, now_s)
         try:
             # asyncio accepts as many as the backlog in one go, before any of them is counted here.
             listener = await self._loop.create_server(
@@ -356,19 +362,18 @@ class TreeServer:
         else:
             connection.opening = True
             opened: Future[int] = Future()
+            kept = KeptSession(new_password(), negotiated_ms(wanted_ms))
             opened.add_done_callback(
-                lambda done: store.call_in_loop(
-                    self._loop, self._opened, connection, negotiated_ms(wanted_ms), knows_read_only, done
-                )
+                lambda done: store.call_in_loop(self._loop, self._opened, connection, kept, knows_read_only, done)
             )
-            self.registry.submit(lambda: self.registry.open_session(set()), opened)
+            self.registry.submit(lambda: self.registry.open_session(set(), kept), opened)
 
-    def _opened(self, connection: TreeConnection, timeout_ms: int, knows_read_only: bool, done: Future[int]) -> None:
+    def _opened(self, connection: TreeConnection, kept: KeptSession, knows_read_only: bool, done: Future[int]) -> None:
         connection.opening = False
         if done.exception() is not None:
             connection.close(f"no session could be opened for it: {done.exception()}")
             return
-        session = self._sessions.add(done.result(), timeout_ms, time.monotonic())
+        session = self._sessions.add(done.result(), kept.timeout_ms, kept.password, time.monotonic())
         if not connection.closed:
             self._welcome(connection, session, knows_read_only)
             self.advance_soon(connection)

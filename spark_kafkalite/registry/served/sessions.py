@@ -23,10 +23,10 @@ class ServedSession:
 
     __slots__ = ("connection", "deadline_s", "password", "session_id", "timeout_ms")
 
-    def __init__(self, session_id: int, timeout_ms: int, now_s: float) -> None:
+    def __init__(self, session_id: int, timeout_ms: int, password: bytes, now_s: float) -> None:
         self.session_id = session_id
         self.timeout_ms = timeout_ms
-        self.password = os.urandom(_PASSWORD_BYTES)
+        self.password = password
         self.connection: Any = None
         self.deadline_s = 0.0
         self.touch(now_s)
@@ -47,8 +47,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def add(self, session_id: int, timeout_ms: int, now_s: float) -> ServedSession:
-        session = self._sessions[session_id] = ServedSession(session_id, timeout_ms, now_s)
+    def add(self, session_id: int, timeout_ms: int, password: bytes, now_s: float) -> ServedSession:
+        """Take a session whose time begins now."""
+        session = self._sessions[session_id] = ServedSession(session_id, timeout_ms, password, now_s)
         return session
 
     def find(self, session_id: int, password: bytes) -> ServedSession | None:
@@ -67,6 +68,11 @@ class Sessions:
             for session in self._sessions.values():
                 session.deadline_s += stood_still_s
         return [session for session in self._sessions.values() if session.deadline_s < now_s]
+
+
+def new_password() -> bytes:
+    """Return what the client of a new session is to prove it by."""
+    return os.urandom(_PASSWORD_BYTES)
 
 
 def negotiated_ms(wanted_ms: int) -> int:

@@ -44,6 +44,7 @@ Identity = tuple[str, str]
 
 ANYONE: Final = ("world", "anyone")
 OPEN_ACL: Final[Acl] = (AclEntry(Permission.ALL, *ANYONE),)
+CREATOR_ACL: Final[Acl] = (AclEntry(Permission.ALL, "auth", ""),)
 
 
 class NoAuth(NodeError):

@@ -2,15 +2,18 @@
 
 File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced):
 
-- table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion)``: the
-  persistent nodes; ``acl`` is JSON (``[[permissions, scheme, id], ...]``), null when anyone may do everything;
-- table ``counters(name, value)``: ``format`` (3), ``zxid``, ``session`` (the last number given).
+- table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion, owner)``: the
+  nodes; ``acl`` is JSON (``[[permissions, scheme, id], ...]``), null when anyone may do everything; ``owner`` is 0, or
+  the stored session whose ephemeral node it is;
+- table ``sessions(session, password, timeout_ms)``: the sessions that outlive the process;
+- table ``counters(name, value)``: ``format`` (4), ``zxid``, ``session`` (the last number given).
 
 The last transaction's number is the largest of the counter ``zxid`` and all ``mzxid`` and ``pzxid``: a commit that
 saves a node with its last zxid in it need not write the counter, and a row with the largest is only replaced or removed
 by a commit that leaves a larger one. So the usual commit is one statement, and gives up the interpreter's lock once,
 which the writer thread must win back from the listener's each time.
-Format 1 had no ``acl`` and ``aversion``, format 2 always wrote the counter ``zxid``; both are upgraded when opened.
+Format 1 had no ``acl`` and ``aversion``, format 2 always wrote the counter ``zxid``, format 3 stored no sessions; all
+are upgraded when opened.
 
 Nothing of these goes back across a crash: after kill -9 or power loss the last commit stands. One thread at a time uses
 a database, and one process: whoever opens it holds the directory's lock.
@@ -21,32 +24,41 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.tree.acl import from_text, to_text
-from spark_kafkalite.registry.tree.tree import DataNode, Tree
+from spark_kafkalite.registry.tree.tree import DataNode, KeptSession, Tree
 
 DATABASE_NAME: Final = "registry.db"
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 
+_SESSIONS: Final = (
+    "CREATE TABLE sessions(session INTEGER PRIMARY KEY, password BLOB NOT NULL, timeout_ms INTEGER NOT NULL)"
+)
 _SCHEMA: Final = (
     "CREATE TABLE nodes(path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL, "
     "pzxid INTEGER NOT NULL, ctime INTEGER NOT NULL, mtime INTEGER NOT NULL, version INTEGER NOT NULL, "
-    "child_creations INTEGER NOT NULL, acl TEXT, aversion INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
+    "child_creations INTEGER NOT NULL, acl TEXT, aversion INTEGER NOT NULL DEFAULT 0, "
+    "owner INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
+    _SESSIONS,
     "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
 )
 # What it takes to bring an older format up to this one.
+_KEEP_SESSIONS: Final = ("ALTER TABLE nodes ADD COLUMN owner INTEGER NOT NULL DEFAULT 0", _SESSIONS)
 _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
     1: (
         "ALTER TABLE nodes ADD COLUMN acl TEXT",
         "ALTER TABLE nodes ADD COLUMN aversion INTEGER NOT NULL DEFAULT 0",
+        *_KEEP_SESSIONS,
     ),
-    2: (),
+    2: _KEEP_SESSIONS,
+    3: _KEEP_SESSIONS,
 }
-_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
+_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?,?)"
 # Rows of one statement; SQLite binds at most 32766 values in one.
 _ROWS_AT_ONCE: Final = 64
 _SAVE_NODES: Final = [f"INSERT OR REPLACE INTO nodes VALUES {','.join([_ROW] * n)}" for n in range(_ROWS_AT_ONCE + 1)]
@@ -55,6 +67,7 @@ _MAX_ZXID: Final = 2**63 - 2**32
 _MAX_INT32: Final = 2**31 - 1
 # A node's cversion, a 32-bit number, is twice that less its children.
 _MAX_CHILD_CREATIONS: Final = 2**30 - 1
+_NO_SESSIONS: Final[Mapping[int, KeptSession | None]] = MappingProxyType({})
 _SAVE_COUNTER: Final = "INSERT OR REPLACE INTO counters VALUES (?,?)"
 
 
@@ -139,16 +152,20 @@ class NodeDatabase:
                 if type(counters[name]) is not int or not 0 <= counters[name] <= _MAX_ZXID:
                     raise ValueError(f"the counter {name} is {counters[name]!r}, not 0 to {_MAX_ZXID}")
             last_zxid = counters["zxid"]
+            for session_id, password, timeout_ms in self._connection.execute("SELECT * FROM sessions"):
+                if type(password) is not bytes or type(timeout_ms) is not int or timeout_ms <= 0:
+                    raise ValueError(f"the row of session {session_id} holds values that no session has")
+                tree.load_session(session_id, KeptSession(password, timeout_ms))
             # A parent's path is a prefix of its children's, so this order loads parents first.
             for path, *fields in self._connection.execute("SELECT * FROM nodes ORDER BY path"):
-                data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion = fields
-                if type(data) is not bytes or not all(type(each) is int for each in (*fields[1:8], aversion)):
+                data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion, owner = fields
+                if type(data) is not bytes or not all(type(each) is int for each in (*fields[1:8], aversion, owner)):
                     raise ValueError(f"the row of {path} holds values of other types")
                 _check_range(path, (czxid, mzxid, pzxid), _MAX_ZXID)
                 _check_range(path, (version, aversion), _MAX_INT32)
                 _check_range(path, (child_creations,), _MAX_CHILD_CREATIONS)
                 node = DataNode(data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations)
-                node.acl, node.aversion = from_text(acl), aversion
+                node.acl, node.aversion, node.ephemeral_owner = from_text(acl), aversion, owner
                 tree.load(path, node)
                 last_zxid = max(last_zxid, mzxid, pzxid)
             self._saved_session = counters["session"]
@@ -157,15 +174,38 @@ class NodeDatabase:
             raise self._unusable(error) from error
         return last_zxid, self._saved_session
 
-    def commit(self, saved: Sequence[tuple[str, DataNode]], removed: Sequence[str], zxid: int, session: int) -> None:
-        """Write all of it in one transaction, on disk when this returns.
+    def forget_sessions(self, zxid: int) -> None:
+        """End all stored sessions and their nodes, because another process takes over. Raises RegistryError."""
+        connection = self._connection
+        try:
+            if not connection.execute("SELECT 1 FROM sessions").fetchone():
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("DELETE FROM nodes WHERE owner != 0")
+            connection.execute("DELETE FROM sessions")
+            # The rows may have had the largest one.
+            connection.execute(_SAVE_COUNTER, ("zxid", zxid))
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+
+    def commit(
+        self,
+        saved: Sequence[tuple[str, DataNode]],
+        removed: Sequence[str],
+        zxid: int,
+        session: int,
+        sessions: Mapping[int, KeptSession | None] = _NO_SESSIONS,
+    ) -> None:
+        """Write all of it in one transaction, on disk when this returns. ``sessions`` that have gone are None.
 
         Raises DatabaseFull and DatabaseFailed: none of it is there.
         """
         connection = self._connection
         saves_zxid = any(zxid in (node.mzxid, node.pzxid) for _, node in saved)
         try:
-            if saves_zxid and len(saved) <= _ROWS_AT_ONCE and not removed and session == self._saved_session:
+            simple = not removed and not sessions and session == self._saved_session
+            if saves_zxid and simple and len(saved) <= _ROWS_AT_ONCE:
                 # A transaction of its own.
                 self._save(saved)
                 return
@@ -173,6 +213,11 @@ class NodeDatabase:
             for first in range(0, len(saved), _ROWS_AT_ONCE):
                 self._save(saved[first : first + _ROWS_AT_ONCE])
             connection.executemany("DELETE FROM nodes WHERE path = ?", [(path,) for path in removed])
+            for session_id, kept in sessions.items():
+                connection.execute("DELETE FROM sessions WHERE session = ?", (session_id,))
+                if kept is not None:
+                    values = session_id, kept.password, kept.timeout_ms
+                    connection.execute("INSERT INTO sessions VALUES (?,?,?)", values)
             if not saves_zxid:
                 connection.execute(_SAVE_COUNTER, ("zxid", zxid))
             if session != self._saved_session:
@@ -241,4 +286,5 @@ def _row(path: str, node: DataNode) -> tuple[Any, ...]:
         node.child_creations,
         to_text(node.acl),
         node.aversion,
+        node.ephemeral_owner,
     )

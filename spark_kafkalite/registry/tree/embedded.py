@@ -4,7 +4,8 @@ One writer thread owns the tree and the database. It takes every operation that 
 changed nodes in one SQLite transaction (group commit), and only then completes the futures and calls the watches, in
 the order of the transactions. So whatever an answer or an event shows is on disk, reads included.
 
-Sessions and ephemeral nodes end with the process and are never stored.
+Sessions of this process and their ephemeral nodes end with it and are never stored. Those of other processes are kept
+over a restart when the owner asks for it (``keep_sessions``), as ZooKeeper keeps them.
 
 If a commit finds no room on the disk, the owner is asked to make some (``make_room``); if that does not help, the tree
 takes the round back and each of its operations is tried alone: what does not fit fails with OutOfRoom and has not
@@ -45,7 +46,7 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.registry.tree.acl import Identity, SetAcl
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, DatabaseFull, NodeDatabase
-from spark_kafkalite.registry.tree.tree import DataNode, Tree
+from spark_kafkalite.registry.tree.tree import DataNode, KeptSession, Tree
 from spark_kafkalite.registry.tree.zxid_note import NOTE_NAME, ZxidNote
 
 _LOG = logging.getLogger(__name__)
@@ -86,8 +87,13 @@ class EmbeddedRegistry:
         clock: Clock = SYSTEM_CLOCK,
         make_room: Callable[[], bool] | None = None,
         check: Check | None = None,
+        *,
+        keep_sessions: bool = False,
     ) -> None:
         """Open or create the registry in ``directory``.
+
+        ``keep_sessions``: sessions that :meth:`open_session` gets a KeptSession for are stored, and those that a former
+        process has stored go on (:attr:`kept_sessions`); otherwise these end now.
 
         ``make_room`` is called in the writer thread when the disk is full; it returns whether another try can help.
         ``check`` sees what was loaded before anything is written.
@@ -97,6 +103,7 @@ class EmbeddedRegistry:
         self.directory = Path(directory)
         self._clock = clock
         self._make_room = make_room
+        self.keeps_sessions: Final = keep_sessions
         self._tree = Tree()
         self._zxid = 0
         self._last_session = 0
@@ -135,6 +142,13 @@ class EmbeddedRegistry:
             if check is not None:
                 check(self._tree, self._zxid)
             self._database.create()
+            if not self.keeps_sessions and self._tree.kept:
+                self._database.forget_sessions(self._zxid)
+                for session_id in list(self._tree.kept):
+                    self._tree.close_session(session_id, self._zxid, self._clock.wall_ms())
+                self._tree.settle()
+                self._tree.drain()
+                self._tree.drain_sessions()
         except RegistryError:
             self._database.close()
             raise
@@ -224,11 +238,14 @@ class EmbeddedRegistry:
         for told in self.after_answers:
             told()
 
-    def open_session(self, identities: set[Identity] | None = None) -> int:
-        """Open a session without a store and return its number. Writer thread only."""
+    def open_session(self, identities: set[Identity] | None = None, kept: KeptSession | None = None) -> int:
+        """Open a session without a store and return its number. Writer thread only.
+
+        ``kept`` is what is stored of it, if this registry keeps sessions.
+        """
         self._zxid += 1
         self._last_session += 1
-        self._tree.open_session(self._last_session, identities)
+        self._tree.open_session(self._last_session, identities, kept if self.keeps_sessions else None)
         return self._last_session
 
     def apply(self, operations: Sequence[Operation | SetAcl], session_id: int) -> list[Any]:
@@ -237,6 +254,11 @@ class EmbeddedRegistry:
         results = self._tree.apply(operations, session_id, zxid, self._clock.wall_ms())
         self._zxid = zxid
         return results
+
+    @property
+    def kept_sessions(self) -> dict[int, KeptSession]:
+        """The stored sessions. Writer thread only, or before anybody else uses the registry."""
+        return self._tree.kept
 
     @property
     def tree(self) -> Tree:
@@ -314,17 +336,20 @@ class EmbeddedRegistry:
             _deliver(task)
 
     def _commit(self, touched: set[str]) -> None:
+        tree = self._tree
         saved: list[tuple[str, DataNode]] = []
         removed: list[str] = []
         for path in touched:
-            node = self._tree.nodes.get(path)
-            if node is None:
-                removed.append(path)
-            elif not node.ephemeral_owner:
+            node = tree.nodes.get(path)
+            if node is not None and (not node.ephemeral_owner or node.ephemeral_owner in tree.kept):
                 saved.append((path, node))
+            else:
+                # Also of one that is not stored: a stored one may have been in its place.
+                removed.append(path)
+        sessions = {session_id: tree.kept.get(session_id) for session_id in tree.drain_sessions()}
         while True:
             try:
-                self._database.commit(saved, removed, self._zxid, self._last_session)
+                self._database.commit(saved, removed, self._zxid, self._last_session, sessions)
                 return
             except DatabaseFull:
                 if self._make_room is None or not self._make_room():

@@ -106,12 +106,15 @@ def open_embedded(
     clock: Clock = SYSTEM_CLOCK,
     make_room: Callable[[], bool] | None = None,
     check: Check | None = None,
+    keep_sessions: bool = False,
 ) -> EmbeddedStore:
     """Open the registry in ``directory`` (made when missing) with one session; closing that closes the registry.
 
+    ``keep_sessions`` as for EmbeddedRegistry; this one is not kept.
+
     Raises what EmbeddedRegistry and EmbeddedStore do.
     """
-    registry = EmbeddedRegistry(directory, clock, make_room, check)
+    registry = EmbeddedRegistry(directory, clock, make_room, check, keep_sessions=keep_sessions)
     try:
         return EmbeddedStore(registry, session_timeout_ms, owns_registry=True)
     except RegistryError:

@@ -78,6 +78,14 @@ class DataNode:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class KeptSession:
+    """What is stored of a session that outlives the process: what its client proves it by, and how long it lasts."""
+
+    password: bytes
+    timeout_ms: int
+
+
 # An event to come, and the access control list that says who may hear of it.
 _Trigger = tuple[EventType, str, Acl]
 
@@ -90,21 +98,37 @@ class Tree:
         self.sessions: dict[int, set[str]] = {}
         # Who a session has proved to be. One that is not here is of this process and may do everything.
         self.identities: dict[int, set[Identity]] = {}
+        # Sessions that are stored, with their ephemeral nodes; the others end with the process.
+        self.kept: dict[int, KeptSession] = {}
         self.watches = Watches()
         self._touched: set[str] = set()
+        self._touched_sessions: set[int] = set()
         self._fired: list[tuple[Watcher, WatchEvent]] = []
         # What takes back the steps of the transaction under way, and everything since the last settle.
         self._undo: list[Callable[[], None]] = []
         self._unsettled: list[Callable[[], None]] = []
 
     def load(self, path: str, node: DataNode) -> None:
-        """Put back a persisted node; parents must be loaded before their children."""
+        """Put back a persisted node; parents must be loaded before their children, sessions before their nodes."""
         self.nodes[path] = node
+        if node.ephemeral_owner:
+            if node.ephemeral_owner not in self.sessions:
+                raise NoNode(f"registry node {path} was stored without its session {node.ephemeral_owner}", path)
+            self.sessions[node.ephemeral_owner].add(path)
         if path != "/":
             parent = self.nodes.get(parent_of(path))
             if parent is None:
                 raise NoNode(f"registry node {path} was stored without its parent", path)
             parent.children.add(path.rpartition("/")[2])
+
+    def load_session(self, session_id: int, kept: KeptSession) -> None:
+        """Put back a stored session; its client proves again who it is."""
+        self.sessions[session_id], self.identities[session_id], self.kept[session_id] = set(), set(), kept
+
+    def drain_sessions(self) -> set[int]:
+        """Give and forget the stored sessions that have come or gone since the last call."""
+        touched, self._touched_sessions = self._touched_sessions, set()
+        return touched
 
     def drain(self) -> tuple[set[str], list[tuple[Watcher, WatchEvent]]]:
         """Give and forget the paths changed and the watches fired since the last call."""
@@ -122,6 +146,7 @@ class Tree:
             undo()
         self._unsettled.clear()
         self.drain()
+        self.drain_sessions()
 
     # Reads ----------------------------------------------------------------------------------------------------------
 
@@ -205,9 +230,15 @@ class Tree:
             parent = parent_of(parent)
         return missing[::-1]
 
-    def open_session(self, session_id: int, identities: set[Identity] | None = None) -> None:
-        """Begin a session; without identities it is one of this process, which may do everything."""
+    def open_session(
+        self, session_id: int, identities: set[Identity] | None = None, kept: KeptSession | None = None
+    ) -> None:
+        """Begin a session; without identities it is one of this process, which may do everything. ``kept`` is what is
+        to be stored of it, None when it ends with the process."""
         self.sessions[session_id] = set()
+        if kept is not None:
+            self.kept[session_id] = kept
+            self._touched_sessions.add(session_id)
         if identities is not None:
             self.identities[session_id] = identities
         self._unsettled.append(lambda: self._forget_session(session_id))
@@ -215,6 +246,7 @@ class Tree:
     def _forget_session(self, session_id: int) -> None:
         self.sessions.pop(session_id, None)
         self.identities.pop(session_id, None)
+        self.kept.pop(session_id, None)
 
     def close_session(self, session_id: int, zxid: int, now_ms: int) -> None:
         """Forget the session and its watches and remove its ephemeral nodes, as one transaction."""
@@ -225,6 +257,10 @@ class Tree:
         # Not as the session: whose node it is, is removed whatever the parent's access control list says.
         self.apply([Delete(path) for path in sorted(ephemerals)], 0, zxid, now_ms)
         del self.sessions[session_id]
+        kept = self.kept.pop(session_id, None)
+        if kept is not None:
+            self._touched_sessions.add(session_id)
+            self._unsettled.append(partial(self.kept.__setitem__, session_id, kept))
         identities = self.identities.pop(session_id, None)
         if identities is not None:
             self._unsettled.append(partial(self.identities.__setitem__, session_id, identities))
@@ -287,6 +323,8 @@ class Tree:
         acl = OPEN_ACL
         if isinstance(operation, CreateWithAcl) and operation.acl is not OPEN_ACL:
             acl = access.checked(operation.acl, self.identities.get(session_id, ()), path)
+        elif operation.private:
+            acl = access.checked(access.CREATOR_ACL, self.identities.get(session_id, ()), path)
         if parent.ephemeral_owner:
             raise NoChildrenForEphemerals(f"cannot create registry node {path}: its parent is ephemeral", path)
         if operation.sequential:

@@ -72,7 +72,8 @@ def test_what_was_acknowledged_survives_kill_9(broker: BrokerProcess, acks: int)
             client.send_produce([("t", [(0, batch(b"in flight"))])], acks=acks)
             broker.kill()
         broker.start()
-    assert leader_epoch(broker, "t") == 4
+    # Its logs are known to be whole, so it has led in the same epoch all the time.
+    assert leader_epoch(broker, "t") == 0
     found = dict(read_all(broker, "t"))
     assert [found.get(offset) for offset, _ in acknowledged] == [value for _, value in acknowledged]
     assert list(found) == list(range(len(found)))
@@ -92,6 +93,20 @@ def test_an_orderly_stop_leaves_the_marker_and_exit_code_0(broker: BrokerProcess
     assert not (broker.data_dir / ".kafka_cleanshutdown").exists()
     assert [read_all(broker, "t", partition) for partition in range(3)] == [[(0, b"0")], [(0, b"1")], [(0, b"2")]]
     assert "not clean" not in broker.stderr_path.read_text()
+    assert leader_epoch(broker, "t") == 0
+
+
+def test_logs_that_nobody_knows_to_be_whole_are_led_in_another_epoch(broker: BrokerProcess) -> None:
+    """As after a power loss. The only replica there is goes on all the same."""
+    create(broker, "t")
+    with RawClient(broker.bootstrap) as client:
+        client.produce("t", batch(b"kept"))
+    broker.kill()
+    (broker.data_dir / "kafkalite-run").unlink()
+    broker.start()
+    assert leader_epoch(broker, "t") == 1
+    assert read_all(broker, "t") == [(0, b"kept")]
+    broker.restart()
     assert leader_epoch(broker, "t") == 1
 
 

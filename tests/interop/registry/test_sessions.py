@@ -141,13 +141,14 @@ def test_clients_go_on_over_sessions_that_are_lost(tmp_path: Path, registry: Fak
                 return len(seen) >= count
 
             eventually(lambda: has_read(20))
-            for lost in range(1, 4):
+            for _ in range(3):
                 registry.expire()
                 before, read = producing.acknowledged, len(seen)
                 eventually(lambda before=before: producing.error or producing.acknowledged > before + 20)
                 # The group's coordinator has its offsets from the log again.
                 eventually(lambda read=read: has_read(read + 20))
-                assert leader_epochs(observer, "t", 2) == [lost, lost]
+                # Nobody else was elected, and the process is the same.
+                assert leader_epochs(observer, "t", 2) == [0, 0]
             producing.end()
             total = sum(map(len, producing.sent.values()))
             eventually(lambda: has_read(total))
@@ -255,12 +256,8 @@ def test_topics_that_go_meanwhile_are_deleted_and_damaged_ones_keep_their_logs(
         assert (data / "damaged-0").is_dir()
         # What can be read again is served again, with what it held.
         observer.set(znodes.topic_path("damaged"), good).result()
-        eventually(lambda: leads(observer, "damaged"))
         assert read_all(running.bootstrap, "damaged", 1) == {0: [b"0"], 1: []}
         observer.close()
-
-    def leads(observer: Store, topic: str) -> bool:
-        return leader_epochs(observer, topic, 2) == [1, 1]
 
     serve(data, registry.open_session, use)
 
@@ -318,7 +315,7 @@ def test_a_session_over_zookeepers_protocol_that_expires_is_followed_by_another(
             before = producing.acknowledged
             eventually(lambda: producing.error or producing.acknowledged > before + 20)
             producing.end()
-            assert leader_epochs(observer, "t", 2) == [1, 1]
+            assert leader_epochs(observer, "t", 2) == [0, 0]
             total = sum(map(len, producing.sent.values()))
             assert read_all(running.bootstrap, "t", total) == producing.sent
 

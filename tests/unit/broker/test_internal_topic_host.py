@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,17 +36,18 @@ from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from spark_kafkalite.testing.partition_states import partition_state
 from tests.unit.coordinator.counters import Counters
 from tests.unit.coordinator.host_double import until
 
-TOPIC = InternalTopic("__counters", "counter", 4, 2, 1 << 20, 5_000, "commit.timeout.ms")
+TOPIC = InternalTopic("__counters", "counter", 4, 2, 1 << 20, "counters.replicas", 5_000, "commit.timeout.ms")
 TP = TopicPartition(TOPIC.name, 0)
 
 
@@ -71,7 +73,7 @@ class Stage:
         host = LogHost.alone(OpenFiles(fs), "/logs", self.clock)
         log = PartitionLog.create(host, "/logs/o-0", TP, b"i" * 16, config)
         self.partition = Partition(TP, b"i" * 16, log, services)
-        self.partition.become_leader(epoch, isr, (1, 2), 1)
+        self.partition.become_leader(partition_state(*isr, replicas=(1, 2), epoch=epoch, version=1))
         replicas: Any = SimpleNamespace(get=lambda key: self.partition)
         unused: Any = None
         self.host = InternalTopicHost(TOPIC, Slices(loop), self.io, unused, unused, replicas)  # type: ignore[arg-type]
@@ -83,11 +85,11 @@ class Stage:
         return [values_of(bytes(batch))[0][1] async for _, batch in self.host.read_committed(0)]
 
 
-def stage(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(test())
+def stage(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(**fixtures: object) -> None:
+        asyncio.run(test(**fixtures))
 
-    run.__name__ = test.__name__
     return run
 
 
@@ -145,7 +147,7 @@ async def test_leadership_that_goes_fails_what_waits() -> None:
 async def test_an_epoch_that_follows_at_once_fails_what_waits_too() -> None:
     on = Stage(flush_before_ack=True)
     waiting = on.append()
-    on.partition.become_leader(5, (1,), (1, 2), 2)
+    on.partition.become_leader(partition_state(1, replicas=(1, 2), epoch=5, version=2))
     with pytest.raises(FencedLeaderEpoch):
         await waiting
     on.io.run_all()
@@ -171,8 +173,8 @@ async def test_a_load_waits_until_what_is_there_is_committed() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert not reading.done()
-    on.partition.become_leader(3, (1, 2), (1, 2), 2)
-    on.partition.check_leader().follower_has(2, 1)
+    on.partition.become_leader(partition_state(1, 2, replicas=(1, 2), epoch=3, version=2))
+    on.partition.check_leader().follower_fetched(2, Incarnation(20), 1)
     assert await reading == [b"old"]
 
 
@@ -266,7 +268,7 @@ async def test_an_epoch_that_ends_during_a_look_up_ends_the_load() -> None:
     reading = asyncio.ensure_future(on.read())
     while not on.io.work:
         await asyncio.sleep(0)
-    on.partition.become_leader(4, (1,), (1, 2), 2)
+    on.partition.become_leader(partition_state(1, replicas=(1, 2), epoch=4, version=2))
     on.io.run_all()
     with pytest.raises(FencedLeaderEpoch):
         await reading
@@ -275,8 +277,8 @@ async def test_an_epoch_that_ends_during_a_look_up_ends_the_load() -> None:
 @stage
 async def test_partitions_tell_of_their_role() -> None:
     on = Stage()
-    on.partition.become_leader(3, (1,), (1, 2), 2)
-    on.partition.become_leader(4, (1,), (1, 2), 3)
+    on.partition.become_leader(partition_state(1, replicas=(1, 2), epoch=3, version=2))
+    on.partition.become_leader(partition_state(1, replicas=(1, 2), epoch=4, version=3))
     on.partition.resign(2, 5, 4)
     on.partition.close()
     assert on.roles == [(True, 3), (True, 4), (False, 5), (False, 5)]
@@ -358,12 +360,19 @@ async def test_the_topic_is_made_once_for_all_who_ask() -> None:
 
 
 @stage
-async def test_a_topic_that_cannot_be_made_is_asked_for_again() -> None:
+async def test_a_topic_that_cannot_be_made_is_asked_for_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kafkalite.broker.internal_topic_host._quiet._kinds", {})
     cluster = Cluster()
     cluster.may_answer.set()
     cluster.outcome = InvalidReplicationFactor("2 replicas, 1 broker")
-    with pytest.raises(CoordinatorNotAvailable, match="__counters cannot be created: 2 replicas, 1 broker"):
-        await cluster.host.ensure()
+    for _ in range(3):
+        with pytest.raises(CoordinatorNotAvailable, match="__counters cannot be created: 2 replicas, 1 broker"):
+            await cluster.host.ensure()
+    # Each client asks every 100 ms; one line a minute is enough.
+    (said,) = [record.getMessage() for record in caplog.records if "__counters" in record.getMessage()]
+    assert "start more brokers, or set counters.replicas" in said
     cluster.outcome = TopicAlreadyExists("made by another broker")
     await cluster.host.ensure()
-    assert len(cluster.asked) == 2
+    assert len(cluster.asked) == 4

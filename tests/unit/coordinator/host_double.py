@@ -18,7 +18,7 @@ class HostDouble:
     def __init__(
         self, name: str = "__consumer_offsets", kind: str = "group", *, partitions: int = 1, timeout_ms: int = 5_000
     ) -> None:
-        self.topic = InternalTopic(name, kind, partitions, 1, 1 << 20, timeout_ms, "commit.timeout.ms")
+        self.topic = InternalTopic(name, kind, partitions, 1, 1 << 20, "replicas", timeout_ms, "commit.timeout.ms")
         self.partitions = partitions
         self.leader_epoch = 1
         self.batches: list[bytes] = []

@@ -33,6 +33,8 @@ API_MODULES = (
     "offset_fetch",
     "offset_for_leader_epoch",
     "produce",
+    "sasl_authenticate",
+    "sasl_handshake",
     "sync_group",
 )
 

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Mapping
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError
+from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, NotController, RequestTimedOut
 from spark_kafkalite.model import INTERNAL_TOPICS
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.controller.controller import Extension
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -34,12 +35,50 @@ from spark_kafkalite.wire.messages.create_partitions import (
 async def handle(
     context: BrokerContext, exchange: Exchange, message: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Extend topics; each has its own outcome."""
+    """Extend topics, here or at the controller; each has its own outcome."""
+    until_s = context.loop.time() + max(message.timeout_ms, 0) / 1000
+    try:
+        answer: CreatePartitionsResponse | None = await context.topics.controller_link.hand_on(
+            message, exchange.api_version, _is_refused, exchange.session
+        )
+    except KafkaError as error:
+        failed: dict[str, KafkaError | None] = dict.fromkeys((topic.name for topic in message.topics), error)
+        return await context.work(exchange, _answer(failed, failed))
+    if answer is not None:
+        if not message.validate_only:
+            await _wait_until_shown(context, message, answer, until_s)
+        return answer
     names, wanted, outcomes = await context.work(exchange, _checked(context, message))
     outcomes |= await context.topics.extend(
         wanted, timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
     )
     return await context.work(exchange, _answer(names, outcomes))
+
+
+def _is_refused(answer: CreatePartitionsResponse) -> bool:
+    return any(topic.error_code == NotController.code for topic in answer.results)
+
+
+async def _wait_until_shown(
+    context: BrokerContext, message: CreatePartitionsRequest, answer: CreatePartitionsResponse, until_s: float
+) -> None:
+    """Wait until this broker knows of what the controller has added; what it does not know in time has failed so."""
+    done = {topic.name for topic in answer.results if not topic.error_code}
+    left = [(topic.name, topic.count) for topic in message.topics if topic.name in done]
+
+    def shown(_: ClusterState) -> bool:
+        topics = context.cluster.topics
+        while left and (left[-1][0] not in topics or len(topics[left[-1][0]].partitions) >= left[-1][1]):
+            left.pop()
+        return not left
+
+    if await context.topics.controller_link.shows(shown, until_s - context.loop.time()):
+        return
+    late = {name for name, _ in left}
+    for topic in answer.results:
+        if topic.name in late:
+            topic.error_code = RequestTimedOut.code
+            topic.error_message = f"topic {topic.name} has been extended, but this broker has not heard of it in time"
 
 
 def _checked(

@@ -25,6 +25,8 @@ from spark_kafkalite.errors import (
     InvalidReplicationFactor,
     InvalidRequest,
     KafkaError,
+    NotController,
+    RequestTimedOut,
 )
 from spark_kafkalite.log.config_sources import describe_topic
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
@@ -48,12 +50,49 @@ _DEFAULT = -1
 
 @handles(ApiKey.CREATE_TOPICS, 2, 7)
 async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Create topics."""
+    """Create topics, here or at the controller."""
+    until_s = context.loop.time() + max(message.timeout_ms, 0) / 1000
+    try:
+        answer: CreateTopicsResponse | None = await context.topics.controller_link.hand_on(
+            message, exchange.api_version, _is_refused, exchange.session
+        )
+    except KafkaError as error:
+        return await context.work(exchange, _all_failed(message, error))
+    if answer is not None:
+        if not message.validate_only:
+            await context.work(exchange, _late(answer, await _not_shown(context, answer, until_s)))
+        return answer
     names, wanted, outcomes = await context.work(exchange, _checked(context, message))
     outcomes |= await context.topics.create(
         list(wanted.values()), timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
     )
     return await context.work(exchange, _answer(context, names, wanted, outcomes))
+
+
+def _is_refused(answer: CreateTopicsResponse) -> bool:
+    return any(topic.error_code == NotController.code for topic in answer.topics)
+
+
+def _all_failed(message: CreateTopicsRequest, error: KafkaError) -> Work[CreateTopicsResponse]:
+    answer = CreateTopicsResponse()
+    for name in dict.fromkeys(topic.name for topic in message.topics):
+        answer.topics.append(CreatableTopicResult(name=name, error_code=error.code, error_message=str(error)))
+        yield None
+    return answer
+
+
+async def _not_shown(context: BrokerContext, answer: CreateTopicsResponse, until_s: float) -> set[str]:
+    """Wait until this broker knows what the controller has created; return what it does not know in time."""
+    created = [topic.name for topic in answer.topics if not topic.error_code]
+    return await context.topics.wait_for_creation(created, until_s)
+
+
+def _late(answer: CreateTopicsResponse, names: set[str]) -> Work[None]:
+    for topic in answer.topics:
+        if topic.name in names:
+            late = RequestTimedOut(f"topic {topic.name} has been created, but this broker has not heard of it in time")
+            topic.error_code, topic.error_message = late.code, str(late)
+        yield None
 
 
 def _checked(

@@ -19,10 +19,13 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import (
     InvalidRequest,
     KafkaError,
+    NotController,
+    RequestTimedOut,
     TopicDeletionDisabled,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ZERO_UUID
@@ -42,11 +45,81 @@ _FIRST_VERSION_WITH_DISABLED = 3
 
 @handles(ApiKey.DELETE_TOPICS, 1, 6)
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete topics; each has its own outcome."""
+    """Delete topics, here or at the controller; each has its own outcome."""
+    until_s = context.loop.time() + max(message.timeout_ms, 0) / 1000
+    # Before: afterwards this broker may know no more what an id has meant.
+    ids = await context.work(exchange, _ids_asked(context, message))
+    try:
+        answer: DeleteTopicsResponse | None = await context.topics.controller_link.hand_on(
+            message, exchange.api_version, _is_refused, exchange.session
+        )
+    except KafkaError as error:
+        return await context.work(exchange, _all_failed(exchange, message, error))
+    if answer is not None:
+        await _wait_until_gone(context, answer, ids, until_s)
+        return answer
     resolved, counts = await context.work(exchange, _resolve_all(context, exchange, message))
     once = [name for name, count in counts.items() if count == 1]
     outcomes = await context.topics.delete(once, timeout_s=max(message.timeout_ms, 0) / 1000)
     return await context.work(exchange, _answer(resolved, counts, outcomes))
+
+
+def _is_refused(answer: DeleteTopicsResponse) -> bool:
+    return any(topic.error_code == NotController.code for topic in answer.responses)
+
+
+def _ids_asked(context: BrokerContext, message: DeleteTopicsRequest) -> Work[dict[str, bytes]]:
+    """Return the ids of the topics that are named, as far as they are known here."""
+    topics = context.cluster.topics
+    ids: dict[str, bytes] = {}
+    for name in (*message.topic_names, *(topic.name for topic in message.topics)):
+        yield None
+        if name is not None and name in topics:
+            ids[name] = topics[name].topic_id
+    return ids
+
+
+def _all_failed(exchange: Exchange, message: DeleteTopicsRequest, error: KafkaError) -> Work[DeleteTopicsResponse]:
+    answer = DeleteTopicsResponse()
+    asked: list[tuple[str | None, bytes]]
+    if exchange.api_version >= _FIRST_VERSION_BY_ID:
+        asked = [(topic.name, topic.topic_id) for topic in message.topics]
+    else:
+        asked = [(name, ZERO_UUID) for name in message.topic_names]
+    for name, topic_id in dict.fromkeys(asked):
+        yield None
+        answer.responses.append(
+            DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error))
+        )
+    return answer
+
+
+async def _wait_until_gone(
+    context: BrokerContext, answer: DeleteTopicsResponse, ids: Mapping[str, bytes], until_s: float
+) -> None:
+    """Wait until this broker knows that what the controller has deleted is gone."""
+    left = [
+        (topic.name, ids.get(topic.name, topic.topic_id))
+        for topic in answer.responses
+        if not topic.error_code and topic.name is not None
+    ]
+
+    def gone(_: ClusterState) -> bool:
+        topics = context.cluster.topics
+        while left:
+            name, topic_id = left[-1]
+            if name in topics and topics[name].topic_id == topic_id:
+                return False
+            left.pop()
+        return True
+
+    if await context.topics.controller_link.shows(gone, until_s - context.loop.time()):
+        return
+    late = {name for name, _ in left}
+    for topic in answer.responses:
+        if topic.name in late:
+            topic.error_code = RequestTimedOut.code
+            topic.error_message = f"topic {topic.name} has been deleted, but this broker has not heard of it in time"
 
 
 def _resolve_all(

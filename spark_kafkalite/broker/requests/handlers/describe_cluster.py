@@ -40,7 +40,10 @@ def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterR
         )
     brokers = []
     for broker in cluster.brokers.values():
-        host, port = context.address_of(broker, exchange.session)
+        address = context.address_of(broker, exchange.session)
+        if address is None:
+            continue
+        host, port = address
         brokers.append(DescribeClusterBroker(broker_id=broker.broker_id, host=host, port=port, rack=broker.rack))
     return DescribeClusterResponse(
         endpoint_type=_BROKERS, cluster_id=cluster.cluster_id, controller_id=cluster.controller_id, brokers=brokers

@@ -7,7 +7,7 @@ its answer, as are the earlier partitions of the cursor's topic.
 
 No topics named means all topics. A topic that is named twice is described once; one that does not exist has its own
 error and is not created. A cursor that is none of the topics named, or has a negative partition, is INVALID_REQUEST for
-every topic. Eligible leader replicas are not kept here: both lists are empty.
+every topic. Eligible leader replicas that are not trusted any more are not kept: that list is empty.
 
 Source: KIP-966, kafka.server.handlers.DescribeTopicPartitionsRequestHandler of Apache Kafka 4.
 """
@@ -17,9 +17,16 @@ from __future__ import annotations
 from itertools import islice
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import InvalidRequest, InvalidTopic, LeaderNotAvailable, UnknownTopicOrPartition
+from spark_kafkalite.errors import (
+    InvalidRequest,
+    InvalidTopic,
+    LeaderNotAvailable,
+    ListenerNotFound,
+    UnknownTopicOrPartition,
+)
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
 from spark_kafkalite.slices import Work
@@ -81,7 +88,7 @@ def handle(
         wanted = ((number, state) for number, state in topic.partitions.items() if number >= first)
         for number, state in islice(wanted, left):
             described.partitions.append(
-                _described(context, cluster, TopicPartition(name, number), topic.topic_id, state)
+                _described(context, exchange.session, cluster, TopicPartition(name, number), topic.topic_id, state)
             )
             left -= 1
             if left % _PARTITIONS_AT_ONCE == 0:
@@ -104,18 +111,28 @@ def _first_names(names: list[str], start: str, count: int) -> Work[list[str]]:
 
 
 def _described(
-    context: BrokerContext, cluster: ClusterState, key: TopicPartition, topic_id: bytes, state: PartitionState
+    context: BrokerContext,
+    session: Session,
+    cluster: ClusterState,
+    key: TopicPartition,
+    topic_id: bytes,
+    state: PartitionState,
 ) -> DescribeTopicPartitionsResponsePartition:
-    served = context.replicas.serves(key, topic_id)
+    error_code = 0
+    leader = cluster.brokers.get(state.leader)
+    if leader is None or not context.replicas.serves(key, topic_id):
+        error_code = LeaderNotAvailable.code
+    elif context.address_of(leader, session) is None:
+        error_code = ListenerNotFound.code
     offline = context.config.broker_id if context.replicas.is_offline(key) else None
     return DescribeTopicPartitionsResponsePartition(
-        error_code=0 if served else LeaderNotAvailable.code,
+        error_code=error_code,
         partition_index=key.partition,
-        leader_id=state.leader if served else -1,
+        leader_id=-1 if error_code else state.leader,
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.isr),
-        eligible_leader_replicas=[],
+        eligible_leader_replicas=list(state.eligible),
         last_known_elr=[],
         offline_replicas=[each for each in state.replicas if each not in cluster.brokers or each == offline],
     )

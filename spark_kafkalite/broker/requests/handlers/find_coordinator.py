@@ -93,12 +93,21 @@ def _answered(context: BrokerContext, session: Session, key: str, problem: Kafka
         if problem is not None:
             raise problem
         broker = _coordinator(context, key)
+        host, port = _address(context, session, broker)
     except KafkaError as error:
         return Coordinator(
             key=key, node_id=_NO_BROKER, port=_NO_BROKER, error_code=error.code, error_message=str(error)
         )
-    host, port = context.address_of(broker, session)
     return Coordinator(key=key, node_id=broker.broker_id, host=host, port=port)
+
+
+def _address(context: BrokerContext, session: Session, broker: BrokerInfo) -> tuple[str, int]:
+    address = context.address_of(broker, session)
+    if address is None:
+        raise CoordinatorNotAvailable(
+            f"broker {broker.broker_id}, the coordinator, has no listener {session.listener.name}, where this client is"
+        )
+    return address
 
 
 def _coordinator(context: BrokerContext, group_id: str) -> BrokerInfo:

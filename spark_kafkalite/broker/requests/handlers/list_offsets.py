@@ -9,6 +9,9 @@ A leader whose high watermark has not reached the offset at which its epoch bega
 leader before had shown to consumers is committed: the end, and times behind what is, are not available so long, or the
 end would seem to go back (KIP-207). Source: kafka.cluster.Partition.fetchOffsetForTimestamp.
 
+Replica id -2 asks for the end of this broker's own log (timestamp -1), whether it leads or not: what an operator wants
+to know before an unclean election.
+
 v1  one offset per partition
 v2  isolation level
 v4  leader epochs in the request (fencing) and in the answer
@@ -37,6 +40,7 @@ from spark_kafkalite.errors import (
     UnsupportedVersion,
 )
 from spark_kafkalite.model import (
+    DEBUGGING_REPLICA_ID,
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
@@ -80,8 +84,10 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsReque
                 if topic_partition in seen:
                     raise InvalidRequest(f"{topic_partition} is asked for twice")
                 seen.add(topic_partition)
-                if message.replica_id >= 0:
-                    exchange.check_replica(message.replica_id)
+                exchange.session.check_replica(message.replica_id)
+                if message.replica_id == DEBUGGING_REPLICA_ID and asked.timestamp == LATEST_TIMESTAMP:
+                    partitions.append(_own_end(context, topic_partition))
+                    continue
                 find = partial(_look_up, context, exchange, topic_partition, asked, message)
                 partitions.append((yield from look_up(context.io, context.loop, find)))
             except KafkaError as error:
@@ -90,6 +96,17 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsReque
                 )
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
+
+
+def _own_end(context: BrokerContext, topic_partition: TopicPartition) -> ListOffsetsPartitionResponse:
+    partition = context.replicas.get(topic_partition)
+    if partition.storage_error is not None:
+        raise partition.storage_error
+    return ListOffsetsPartitionResponse(
+        partition_index=topic_partition.partition,
+        offset=partition.log.log_end_offset,
+        leader_epoch=partition.log.epochs.epoch_at(partition.log.log_end_offset),
+    )
 
 
 def _look_up(
@@ -108,6 +125,7 @@ def _look_up(
         if message.replica_id >= 0:
             answer.offset = partition.log.log_end_offset
         else:
+            context.lease.check_leads(context.clock.monotonic_s())
             _check_known(exchange, partition, leader)
             answer.offset = partition.last_stable_offset if message.isolation_level else partition.visible_end_offset
         answer.leader_epoch = partition.leader_epoch
@@ -132,9 +150,9 @@ def _look_up(
 
 def _check_known(exchange: Exchange, partition: Partition, leader: Leader) -> None:
     """Raise OffsetNotAvailable (78), in old versions LeaderNotAvailable (5), while nobody knows what is committed."""
-    if partition.high_watermark < leader.epoch_start_offset:
+    if not leader.has_reached_epoch_start:
         text = (
-            f"{partition.topic_partition}: what was shown before epoch {leader.epoch}, below offset "
-            f"{leader.epoch_start_offset}, is not known to be in enough replicas yet"
+            f"{partition.topic_partition}: what was shown before epoch {leader.epoch} is not known to be in enough "
+            "replicas yet"
         )
         raise (OffsetNotAvailable if exchange.api_version >= _FIRST_VERSION_NOT_AVAILABLE else LeaderNotAvailable)(text)

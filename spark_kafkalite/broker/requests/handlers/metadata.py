@@ -16,7 +16,7 @@ answer waits for it; when that takes too long the topic is answered with LEADER_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -25,6 +25,7 @@ from spark_kafkalite.errors import (
     InvalidRequest,
     InvalidTopic,
     LeaderNotAvailable,
+    ListenerNotFound,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -45,6 +46,7 @@ from spark_kafkalite.wire.messages.metadata import (
 _FIRST_VERSION_WITH_CHOICE = 4
 _FIRST_VERSION_BY_ID = 12
 _FIRST_VERSION_WITH_IDS = 10
+_FIRST_VERSION_WITH_LISTENER_ERROR = 6
 _NOT_ASKED = -(2**31)
 # Bits by number of org.apache.kafka.common.acl.AclOperation.
 _TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -58,7 +60,10 @@ async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRe
     cluster = context.cluster
     answer = MetadataResponse(cluster_id=cluster.cluster_id or None, controller_id=cluster.controller_id)
     for broker in cluster.brokers.values():
-        host, port = context.address_of(broker, exchange.session)
+        address = context.address_of(broker, exchange.session)
+        if address is None:
+            continue
+        host, port = address
         answer.brokers.append(MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack))
     operations = _TOPIC_OPERATIONS if message.include_topic_authorized_operations else _NOT_ASKED
     if message.topics is None or (exchange.api_version == 0 and not message.topics):
@@ -66,6 +71,9 @@ async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRe
     else:
         described = _each_answered(context, exchange, cluster, message.topics)
     answer.topics = await context.work(exchange, described)
+    if len(answer.brokers) < len(cluster.brokers):
+        reachable = {broker.node_id for broker in answer.brokers}
+        await context.work(exchange, _hide_leaders(answer.topics, reachable, exchange.api_version))
     for topic in answer.topics:
         topic.topic_authorized_operations = operations
     answer.cluster_authorized_operations = (
@@ -78,6 +86,16 @@ async def _create_missing(context: BrokerContext, exchange: Exchange, message: M
     if exchange.api_version >= _FIRST_VERSION_WITH_CHOICE and not message.allow_auto_topic_creation:
         return
     await context.topics.create_automatically(topic.name for topic in message.topics or () if topic.name is not None)
+
+
+def _hide_leaders(topics: Sequence[MetadataResponseTopic], reachable: Container[int], version: int) -> Work[None]:
+    """Name no leader that has no listener for this client. Source: MetadataCache.getPartitionMetadata."""
+    error = ListenerNotFound if version >= _FIRST_VERSION_WITH_LISTENER_ERROR else LeaderNotAvailable
+    for topic in topics:
+        for partition in topic.partitions:
+            yield None
+            if partition.leader_id >= 0 and partition.leader_id not in reachable:
+                partition.leader_id, partition.error_code = -1, error.code
 
 
 def _all_described(context: BrokerContext, cluster: ClusterState) -> Work[list[MetadataResponseTopic]]:

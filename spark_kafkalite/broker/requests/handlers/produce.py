@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.replication.append_queue import AppendOutcome, QueuedBatch
+from spark_kafkalite.broker.replication.bounds import ACKS_ALL
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -159,6 +160,8 @@ class _Producing:
                     raise InvalidTopic(f"{name} is an internal topic; only brokers write to it")
                 leader = context.replicas.get(topic_partition).check_leader()
                 leader.check_acks(acks)
+                if acks != ACKS_ALL:
+                    context.lease.check_leads(context.clock.monotonic_s())
                 if not leader.must_queue:
                     appended = leader.try_append(batch, exchange.api_version)
                     if isinstance(appended, AppendResult):
@@ -293,10 +296,19 @@ class DelayedProduce(DelayedOperation):
                 self._exchange.close(f"a produce with acks=0 to {leader.topic_partition} failed: {outcome}")
             produced[index] = _failure(leader.topic_partition, outcome, self._hints)
         elif self._acks == 0 or outcome.last_offset < leader.acknowledged_end_offset(self._acks):
-            produced[index] = _success(number, outcome, leader)
+            produced[index] = self._acknowledged(number, outcome, leader)
         elif not self.finished:
             self._watch(leader, outcome, produced, index)
         self.try_complete()
+
+    def _acknowledged(self, number: int, appended: AppendResult, leader: Leader) -> ProducedPartition:
+        if self._acks != ACKS_ALL:
+            # It was checked before the append, and this broker may have stood still since (rule R6).
+            try:
+                self._context.lease.check_leads(self._context.clock.monotonic_s())
+            except KafkaError as error:
+                return _failure(leader.topic_partition, error, self._hints)
+        return _success(number, appended, leader)
 
     def _watch(self, leader: Leader, appended: AppendResult, produced: list[ProducedPartition], index: int) -> None:
         waiting = self._awaiting.get(leader)
@@ -318,7 +330,7 @@ class DelayedProduce(DelayedOperation):
                 acknowledged_end = leader.acknowledged_end_offset(self._acks)
                 while waiting and waiting[0][0].last_offset < acknowledged_end:
                     appended, produced, index = waiting.popleft()
-                    produced[index] = _success(number, appended, leader)
+                    produced[index] = self._acknowledged(number, appended, leader)
                 if waiting:
                     continue
             del self._awaiting[leader]

@@ -17,13 +17,20 @@ from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
 from spark_kafkalite.errors import NotLeaderOrFollower, OffsetOutOfRange
 from spark_kafkalite.log.partition_log import AppendResult
-from spark_kafkalite.model import UNKNOWN_INCARNATION
+from spark_kafkalite.model import UNKNOWN_INCARNATION, Incarnation
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import values_of
+from spark_kafkalite.testing.partition_states import live_broker, partition_state
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest
 from tests.unit.broker.replication.test_partition import LARGE, TP, Harness, Waiter
 
 FOLLOWER = 2
+INCARNATION = Incarnation(20)
+
+
+def of_two(*isr: int, epoch: int = 4, version: int = 2) -> PartitionState:
+    return partition_state(*isr, replicas=(1, FOLLOWER), epoch=epoch, version=version)
 
 
 @pytest.fixture
@@ -36,8 +43,9 @@ def harness() -> Iterator[Harness]:
 @pytest.fixture
 def partition(harness: Harness) -> Partition:
     """Led by this broker, with a follower in sync that has nothing yet."""
+    harness.services.live_brokers = lambda: {1: live_broker(1), FOLLOWER: live_broker(FOLLOWER)}
     partition = harness.partition(lead=False)
-    partition.become_leader(4, (1, FOLLOWER), (1, FOLLOWER), 1)
+    partition.become_leader(of_two(1, FOLLOWER, epoch=4, version=1))
     return partition
 
 
@@ -52,9 +60,13 @@ def test_followers_read_to_the_log_end_and_consumers_what_is_committed(harness: 
     assert leader.read(3, 1000, at_least_one=True, replica_id=FOLLOWER) is None
     with pytest.raises(OffsetOutOfRange):
         leader.read(4, 1000, at_least_one=True, replica_id=FOLLOWER)
-    # Nobody follows so far.
-    with pytest.raises(NotLeaderOrFollower):
-        leader.follower_fetched(FOLLOWER, UNKNOWN_INCARNATION, 0)
+    with pytest.raises(OffsetOutOfRange, match="offset 4 is beyond the log end offset 3"):
+        leader.follower_fetched(FOLLOWER, INCARNATION, 4)
+    for stranger in (1, 3):
+        with pytest.raises(NotLeaderOrFollower, match=f"broker {stranger} is not a follower of t-0"):
+            leader.follower_fetched(stranger, INCARNATION, 0)
+    leader.follower_fetched(FOLLOWER, UNKNOWN_INCARNATION, 3)
+    assert partition.high_watermark == 0
 
 
 def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partition) -> None:
@@ -66,13 +78,13 @@ def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partit
     harness.append(partition, 3)
     harness.run_loop()
     assert (consumer.checks, follower.checks, producer.checks) == (0, 1, 0)
-    leader.follower_has(FOLLOWER, 2)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 2)
     harness.run_loop()
     assert (consumer.checks, follower.checks, producer.checks) == (1, 1, 1)
     assert (partition.high_watermark, partition.acknowledged_end_offset(-1)) == (2, 2)
     # No news: the same again, and less, as a follower says that has cut its log.
-    leader.follower_has(FOLLOWER, 2)
-    leader.follower_has(FOLLOWER, 1)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 2)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 1)
     harness.run_loop()
     assert (consumer.checks, producer.checks, partition.high_watermark) == (1, 1, 2)
 
@@ -97,7 +109,7 @@ def test_watchers_are_told_at_once_of_what_an_answer_tells_of(harness: Harness, 
     leader.followers.watchers[follower] = None
     harness.append(partition, 3)
     assert (consumer.told, follower.told) == ([], ["news"])
-    leader.follower_has(FOLLOWER, 2)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 2)
     assert (consumer.told, follower.told) == (["news"], ["news", "changed"])
     partition.log.advance_log_start(1)
     assert (consumer.told, follower.told) == (["news", "changed"], ["news", "changed", "changed"])
@@ -113,18 +125,18 @@ def test_a_follower_that_leaves_the_isr_holds_nobody_up(harness: Harness, partit
     harness.append(partition, 3)
     waiter = Waiter()
     partition.check_leader().ack_waiters.add(waiter)
-    partition.become_leader(4, (1,), (1, FOLLOWER), 2)
+    partition.become_leader(of_two(1))
     harness.run_loop()
     assert (partition.high_watermark, waiter.checks) == (3, 1)
 
 
 def test_what_a_follower_had_under_another_epoch_says_nothing(harness: Harness, partition: Partition) -> None:
     harness.append(partition, 3)
-    partition.check_leader().follower_has(FOLLOWER, 2)
-    partition.become_leader(5, (1, FOLLOWER), (1, FOLLOWER), 2)
+    partition.check_leader().follower_fetched(FOLLOWER, INCARNATION, 2)
+    partition.become_leader(of_two(1, FOLLOWER, epoch=5))
     harness.append(partition, 3)
     assert (partition.high_watermark, partition.log.log_end_offset) == (2, 6)
-    partition.check_leader().follower_has(FOLLOWER, 6)
+    partition.check_leader().follower_fetched(FOLLOWER, INCARNATION, 6)
     assert partition.high_watermark == 6
 
 
@@ -132,10 +144,16 @@ END = [
     lambda partition: partition.resign(2, 5, 2),
     lambda partition: partition.resign(-1, 5, 2),
     # It leads again before anybody has looked.
-    lambda partition: (partition.resign(2, 5, 2), partition.become_leader(6, (1,), (1,), 3)),
-    lambda partition: partition.become_leader(5, (1,), (1,), 2),
+    lambda partition: (
+        partition.resign(2, 5, 2),
+        partition.become_leader(of_two(1, epoch=6, version=3)),
+    ),
+    lambda partition: partition.become_leader(of_two(1, epoch=5)),
     lambda partition: partition.fence("for a test"),
-    lambda partition: (partition.fence("for a test"), partition.become_leader(4, (1,), (1,), 2)),
+    lambda partition: (
+        partition.fence("for a test"),
+        partition.become_leader(of_two(1)),
+    ),
     lambda partition: partition.close(),
     lambda partition: partition.go_offline(OSError("bad disk")),
 ]

@@ -35,6 +35,7 @@ from spark_kafkalite.testing.batches import make_batch, make_stored_batch, value
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from spark_kafkalite.testing.partition_states import partition_state
 
 TP = TopicPartition("t", 0)
 # More than the loop writes at once.
@@ -83,7 +84,7 @@ class Harness:
         log = PartitionLog.create(host, "/logs/t-0", TP, b"i" * 16, config)
         partition = Partition(TP, b"i" * 16, log, self.services)
         if lead:
-            partition.become_leader(0, isr, (1,), 0)
+            partition.become_leader(partition_state(*isr, replicas=(1,), epoch=0, version=0))
         return partition
 
     def batch(self, count: int = 1, **options: Any) -> memoryview:
@@ -131,7 +132,7 @@ def test_roles_and_epochs(harness: Harness) -> None:
     partition = harness.partition(lead=False)
     with pytest.raises(NotLeaderOrFollower):
         partition.check_leader().try_append(harness.batch(), 9)
-    partition.become_leader(5, (1,), (1,), 3)
+    partition.become_leader(partition_state(1, replicas=(1,), epoch=5, version=3))
     partition.check_leader(5)
     with pytest.raises(FencedLeaderEpoch):
         partition.check_leader(4)
@@ -142,13 +143,13 @@ def test_roles_and_epochs(harness: Harness) -> None:
     assert partition.is_leader
     partition.resign(2, 6, 4)
     assert (partition.is_leader, partition.leader_epoch) == (False, 6)
-    partition.become_leader(4, (1,), (1,), 2)
+    partition.become_leader(partition_state(1, replicas=(1,), epoch=4, version=2))
     assert not partition.is_leader
 
 
 def test_too_few_in_sync_replicas_refuse_acks_all_and_hold_the_high_watermark(harness: Harness) -> None:
     partition = harness.partition(lead=False, min_insync_replicas=2)
-    partition.become_leader(0, (1,), (1, 2), 0)
+    partition.become_leader(partition_state(1, replicas=(1, 2), epoch=0, version=0))
     with pytest.raises(NotEnoughReplicas):
         partition.check_leader().check_acks(-1)
     partition.check_leader().check_acks(1)
@@ -187,7 +188,7 @@ def test_one_flush_acknowledges_all_that_came_before_it(harness: Harness) -> Non
 
 def test_changed_settings_wake_who_waits_and_flush_what_is_due(harness: Harness) -> None:
     partition = harness.partition(min_insync_replicas=2, isr=(1,))
-    partition.become_leader(0, (1,), (1, 2), 1)
+    partition.become_leader(partition_state(1, replicas=(1, 2), epoch=0, version=1))
     harness.append(partition, 3)
     assert partition.high_watermark == 0
     waiter = Waiter()
@@ -549,7 +550,7 @@ class TestQueue:
         log = PartitionLog.open(host, "/logs/t-0", TP, before.log.config, last_run)
         assert log.segments.active.unread_until_offset == 200
         partition = Partition(TP, b"i" * 16, log, harness.services, 200)
-        partition.become_leader(1, (1,), (1,), 1)
+        partition.become_leader(partition_state(1, replicas=(1,), epoch=1, version=1))
         outcomes = [self.queue(harness, partition, harness.batch(2)) for _ in range(3)]
         assert partition.check_leader().must_queue == damaged
         if damaged:

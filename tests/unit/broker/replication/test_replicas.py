@@ -17,7 +17,7 @@ from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
+from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.slices import Slices
@@ -54,6 +54,7 @@ class World:
         self.view.add_listener(self.replicas.cluster_changed)
         self.logs.on_offline = self.replicas.directory_failed
         self.zxid = 10
+        self.incarnation = Incarnation(1)
         self.me: BrokerInfo | None = None
 
     def config_of(self, name: str) -> TopicConfig:
@@ -61,7 +62,7 @@ class World:
 
     def register(self) -> None:
         self.zxid += 1
-        self.me = BrokerInfo(ME, "localhost", 9092, None, BrokerEpoch(self.zxid))
+        self.me = BrokerInfo(ME, "localhost", 9092, None, BrokerEpoch(self.zxid), incarnation=self.incarnation)
         self.replicas.set_registration(self.me)
 
     def lose_registration(self) -> None:
@@ -79,7 +80,13 @@ class World:
         self.zxid += 1
         brokers = tuple(map(BrokerId, replicas))
         return PartitionState(
-            brokers, BrokerId(leader), LeaderEpoch(epoch), brokers, version=version, modified_zxid=self.zxid
+            brokers,
+            BrokerId(leader),
+            LeaderEpoch(epoch),
+            brokers,
+            version=version,
+            modified_zxid=self.zxid,
+            incarnations=dict.fromkeys(brokers, self.incarnation),
         )
 
     def create(self, name: str, count: int = 1, topic_id: bytes | None = None) -> None:
@@ -120,7 +127,8 @@ def test_a_partition_is_led_when_the_registry_says_so_and_not_before(world: Worl
     world.settle()
     with pytest.raises(NotLeaderOrFollower):
         world.replicas.get(A)
-    # The state is older than the registration (rule R1): it names a former incarnation.
+    # The state names another run of the broker (rule R1), whose log may not be whole here.
+    world.incarnation = Incarnation(2)
     world.register()
     world.settle()
     assert not world.replicas.get(A).is_leader

@@ -21,7 +21,7 @@ def test_overrides_win_over_the_file_under_every_spelling(tmp_path: Path) -> Non
     config = BrokerConfig.load(path, {"node.id": "5"})
     assert (config.broker_id, config["num.partitions"]) == (5, 4)
     assert config.topic_defaults["retention.ms"] == 7_200_000
-    assert config.layers[-1].values.keys() == {"broker.id", "num.partitions", "log.retention.hours"}
+    assert config.layers[0].values.keys() == {"broker.id", "num.partitions", "log.retention.hours"}
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,62 @@ def test_every_setting_is_documented_and_named_once() -> None:
     assert all(setting.doc.endswith(".") for setting in BROKER_SETTINGS)
 
 
-@pytest.mark.parametrize("name", ["zookeeper.connect"])
-def test_a_setting_of_a_later_version_is_refused_by_name(name: str) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"^{name}=127\.0\.0\.1:2181: .* is not part of this version; leave {name} out"
-    ):
-        BrokerConfig.from_properties({name: "127.0.0.1:2181"})
+CONNECT = {"zookeeper.connect": "h:2181"}
+
+
+def test_where_a_registry_elsewhere_is() -> None:
+    assert BrokerConfig.from_properties({}).zookeeper is None
+    plain = BrokerConfig.from_properties({"zookeeper.connect": "[::1]:2181,h:2182/a/b"}).zookeeper
+    assert plain is not None
+    assert (plain.connect, plain.digest, plain.set_acl) == ("[::1]:2181,h:2182/a/b", None, False)
+    assert (plain.session_timeout_ms, plain.connection_timeout_ms) == (18_000, 18_000)
+    given = {
+        **CONNECT,
+        "zookeeper.digest": "u:secret",
+        "zookeeper.set.acl": "true",
+        "zookeeper.session.timeout.ms": "5000",
+        "zookeeper.connection.timeout.ms": "7000",
+    }
+    other = BrokerConfig.from_properties(given).zookeeper
+    assert other is not None
+    assert (other.digest, other.set_acl) == ("u:secret", True)
+    assert (other.session_timeout_ms, other.connection_timeout_ms) == (5000, 7000)
+    assert "secret" not in repr(other)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"zookeeper.connect": "h"}, r"zookeeper\.connect=h: not of the form HOST:PORT"),
+        ({"zookeeper.connect": "h:0"}, "not of the form HOST:PORT"),
+        ({"zookeeper.connect": "h:2181,"}, "not of the form HOST:PORT"),
+        ({"zookeeper.connect": "h:2181/a/"}, "must not end with"),
+        ({**CONNECT, "zookeeper.digest": "secret"}, "not of the form USER:PASSWORD"),
+        ({**CONNECT, "zookeeper.set.acl": "true"}, r"zookeeper\.set\.acl=true: needs zookeeper\.digest"),
+        ({"zookeeper.digest": "u:secret"}, r"there is no zookeeper\.connect"),
+        ({"zookeeper.set.acl": "true"}, r"there is no zookeeper\.connect"),
+        (
+            {**CONNECT, "registry.dir": "d"},
+            r"registry\.dir=d: with zookeeper\.connect=h:2181 .* leave registry\.dir out",
+        ),
+        ({**CONNECT, "registry.listener": "127.0.0.1:1"}, r"leave registry\.listener out"),
+        ({**CONNECT, "inter.broker.listener.name": "INNER"}, r"INNER: not one of listeners \(PLAINTEXT\)"),
+    ],
+)
+def test_what_is_refused_of_a_registry_elsewhere(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        BrokerConfig.from_properties(given)
+    assert "secret" not in str(refused.value)
+
+
+def test_which_listener_the_other_brokers_connect_to() -> None:
+    listeners = {
+        "listeners": "CLIENTS://127.0.0.1:1,INNER://127.0.0.1:2",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,INNER:PLAINTEXT",
+    }
+    assert BrokerConfig.from_properties(listeners).inner_listener.name == "CLIENTS"
+    listeners["inter.broker.listener.name"] = "inner"
+    assert BrokerConfig.from_properties(listeners).inner_listener.name == "INNER"
 
 
 def test_the_registry_is_served_when_asked_for() -> None:

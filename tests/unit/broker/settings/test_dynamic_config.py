@@ -11,7 +11,7 @@ from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.registry.cluster.cluster_state import ClusterState
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState, diff
 from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
 
 EMPTY = ClusterState()
@@ -19,6 +19,10 @@ EMPTY = ClusterState()
 
 def given(own: dict[str, str], by_default: dict[str, str]) -> ClusterState:
     return replace(EMPTY, broker_configs={"1": own, DEFAULT_ENTITY: by_default, "2": {"log.retention.ms": "2"}})
+
+
+def changed(config: DynamicConfig, cluster: ClusterState) -> None:
+    config.cluster_changed(cluster, diff(EMPTY, cluster))
 
 
 @pytest.fixture
@@ -36,18 +40,18 @@ def test_own_settings_go_before_those_of_all_and_those_before_the_file(config: D
         ({retention: "8"}, {}),
         ({}, {}),
     ):
-        config.cluster_changed(EMPTY, given(own, by_default))
+        changed(config, given(own, by_default))
     assert seen == [(3_600_000, 7), (7, 8), (8, 8), (8, 3_600_000)]
     assert config.current.topic_defaults["retention.ms"] == 3_600_000
     # Nothing changed: nobody hears of it.
-    config.cluster_changed(EMPTY, given({}, {}))
+    changed(config, given({}, {}))
     assert len(seen) == 4
 
 
 def test_what_is_wrong_is_left_out_and_logged(config: DynamicConfig, caplog: pytest.LogCaptureFixture) -> None:
     wrong = {"log.retention.ms": "soon", "log.dirs": "/x", "no.such": "1", "max.connections": "5"}
     with caplog.at_level(logging.WARNING):
-        config.cluster_changed(EMPTY, given(wrong, {"log.segment.bytes": "1", "log.flush.interval.ms": "4"}))
+        changed(config, given(wrong, {"log.segment.bytes": "1", "log.flush.interval.ms": "4"}))
     current = config.current
     assert (current["max.connections"], current["log.flush.interval.ms"]) == (5, 4)
     assert (current["log.retention.ms"], current["log.segment.bytes"]) == (3_600_000, 1 << 30)
@@ -59,7 +63,7 @@ def test_what_is_wrong_is_left_out_and_logged(config: DynamicConfig, caplog: pyt
 
 def test_contradictions_of_other_programs_do_not_stop_the_broker(config: DynamicConfig) -> None:
     lags = {"log.cleaner.min.compaction.lag.ms": "9", "log.cleaner.max.compaction.lag.ms": "8"}
-    config.cluster_changed(EMPTY, given(lags, {}))
+    changed(config, given(lags, {}))
     assert config.current["log.cleaner.min.compaction.lag.ms"] == 9
     with pytest.raises(ConfigError, match="must not be above"):
         config.check(["log.retention.ms"], {**lags, "log.retention.ms": "1"}, "1")

@@ -19,6 +19,7 @@ from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from spark_kafkalite.testing.partition_states import partition_state
 
 SETTINGS = {"log.retention.check.interval.ms": 10_000, "log.initial.task.delay.ms": 1_000}
 TP = TopicPartition("t", 0)
@@ -59,7 +60,7 @@ class World:
         given = {"segment_bytes": 400, "file_delete_delay_ms": 0, **settings}
         self.configs[key.topic] = TopicConfig.from_properties({k.replace("_", "."): v for k, v in given.items()})
         partition = Partition(key, b"i" * 16, self.logs.create(key, b"i" * 16), self.services)
-        partition.become_leader(0, (1,), (1,), 0)
+        partition.become_leader(partition_state(1, replicas=(1,), epoch=0, version=0))
         self.partitions[key] = partition
         return partition
 

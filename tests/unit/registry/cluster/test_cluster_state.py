@@ -1,4 +1,6 @@
-from spark_kafkalite.model import BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
+from dataclasses import replace
+
+from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState, diff
 
 
@@ -59,7 +61,18 @@ def test_partitions_configs_and_topics() -> None:
     )
 
 
-def test_a_state_older_than_the_registration_is_not_led() -> None:
-    assert partition(1, 0).is_led_by(broker(1, 5))
-    assert not partition(1, 0).is_led_by(broker(1, 10))
-    assert not partition(1, 0).is_led_by(broker(2, 5))
+def test_a_broker_leads_in_a_state_that_means_its_log() -> None:
+    def run(incarnation: int, *steady: int, number: int = 1) -> BrokerInfo:
+        known = tuple(map(Incarnation, steady))
+        return replace(broker(number, 5), incarnation=Incarnation(incarnation), steady=known)
+
+    state = replace(partition(1, 0), incarnations={BrokerId(1): Incarnation(77)})
+    assert state.is_led_by(run(77))
+    assert state.is_led_by(run(80, 79, 77))
+    # Another run of it, whose log may not be whole; another broker; one that is no replica any more.
+    assert not state.is_led_by(run(80, 79))
+    assert not state.is_led_by(run(77, number=2))
+    assert not replace(state, replicas=(BrokerId(2),)).is_led_by(run(77))
+    # Nobody knows which run is meant.
+    assert not partition(1, 0).is_led_by(run(77))
+    assert not partition(1, 0).is_led_by(broker(1, 5))

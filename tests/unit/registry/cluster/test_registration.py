@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.errors import InconsistentClusterId
+from spark_kafkalite.errors import InconsistentClusterId, RegistryError
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
+from spark_kafkalite.registry.store import SessionState
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration
@@ -92,6 +93,37 @@ def test_an_old_incarnations_node_is_waited_for(registry: EmbeddedRegistry) -> N
     assert (stat.czxid, stat.ephemeral_owner) == (epoch, new.session_id)
 
 
+def test_the_node_of_a_former_session_of_this_process_is_replaced(registry: EmbeddedRegistry) -> None:
+    old, new = EmbeddedStore(registry), EmbeddedStore(registry)
+    first = asyncio.run(registration.register_broker(old, a_broker()))
+    second = asyncio.run(registration.register_broker(new, a_broker(), {old.session_id, new.session_id}))
+    assert second > first
+    assert new.exists("/brokers/ids/1").result().ephemeral_owner == new.session_id
+
+
+def test_time_without_the_registry_does_not_count_against_a_holder_of_the_id(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
+    old, new = EmbeddedStore(registry), EmbeddedStore(registry, session_timeout_ms=200)
+
+    async def come_back() -> None:
+        await registration.register_broker(old, a_broker())
+        waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
+        await asyncio.sleep(0.05)
+        new.listeners.report(SessionState.SUSPENDED)
+        done, _ = await asyncio.wait([waiting], timeout=0.6)
+        assert not done
+        new.listeners.report(SessionState.CONNECTED)
+        # The holder has its whole time again.
+        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        assert not done
+        with pytest.raises(registration.DuplicateBrokerId):
+            await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(come_back())
+
+
 def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
     async def many(supply: ProducerIdManager, count: int) -> list[int]:
         return list(await asyncio.gather(*(supply.next_id() for _ in range(count))))
@@ -101,3 +133,13 @@ def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
     second = asyncio.run(many(ProducerIdManager(store, BrokerId(2)), 1500))
     assert len(set(first + second)) == 3000
     assert second[0] == 2000
+
+
+def test_a_new_registry_is_refused_by_who_has_logs(registry: EmbeddedRegistry) -> None:
+    kept, store = znodes.uuid_text(znodes.new_uuid()), EmbeddedStore(registry)
+    with pytest.raises(RegistryError, match=f"no /cluster/id.*logs of cluster {kept}.*kafkalite registry --data"):
+        asyncio.run(registration.cluster_id(store, kept, holds_logs=True))
+    # It is left as it was found.
+    assert store.exists("/cluster").result() is None
+    found = asyncio.run(registration.cluster_id(store))
+    assert asyncio.run(registration.cluster_id(store, found, holds_logs=True)) == found

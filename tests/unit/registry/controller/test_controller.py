@@ -42,6 +42,7 @@ class Member:
     watcher: ClusterWatcher
     controller: Controller
     seen: list[tuple[ClusterState, ClusterState]]
+    registration: BrokerRegistration
 
     @property
     def state(self) -> ClusterState:
@@ -54,11 +55,23 @@ class Member:
         return await self.view.wait_for(condition, TIMEOUT_S)
 
 
-async def join(registry: EmbeddedRegistry, broker_id: int) -> Member:
+def _next_run(broker_id: int, last: BrokerRegistration | None) -> BrokerRegistration:
+    """Return another run of a broker; whoever gives the last one says that its logs are whole."""
+    return BrokerRegistration(
+        BrokerId(broker_id),
+        "h",
+        9000 + broker_id,
+        incarnation=znodes.new_incarnation(),
+        steady=(last.incarnation,) if last else (),
+    )
+
+
+async def join(registry: EmbeddedRegistry, broker_id: int, last: BrokerRegistration | None = None) -> Member:
     store = EmbeddedStore(registry)
     await registration.create_base_nodes(store)
     cluster_id = await registration.cluster_id(store)
-    await registration.register_broker(store, BrokerRegistration(BrokerId(broker_id), "h", 9000 + broker_id))
+    registered = _next_run(broker_id, last)
+    await registration.register_broker(store, registered)
     seen: list[tuple[ClusterState, ClusterState]] = []
     view = ClusterView()
     view.add_listener(lambda old, new, _: seen.append((old, new)))
@@ -71,7 +84,7 @@ async def join(registry: EmbeddedRegistry, broker_id: int) -> Member:
         unclean_election=lambda name: view.state.topics[name].config.get(UNCLEAN) == "true",
     )
     await controller.start()
-    return Member(store, view, watcher, controller, seen)
+    return Member(store, view, watcher, controller, seen, registered)
 
 
 @asynccontextmanager
@@ -185,13 +198,19 @@ def test_a_dead_leader_is_replaced_and_the_isr_of_the_dead_is_kept(tmp_path: Pat
             await first.until(lambda state: state.topics["t"].partitions[0].leader == -1)
             assert (first.partition("t").leader_epoch, first.partition("t").isr) == (2, (3,))
             # Broker 2 is not in the ISR: it must not lead, broker 3 must.
-            back_2 = await join(registry, 2)
+            back_2 = await join(registry, 2, second.registration)
             await first.watcher.caught_up(TIMEOUT_S)
             assert first.partition("t").leader == -1
-            back_3 = await join(registry, 3)
+            # Nor broker 3 on an empty disk.
+            empty_3 = await join(registry, 3)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert first.partition("t").leader == -1
+            registry.expire(empty_3.store.session_id)
+            back_3 = await join(registry, 3, third.registration)
             await first.until(lambda state: state.topics["t"].partitions[0].leader == 3)
             assert first.partition("t").leader_epoch == 3
-            for member in (back_2, back_3):
+            assert first.partition("t").incarnations == {3: back_3.registration.incarnation}
+            for member in (back_2, empty_3, back_3):
                 await member.controller.close()
                 member.watcher.close()
 

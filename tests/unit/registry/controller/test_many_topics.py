@@ -44,11 +44,15 @@ class Member:
         self.watcher = ClusterWatcher(self.store, self.view)
         self.controller = Controller(self.store, self.watcher, BrokerId(1))
 
+    @staticmethod
+    def next_run() -> BrokerRegistration:
+        return BrokerRegistration(BrokerId(1), "h", 9001, incarnation=znodes.new_incarnation())
+
     def _changed(self, _: ClusterState, __: ClusterState, change: ClusterChange) -> None:
         self.changes.append(change)
 
     async def register(self) -> None:
-        await registration.register_broker(self.store, BrokerRegistration(BrokerId(1), "h", 9001))
+        await registration.register_broker(self.store, self.next_run())
 
     async def caught_up(self) -> ClusterState:
         return await self.watcher.caught_up(TIMEOUT_S)

@@ -5,7 +5,7 @@ from spark_kafkalite.registry.served.sessions import MAX_TIMEOUT_MS, MIN_TIMEOUT
 
 def test_a_session_is_overdue_when_nothing_was_heard_for_its_timeout() -> None:
     sessions = Sessions(0.1, 0.0)
-    silent, talking = sessions.add(1, 1000, 0.0), sessions.add(2, 1000, 0.0)
+    silent, talking = sessions.add(1, 1000, b"secret", 0.0), sessions.add(2, 1000, b"secret", 0.0)
     now_s = 0.0
     overdue = []
     while not overdue:
@@ -18,7 +18,7 @@ def test_a_session_is_overdue_when_nothing_was_heard_for_its_timeout() -> None:
 
 def test_time_in_which_the_server_stood_still_moves_every_deadline() -> None:
     sessions = Sessions(0.1, 0.0)
-    session = sessions.add(1, 1000, 0.0)
+    session = sessions.add(1, 1000, b"secret", 0.0)
     assert sessions.tick(0.1) == []
     # Stopped for an hour.
     assert sessions.tick(3600.1) == []
@@ -33,7 +33,7 @@ def test_time_in_which_the_server_stood_still_moves_every_deadline() -> None:
 
 def test_a_session_is_found_with_its_password_only() -> None:
     sessions = Sessions(0.1, 0.0)
-    session = sessions.add(1, 1000, 0.0)
+    session = sessions.add(1, 1000, b"secret", 0.0)
     assert sessions.find(1, session.password) is session
     assert sessions.find(1, bytes(16)) is None
     assert sessions.find(1, b"") is None

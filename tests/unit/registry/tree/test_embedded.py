@@ -87,13 +87,15 @@ os._exit(0)"""
         assert again.last_zxid == int(wrote.stdout) > 1
 
 
-def test_a_file_of_an_older_format_is_upgraded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "lacks"), [(1, ["acl", "aversion", "owner"]), (2, ["owner"]), (3, ["owner"])])
+def test_a_file_of_an_older_format_is_upgraded(tmp_path: Path, number: int, lacks: list[str]) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
         EmbeddedStore(registry).create("/a", b"1").result(10)
     database = sqlite3.connect(tmp_path / DATABASE_NAME)
-    database.execute("ALTER TABLE nodes DROP COLUMN acl")
-    database.execute("ALTER TABLE nodes DROP COLUMN aversion")
-    database.execute("UPDATE counters SET value = 1 WHERE name = 'format'")
+    for column in lacks:
+        database.execute(f"ALTER TABLE nodes DROP COLUMN {column}")
+    database.execute("DROP TABLE sessions")
+    database.execute("UPDATE counters SET value = ? WHERE name = 'format'", (number,))
     database.execute("UPDATE counters SET value = 1000 WHERE name = 'zxid'")
     database.commit()
     database.close()

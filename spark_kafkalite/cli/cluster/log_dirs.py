@@ -1,10 +1,10 @@
-"""``kafkalite cluster``: what the log directories of a cluster's brokers hold (Kafka's ``kafka-log-dirs``)."""
+"""``kafkalite cluster log-dirs``: what the log directories of brokers hold (Kafka's ``kafka-log-dirs``)."""
 
 from __future__ import annotations
 
 import click
 
-from spark_kafkalite.cli.options import ActionGroup, bootstrap_option, client_settings, json_option, reachable_admin
+from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table
 
 _EPILOG = """\b
@@ -14,12 +14,7 @@ Examples:
 """
 
 
-@click.group("cluster", cls=ActionGroup, epilog=_EPILOG)
-def command() -> None:
-    """Show what the brokers hold."""
-
-
-@command.command("log-dirs", epilog=_EPILOG)
+@click.command("log-dirs", epilog=_EPILOG)
 @click.option("--brokers", metavar="N[,N]", help="Ids of the brokers; all without it.")
 @click.option("--topic-list", "topic_list", metavar="NAME[,NAME]", help="Only the logs of these topics.")
 @bootstrap_option

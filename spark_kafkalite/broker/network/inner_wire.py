@@ -1,0 +1,56 @@
+"""What brokers need to talk to each other: the listener that is for that, and the cluster secret.
+
+A broker that is a cluster by itself has neither: nobody can prove to it that he is a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.broker.network.peer import PeerIdentity
+from spark_kafkalite.errors import BrokerNotAvailable
+from spark_kafkalite.security.cluster_secret import ClusterSecret
+
+
+class InnerWire:
+    """See the module's text."""
+
+    def __init__(self, broker_id: int, listener_name: str, *, is_for_brokers_alone: bool) -> None:
+        """``is_for_brokers_alone`` says that clients have other listeners than ``listener_name``."""
+        self.listener_name = listener_name
+        self.is_for_brokers_alone = is_for_brokers_alone
+        self._broker_id = broker_id
+        # None until it is known, and in a broker that is a cluster by itself.
+        self._secret: ClusterSecret | None = None
+        self._on_change: list[Callable[[ClusterSecret], None]] = []
+
+    @property
+    def secret(self) -> ClusterSecret | None:
+        """The secret in force."""
+        return self._secret
+
+    def set_secret(self, secret: ClusterSecret) -> None:
+        """Use and accept this secret from now on; connections that proved another one are closed."""
+        self._secret = secret
+        for tell in self._on_change:
+            tell(secret)
+
+    def on_change(self, tell: Callable[[ClusterSecret], None]) -> None:
+        """Have ``tell`` called with each new secret."""
+        self._on_change.append(tell)
+
+    @property
+    def identity(self) -> PeerIdentity:
+        """Who this broker is to others. Raises BrokerNotAvailable (8) when it has no secret."""
+        if self._secret is None:
+            raise BrokerNotAvailable("this broker has no cluster secret, and so no way to talk to another broker")
+        return PeerIdentity(self._broker_id, self._secret)
+
+    def serves_brokers(self, listener: Listener) -> bool:
+        """Whether brokers may prove themselves on a listener."""
+        return self._secret is not None and listener.name == self.listener_name
+
+    def serves_brokers_alone(self, listener: Listener) -> bool:
+        """Whether nothing is served on a listener to those who have not proved to be a broker."""
+        return self.is_for_brokers_alone and listener.name == self.listener_name

@@ -1,0 +1,470 @@
+"""A connection of this broker to another one, in the loop: connect, prove oneself, then requests and answers in order.
+
+Before anything else both sides prove to each other that they know the cluster secret (``security.cluster_secret``):
+SaslHandshake, and SaslAuthenticate twice. Requests that are sent meanwhile leave afterwards.
+
+Answers come in the order of the requests, each to the function that its request was sent with. What an answer lies in
+belongs to the connection and is used again: it is valid during that call, and until :meth:`PeerConnection.release` when
+the call has asked for that (:meth:`PeerConnection.hold`). A large answer is received where it stays, without a copy.
+
+A connection ends once, and says why: ``on_closed``. It ends when the other side is gone, does not answer in time, does
+not prove itself, or says what cannot be understood. No request is sent twice; whether one that was not answered has
+been served is not known.
+
+Who keeps connections, and opens the next one, is ``peers``; a follower has one of its own to each leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+from spark_kafkalite.broker.network.channel import Buffer, PlainChannel
+from spark_kafkalite.broker.network.listeners import address_text
+from spark_kafkalite.broker.network.outbox import Outbox
+from spark_kafkalite.broker.network.readiness import Readiness
+from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, SaslAuthenticationFailed
+from spark_kafkalite.security.cluster_secret import MECHANISM, ClusterSecret, broker_user
+from spark_kafkalite.slices import Slices
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.codec import decode_response_body, encode_body
+from spark_kafkalite.wire.error_codes import error_for
+from spark_kafkalite.wire.frame import HEAD_BYTES, FrameReader, lend_memory
+from spark_kafkalite.wire.header import pack_request_header, read_response_header
+from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
+
+logger = logging.getLogger(__name__)
+
+# Answers that are this small are served where they arrive.
+_SCRATCH_BYTES: Final = 64 * 1024
+# The buffer for larger ones is made in steps, so that answers that grow a little do not each ask for a new one.
+_BUFFER_STEP_BYTES: Final = 1024 * 1024
+# What the other side may say before it has proved itself.
+_MOST_BEFORE_PROOF_BYTES: Final = 64 * 1024
+_MOST_ANSWER_BYTES: Final = 2**31 - 1
+# A body that is this large is sent where it lies.
+_LARGE_BYTES: Final = 64 * 1024
+_HANDSHAKE_VERSION: Final = 1
+_AUTHENTICATE_VERSION: Final = 2
+_REMEDY: Final = "all brokers of a cluster need the same secret (inter.broker.secret.file)"
+
+OnAnswer = Callable[[memoryview], None]
+OnClosed = Callable[[KafkaliteError], None]
+
+
+class PeerIdentity(NamedTuple):
+    """Who this broker is to the others, and the secret by which it proves that."""
+
+    broker_id: int
+    secret: ClusterSecret
+
+
+class PeerSettings(NamedTuple):
+    """``timeout_s`` bounds connecting, the proof, and each answer; ``receive_buffer_bytes`` as for SO_RCVBUF."""
+
+    timeout_s: float
+    receive_buffer_bytes: int
+
+
+class _Sent(NamedTuple):
+    """A request that is to be answered."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+    due_s: float
+    on_answer: OnAnswer
+
+
+class PeerConnection:
+    """See the module's text."""
+
+    __slots__ = (
+        "_address",
+        "_buffer",
+        "_channel",
+        "_correlation_id",
+        "_due_timer",
+        "_flush_scheduled",
+        "_frames",
+        "_held",
+        "_identity",
+        "was_proved",
+        "_later",
+        "_loop",
+        "_on_closed",
+        "_opening",
+        "_outbox",
+        "_readiness",
+        "_resume_scheduled",
+        "_sent",
+        "_settings",
+        "_slices",
+        "closed",
+        "name",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        slices: Slices,
+        peer_id: int,
+        address: tuple[str, int],
+        identity: PeerIdentity,
+        settings: PeerSettings,
+        on_closed: OnClosed,
+    ) -> None:
+        """Begin to connect to broker ``peer_id``. ``on_closed`` is called once, never from inside a call to this
+        object, and not after :meth:`close`."""
+        self.name = f"broker {peer_id} at {address_text(*address)}"
+        self.closed = False
+        self._loop = loop
+        self._slices = slices
+        self._address = address
+        self._identity = identity
+        self._settings = settings
+        self._on_closed = on_closed
+        self._frames = FrameReader(_MOST_BEFORE_PROOF_BYTES, memoryview(bytearray(HEAD_BYTES + _SCRATCH_BYTES)))
+        self._buffer: memoryview | None = None
+        self._sent: deque[_Sent] = deque()
+        # Requests that wait for the proof.
+        self._later: deque[tuple[int, int, Buffer, OnAnswer, float]] = deque()
+        self._correlation_id = 0
+        self.was_proved = False
+        self._held = 0
+        self._flush_scheduled = self._resume_scheduled = False
+        self._channel: PlainChannel | None = None
+        self._outbox: Outbox
+        self._readiness: Readiness
+        self._due_timer: asyncio.TimerHandle | None = None
+        self._opening: asyncio.Task[None] | None = loop.create_task(self._open())
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    def send(
+        self, api_key: int, version: int, body: Buffer, on_answer: OnAnswer, *, timeout_s: float | None = None
+    ) -> None:
+        """Send a request, now or once the connection is proved. ``body`` is what follows the header; it is not changed.
+
+        ``on_answer`` gets the answer's body. It is not called when the connection ends before. The connection ends when
+        the answer has not come after ``timeout_s``, which is the settings' when None.
+        """
+        if self.closed:
+            return
+        timeout_s = self._settings.timeout_s if timeout_s is None else timeout_s
+        if self.was_proved:
+            self._put(api_key, version, body, on_answer, timeout_s)
+        else:
+            self._later.append((api_key, version, body, on_answer, timeout_s))
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._sent) + len(self._later)
+
+    def hold(self) -> None:
+        """Keep the answer that is being given valid, and give no further one, until :meth:`release` is called as often.
+
+        Meanwhile no answer is late: it may be here.
+        """
+        self._held += 1
+        self._readiness.set_reading(False)
+
+    def release(self) -> None:
+        """Go on with the answers that came meanwhile."""
+        self._held -= 1
+        if not self._held and not self.closed:
+            self._postpone_deadlines()
+            self._resume_soon()
+
+    def close(self) -> None:
+        """End the connection without another word."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+        if self._due_timer is not None:
+            self._due_timer.cancel()
+        if self._channel is not None:
+            self._readiness.close()
+            self._channel.close()
+            self._outbox.clear()
+        self._frames.clear()
+        self._buffer = None
+        self._sent.clear()
+        self._later.clear()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "proved" if self.was_proved else "opening"
+        return f"<PeerConnection to {self.name} {state} unanswered={self.unanswered}>"
+
+    # Opening --------------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        timeout_s = self._settings.timeout_s
+        error: KafkaliteError | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._channel = channel = await self._connected()
+                self._outbox = Outbox(channel)
+                self._readiness = Readiness(self._loop, channel, self._go_on_reading, self._go_on_writing)
+                await self._prove()
+        except TimeoutError:
+            did = "cannot be connected to" if self._channel is None else "does not complete the authentication"
+            error = self._unreachable(f"{did} within {timeout_s:.1f} s (replica.socket.timeout.ms)")
+        except OSError as caught:
+            error = self._unreachable(f"cannot be connected to: {caught.strerror or caught}")
+        except KafkaliteError as caught:
+            error = caught
+        except Exception:
+            logger.exception("the connection to %s failed", self.name)
+            error = self._unreachable("is not connected to, because of an error in this broker")
+        self._opening = None
+        if error is not None:
+            self._end(error)
+            return
+        self.was_proved = True
+        self._frames.max_frame_bytes = _MOST_ANSWER_BYTES
+        while self._later:
+            self._put(*self._later.popleft())
+
+    async def _connected(self) -> PlainChannel:
+        """Return a connected socket. Raises OSError."""
+        problem: OSError | None = None
+        for family, address in await _addresses(self._loop, *self._address):
+            connecting = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                connecting.setblocking(False)
+                if self._settings.receive_buffer_bytes > 0:
+                    # Before connecting: TCP announces with the connection how large its window may become.
+                    connecting.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._settings.receive_buffer_bytes)
+                await self._loop.sock_connect(connecting, address)
+                return PlainChannel(connecting)
+            except OSError as error:
+                connecting.close()
+                problem = error
+            except BaseException:
+                connecting.close()
+                raise
+        raise problem or OSError("its name has no address")
+
+    async def _prove(self) -> None:
+        """Prove which broker this is, and have the other one prove that it is of the cluster. Raises KafkaliteError."""
+        answer = await self._ask(SaslHandshakeRequest(mechanism=MECHANISM), _HANDSHAKE_VERSION)
+        if answer.error_code:
+            raise error_for(
+                answer.error_code,
+                f"{self.name} does not authenticate brokers by {MECHANISM} on this listener: "
+                "inter.broker.listener.name must name the same listener at all brokers, and all need a secret",
+            )
+        broker_id, secret = self._identity
+        exchange = secret.client(broker_id, _REMEDY)
+        said: bytes | None = exchange.first()
+        while said is not None:
+            answer = await self._ask(SaslAuthenticateRequest(auth_bytes=said), _AUTHENTICATE_VERSION)
+            if answer.error_code:
+                why = answer.error_message or "no reason given"
+                raise error_for(
+                    answer.error_code, f"{self.name} refuses {broker_user(broker_id)}: {why[:200]!r}; {_REMEDY}"
+                )
+            try:
+                said = exchange.answer(answer.auth_bytes)
+            except SaslAuthenticationFailed as error:
+                raise SaslAuthenticationFailed(f"{self.name}: {error}; {_REMEDY}") from error
+
+    async def _ask(self, message: ApiMessage, version: int) -> Any:
+        """Send a request of the authentication and return its answer. Raises FrameError."""
+        answered: asyncio.Future[Any] = self._loop.create_future()
+
+        def on_answer(body: memoryview) -> None:
+            if not answered.done():
+                answered.set_result(bytes(body))
+
+        self._put(message.API_KEY, version, encode_body(message, version), on_answer, self._settings.timeout_s)
+        return decode_response_body(message.API_KEY, version, await answered)
+
+    # Writing --------------------------------------------------------------------------------------------------------
+
+    def _put(self, api_key: int, version: int, body: Buffer, on_answer: OnAnswer, timeout_s: float) -> None:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
+        client_id = broker_user(self._identity.broker_id)
+        head = pack_request_header(api_key, version, self._correlation_id, client_id)
+        if len(body) < _LARGE_BYTES:
+            head += body
+            self._outbox.put(bytes(head))
+        else:
+            self._outbox.put(([bytes(head), body], len(head) + len(body)))
+        due_s = self._loop.time() + timeout_s
+        self._sent.append(_Sent(self._correlation_id, api_key, version, due_s, on_answer))
+        if self._due_timer is not None and self._due_timer.when() > due_s:
+            self._due_timer.cancel()
+            self._due_timer = None
+        if self._due_timer is None:
+            self._due_timer = self._loop.call_at(due_s, self._check_due)
+        if not self._flush_scheduled and not self._readiness.writing:
+            # Soon, and not now: several requests leave together, and nobody is called back from inside send().
+            self._flush_scheduled = True
+            self._loop.call_soon(self._scheduled_flush)
+
+    def _scheduled_flush(self) -> None:
+        self._flush_scheduled = False
+        if not self.closed:
+            self._go_on_writing()
+
+    def _go_on_writing(self) -> None:
+        try:
+            self._readiness.set_writing(not self._outbox.flush())
+        except OSError as error:
+            self._fail(f"is gone: {error.strerror}")
+
+    def _check_due(self) -> None:
+        """End the connection if an answer is late; look again when the next one would be."""
+        self._due_timer = None
+        if not self._sent:
+            return
+        if self._held:
+            self._due_timer = self._loop.call_later(self._settings.timeout_s, self._check_due)
+            return
+        soonest = min(self._sent, key=lambda sent: sent.due_s)
+        if soonest.due_s > self._loop.time():
+            self._due_timer = self._loop.call_at(soonest.due_s, self._check_due)
+        else:
+            self._fail(f"did not answer {ApiKey(soonest.api_key).api_name} in time (replica.socket.timeout.ms)")
+
+    def _postpone_deadlines(self) -> None:
+        """Give the answers that could not be taken meanwhile the time again that they have."""
+        soonest_s = self._loop.time() + self._settings.timeout_s
+        self._sent = deque(each._replace(due_s=max(each.due_s, soonest_s)) for each in self._sent)
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def _go_on_reading(self) -> None:
+        if self._slices.is_spent or self._resume_scheduled:
+            # The system says again what is there.
+            return
+        since_s = perf_counter()
+        try:
+            self._read()
+        except Exception:
+            logger.exception("the connection to %s failed", self.name)
+            self._fail("is disconnected because of an error in this broker")
+        finally:
+            self._slices.note(since_s)
+
+    def _read(self) -> None:
+        assert self._channel is not None
+        try:
+            received = self._channel.recv_into(*self._frames.room())
+        except OSError as error:
+            self._fail(f"is gone: {error.strerror}")
+            return
+        if received is None:
+            return
+        if received == 0:
+            amid = " in the middle of an answer" if self._frames.is_amid_frame else ""
+            self._fail(f"closed the connection{amid}")
+            return
+        completed = self._frames.received(received)
+        if completed is not None:
+            self._answered(completed)
+        elif self._frames.partial is not None:
+            return
+        self._take_answers()
+
+    def _take_answers(self) -> None:
+        """Give the answers that are here, as far as this turn goes; keep the beginning of the last one."""
+        frames = self._frames
+        is_first = True
+        while not self.closed and not self._held:
+            if self._slices.is_spent and frames.left_bytes and not is_first:
+                self._readiness.set_reading(False)
+                self._resume_soon()
+                return
+            is_first = False
+            try:
+                frame = frames.next_frame() if frames.left_bytes else None
+            except KafkaliteError as error:
+                self._fail(f"says what is no answer: {error}")
+                return
+            if frame is None:
+                if frames.left_bytes:
+                    frames.keep_rest(self._lend)
+                self._readiness.set_reading(True)
+                return
+            self._answered(frame)
+
+    def _answered(self, frame: memoryview) -> None:
+        """Hand an answer over."""
+        if not self._sent:
+            self._fail("says something that it was not asked")
+            return
+        sent = self._sent.popleft()
+        try:
+            correlation_id, position = read_response_header(frame, sent.api_key, sent.version)
+        except KafkaliteError as error:
+            self._fail(f"says what is no answer: {error}")
+            return
+        if correlation_id != sent.correlation_id:
+            self._fail(f"answers request {correlation_id} instead of {sent.correlation_id}")
+            return
+        sent.on_answer(frame[position:])
+
+    def _lend(self, size_bytes: int) -> memoryview:
+        """Return the buffer for one large answer: the same again if it is large enough."""
+        buffer = self._buffer
+        if buffer is None or len(buffer) < size_bytes:
+            steps = -(-size_bytes // _BUFFER_STEP_BYTES)
+            self._buffer = buffer = lend_memory(min(steps * _BUFFER_STEP_BYTES, _MOST_ANSWER_BYTES))
+        return buffer[:size_bytes]
+
+    def _resume_soon(self) -> None:
+        if not self._resume_scheduled:
+            self._resume_scheduled = True
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._resume_scheduled = False
+        if self.closed:
+            return
+        since_s = perf_counter()
+        try:
+            self._take_answers()
+        except Exception:
+            logger.exception("the connection to %s failed", self.name)
+            self._fail("is disconnected because of an error in this broker")
+        finally:
+            self._slices.note(since_s)
+
+    # Ending ---------------------------------------------------------------------------------------------------------
+
+    def _unreachable(self, why: str) -> BrokerUnreachable:
+        return BrokerUnreachable(f"{self.name} {why}")
+
+    def _fail(self, why: str) -> None:
+        self._end(self._unreachable(why))
+
+    def _end(self, error: KafkaliteError) -> None:
+        if self.closed:
+            return
+        on_closed = self._on_closed
+        self.close()
+        on_closed(error)
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:
+    """Return the addresses of a host, with their families. Raises OSError. A name is looked up by a thread."""
+    try:
+        is_old = ipaddress.ip_address(host).version == 4
+    except ValueError:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [(family, address) for family, _, _, _, address in found]
+    return [(socket.AF_INET if is_old else socket.AF_INET6, (host, port))]

@@ -1,0 +1,309 @@
+"""Has leaders look who is in sync, and writes what follows to the registry.
+
+A leader is looked at when something has happened to it (:meth:`IsrChanges.look`); all are when brokers come or go, and
+every half replica.lag.time.max.ms, for members that have become slow. That happens in slices. Changes are written
+through the present session, many at a time; one partition has at most one under way (``rules.in_sync``). A write that
+may have been done is done again: it either succeeds, or fails for the version, and then the state is read. While there
+is no session nothing is written, and leaders go on with the ISR that they know (rule R6).
+
+Two things are not the followers' fault. If this process stood still, nobody is taken for slow until they have had time
+to fetch. And where all brokers lose their sessions at once, the first one to register again finds no other: it waits a
+moment for the others before it takes them for dead.
+
+Lives in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.replication.isr_nodes import GuardMissing, read_state, write_state
+from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, IsrChange
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.store import Store
+from spark_kafkalite.registry.znodes import MalformedNode
+from spark_kafkalite.slices import Slices, Work
+
+logger = logging.getLogger(__name__)
+_quiet = QuietLog(logger)
+
+# Writes that are under way at a time.
+_WRITES: Final = 200
+_RETRY_S: Final = 0.5
+# How long other brokers have to register after this one, before they are taken for dead.
+_REGISTERING_S: Final = 0.5
+# How often it is seen whether the loop stood still, and from when on it did.
+_PULSE_S: Final = 1.0
+_STOOD_STILL_S: Final = 0.5
+# Pauses for which the look for slow members is put off; who stands still time and again may be slow itself.
+_PATIENT_WITH_PAUSES: Final = 4
+
+
+class IsrChanges:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        slices: Slices,
+        view: ClusterView,
+        replicas: Replicas,
+        broker_id: int,
+        store: Callable[[], Store],
+        lag_max_s: float,
+    ) -> None:
+        """``store`` gives the present session with the registry, or raises SessionExpired; ``lag_max_s`` is
+        replica.lag.time.max.ms."""
+        self._loop = loop
+        self._slices = slices
+        self._view = view
+        self._replicas = replicas
+        self._broker_id = broker_id
+        self._store = store
+        self._lag_max_s = lag_max_s
+        self._to_look: dict[Leader, None] = {}
+        self._looking = False
+        self._held: dict[Leader, None] = {}
+        self._held_timer: asyncio.TimerHandle | None = None
+        # This broker's registration that has been seen last, and from when on others count as dead in it.
+        self._registration = -1
+        self._may_look_s = math.inf
+        self._settle_timer: asyncio.TimerHandle | None = None
+        self._to_write: deque[tuple[TopicPartition, bytes, InSyncReplicas, IsrChange]] = deque()
+        self._writing: set[InSyncReplicas] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pulse_timer: asyncio.TimerHandle | None = None
+        self._pulse_due_s = 0.0
+        # When slow members are looked for next, and how often that was put off.
+        self._check_at_s = math.inf
+        self._pauses = 0
+        self._checking = False
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to look at what leads already, and later."""
+        self._check_at_s = self._loop.time() + self._lag_max_s / 2
+        self._view.add_listener(self._cluster_changed)
+        self._see_registration(self._view.state)
+        self._pulse()
+
+    async def stop(self) -> None:
+        """End. What is being written may be done or not."""
+        self._stopped = True
+        self._view.remove_listener(self._cluster_changed)
+        for timer in (self._held_timer, self._settle_timer, self._pulse_timer):
+            if timer is not None:
+                timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # Looking --------------------------------------------------------------------------------------------------------
+
+    def look(self, leader: Leader, in_s: float = 0.0) -> None:
+        """Have the change of a leader's ISR that is due begun and written, after this pass of the loop or later."""
+        if in_s > 0.0:
+            self._held[leader] = None
+            if self._held_timer is None:
+                self._held_timer = self._loop.call_later(in_s, self._look_at_held)
+        else:
+            self._to_look[leader] = None
+            self._start_looking()
+
+    def look_at_all(self) -> None:
+        """As :meth:`look`, for all that this broker leads."""
+        for partition in self._replicas:
+            if partition.leader is not None:
+                self._to_look[partition.leader] = None
+        self._start_looking()
+
+    def _look_at_held(self) -> None:
+        self._held_timer = None
+        held, self._held = self._held, {}
+        now_s = self._loop.time()
+        for leader in held:
+            leader.release_held()
+            held_until_s = leader.in_sync.held_until_s
+            if held_until_s is not None and leader.end_reason is None:
+                self.look(leader, max(held_until_s - now_s, 0.001))
+
+    def _start_looking(self) -> None:
+        if self._to_look and not self._looking and not self._stopped and self._loop.time() >= self._may_look_s:
+            self._looking = True
+            self._loop.call_soon(lambda: self._slices.start(self._look_at_noted(), self._looked))
+
+    def _look_at_noted(self) -> Work[None]:
+        while self._to_look:
+            leader = next(iter(self._to_look))
+            del self._to_look[leader]
+            self._look_at(leader, math.inf)
+            yield None
+
+    def _looked(self, _: None, error: BaseException | None) -> None:
+        self._looking = False
+        if error is not None:
+            logger.critical("in-sync replicas could not be looked at", exc_info=error)
+        self._start_looking()
+
+    def _look_at(self, leader: Leader, lag_max_s: float) -> None:
+        partition = self._replicas.find(leader.topic_partition)
+        in_sync = leader.in_sync
+        if self._stopped or partition is None or partition.leader is not leader:
+            return
+        if in_sync.is_superseded or in_sync in self._writing:
+            return
+        # One that has been left over is of the time before this broker's last session.
+        change = in_sync.change or leader.due_change(lag_max_s)
+        if change is not None:
+            self._writing.add(in_sync)
+            self._to_write.append((leader.topic_partition, partition.topic_id, in_sync, change))
+            self._write_more()
+
+    # When -----------------------------------------------------------------------------------------------------------
+
+    def _cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
+        if change.new_brokers or change.gone_brokers or change.bounced_brokers:
+            self._see_registration(new)
+            self.look_at_all()
+
+    def _see_registration(self, cluster: ClusterState) -> None:
+        me = cluster.brokers.get(self._broker_id)
+        registration = -1 if me is None else me.epoch
+        if registration != self._registration:
+            self._registration = registration
+            self._may_look_s = math.inf
+            if me is not None:
+                self._may_look_s = self._loop.time() + _REGISTERING_S
+                self._settle_timer = self._loop.call_at(self._may_look_s, self.look_at_all)
+
+    def _pulse(self) -> None:
+        """See whether the loop stood still, and whether it is time to look for slow members."""
+        now_s = self._loop.time()
+        stood_still = self._pulse_timer is not None and now_s - self._pulse_due_s > _STOOD_STILL_S
+        if stood_still and self._pauses < _PATIENT_WITH_PAUSES:
+            self._pauses += 1
+            self._check_at_s = max(self._check_at_s, now_s + self._lag_max_s / 2)
+        if now_s >= self._check_at_s and now_s >= self._may_look_s and not self._checking:
+            self._check_at_s = now_s + self._lag_max_s / 2
+            self._pauses = 0
+            self._checking = True
+            self._slices.start(self._look_for_slow(), self._checked)
+        every_s = min(_PULSE_S, self._lag_max_s / 4)
+        self._pulse_due_s = now_s + every_s
+        self._pulse_timer = self._loop.call_later(every_s, self._pulse)
+
+    def _look_for_slow(self) -> Work[None]:
+        for partition in list(self._replicas):
+            if partition.leader is not None:
+                self._look_at(partition.leader, self._lag_max_s)
+            yield None
+
+    def _checked(self, _: None, error: BaseException | None) -> None:
+        self._checking = False
+        if error is not None:
+            logger.critical("slow in-sync replicas could not be looked for", exc_info=error)
+
+    # Writing --------------------------------------------------------------------------------------------------------
+
+    def _write_more(self) -> None:
+        while self._to_write and len(self._tasks) < _WRITES and not self._stopped:
+            task = self._loop.create_task(self._write(*self._to_write.popleft()))
+            self._tasks.add(task)
+            task.add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.critical("in-sync replicas could not be written", exc_info=task.exception())
+        self._write_more()
+
+    async def _write(
+        self, topic_partition: TopicPartition, topic_id: bytes, in_sync: InSyncReplicas, change: IsrChange
+    ) -> None:
+        """Write one change, and go by what has come of it; give up when nobody goes by it any more."""
+        try:
+            while in_sync.change is change and not in_sync.is_superseded:
+                if self._leader_of(topic_partition, in_sync) is None:
+                    # If this broker goes on in this epoch, it is written then.
+                    break
+                try:
+                    await self._write_once(topic_partition, topic_id, in_sync, change)
+                except MalformedNode as error:
+                    logger.error("%s keeps its in-sync replicas: %s", topic_partition, error)
+                    self._resolve(topic_partition, in_sync, change, None)
+                except RegistryError as error:
+                    # It may have been written.
+                    _quiet.log(
+                        logging.WARNING,
+                        "unknown",
+                        "the in-sync replicas of %s are not known to be written, trying again: %s",
+                        topic_partition,
+                        error,
+                    )
+                    await asyncio.sleep(_RETRY_S)
+        finally:
+            self._writing.discard(in_sync)
+        leader = self._leader_of(topic_partition, in_sync)
+        if leader is not None:
+            self.look(leader)
+
+    async def _write_once(
+        self, topic_partition: TopicPartition, topic_id: bytes, in_sync: InSyncReplicas, change: IsrChange
+    ) -> None:
+        try:
+            written = await write_state(self._store(), topic_partition, topic_id, change.before, change.after)
+        except GuardMissing:
+            if self._view.topic_id_of(topic_partition.topic) == topic_id:
+                # The controller is about to make it.
+                raise
+            self._resolve(topic_partition, in_sync, change, None)
+            return
+        if written is None:
+            found = await read_state(self._store(), topic_partition, change.before)
+            self._resolve(topic_partition, in_sync, change, found)
+            return
+        _log_change(topic_partition, change)
+        leader = self._leader_of(topic_partition, in_sync)
+        if leader is not None:
+            leader.isr_written(change, written.version, written.modified_zxid)
+        else:
+            in_sync.written(change, written.version, written.modified_zxid, self._loop.time())
+
+    def _resolve(
+        self, topic_partition: TopicPartition, in_sync: InSyncReplicas, change: IsrChange, found: PartitionState | None
+    ) -> None:
+        leader = self._leader_of(topic_partition, in_sync)
+        if leader is not None:
+            leader.isr_resolved(change, found)
+        else:
+            in_sync.resolved(change, found, self._loop.time())
+
+    def _leader_of(self, topic_partition: TopicPartition, in_sync: InSyncReplicas) -> Leader | None:
+        """Return the leader that goes by ``in_sync`` now: another one than before if the session has changed."""
+        partition = self._replicas.find(topic_partition)
+        leader = None if partition is None else partition.leader
+        return leader if leader is not None and leader.in_sync is in_sync else None
+
+
+def _log_change(topic_partition: TopicPartition, change: IsrChange) -> None:
+    before, after = change.before, change.after
+    if before.isr != after.isr or before.eligible != after.eligible:
+        eligible = f", eligible besides: {_listed(after.eligible)}" if after.eligible else ""
+        logger.info(
+            "%s: in-sync replicas %s, before %s%s", topic_partition, _listed(after.isr), _listed(before.isr), eligible
+        )
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ",".join(str(each) for each in brokers)

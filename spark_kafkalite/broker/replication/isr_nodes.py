@@ -1,0 +1,77 @@
+"""A partition's state node as brokers other than the controller write it: by compare-and-set, and only for this topic.
+
+Every write checks the topic's guard, too: the versions of nodes begin at 0 again when a topic is deleted and made
+again, so that a write still under way could hit the new topic's state (rule R14).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
+from spark_kafkalite.registry.store import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    NoNode,
+    SetData,
+    Store,
+    answer,
+)
+from spark_kafkalite.registry.znodes import LeaderAndIsr, state_path, topic_guard_path
+
+_GUARD = 0
+
+
+class GuardMissing(NoNode):
+    """The topic has no guard: it has been deleted, or no controller has made the guard yet."""
+
+
+async def write_state(
+    store: Store, topic_partition: TopicPartition, topic_id: bytes, before: PartitionState, after: PartitionState
+) -> PartitionState | None:
+    """Write ``after`` if the node's version is that of ``before``; return it as the registry has it then.
+
+    None: the node has another version, or is gone. Raises GuardMissing, RegistryError; after a ConnectionLoss it may
+    have been written.
+    """
+    node = LeaderAndIsr(
+        after.leader, after.leader_epoch, after.isr, after.controller_epoch, after.incarnations, after.eligible
+    )
+    path = state_path(*topic_partition)
+    guard = Check(topic_guard_path(topic_id), ANY_VERSION)
+    try:
+        _, stat = await answer(store.multi([guard, SetData(path, node.encode(), before.version)]))
+    except BadVersion:
+        return None
+    except NoNode as error:
+        if error.operation_index == _GUARD:
+            raise GuardMissing(str(error), error.path, error.operation_index) from None
+        return None
+    return replace(after, version=stat.version, modified_zxid=stat.mzxid)
+
+
+async def read_state(store: Store, topic_partition: TopicPartition, known: PartitionState) -> PartitionState | None:
+    """Return the state as the registry has it now, with the replicas of ``known``; None when there is none.
+
+    Raises MalformedNode, RegistryError.
+    """
+    # An ensemble's member may lag behind the one that has answered last.
+    await answer(store.sync())
+    try:
+        data, stat = await answer(store.get(state_path(*topic_partition)))
+    except NoNode:
+        return None
+    node = LeaderAndIsr.decode(*topic_partition, data)
+    return PartitionState(
+        known.replicas,
+        node.leader,
+        node.leader_epoch,
+        node.isr,
+        node.controller_epoch,
+        stat.version,
+        stat.mzxid,
+        incarnations=node.incarnations,
+        eligible=node.eligible,
+    )

@@ -1,0 +1,242 @@
+"""What a follower asks its leader for, and what it does with the answers. Pure rules, for one partition in one epoch.
+
+A follower asks for what comes after the end of its own log; the offset that it asks for tells the leader that it has
+everything below. It also says which leader epoch wrote its last record. Where the leader's log has another one there,
+the answer is where the two part (KIP-595), and the follower cuts its log back and asks again, until they fit (KIP-279).
+Then, and not before, it goes by the leader's high watermark: what it cut may lie below that (KAFKA-14704).
+
+- What is asked follows from the own log alone, never from an answer: an empty answer says nothing about the last epoch
+  (KAFKA-15510).
+- Nothing is ever cut back to the high watermark, which a follower may know too late (KIP-101).
+- Whatever an answer says, following goes on: an error only has the follower wait a little (KAFKA-7414). The first time
+  is short, since leader and follower seldom hear of a new leader epoch at the same moment.
+- Only while nothing else works on the log is anything asked: not while an append or a truncation is under way, nor,
+  where acknowledgement means flushed (D8 in the design), while anything is unflushed.
+
+An answer may come when the log is not any more what it was asked with: leaders answer two requests in a row. Records
+count only if they come after the log's present end; an answer to what was asked before a truncation does not count.
+
+Rule R3: a :class:`Following` ends with its leader epoch, and answers to it with it. Sources: KIP-101, KIP-279, KIP-595,
+kafka.server.AbstractFetcherThread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+# How long a follower waits after the first error in a row; each further one doubles it, up to
+# replica.fetch.backoff.ms.
+_FIRST_BACKOFF_S: Final = 0.05
+_NO_ERROR: Final = 0
+_OFFSET_OUT_OF_RANGE: Final = 1
+
+
+class FollowedLog(Protocol):
+    """What is asked of a follower's log; see ``log.partition_log``."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is there."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """The next offset to be written."""
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below it is on the disk."""
+
+    @property
+    def last_record_epoch(self) -> int:
+        """The leader epoch that wrote the last record; -1 when there is none."""
+
+    def end_offset_for_epoch(self, leader_epoch: int, /) -> tuple[int, int]:
+        """Return (the largest known epoch at or below ``leader_epoch``, its end offset); (-1, -1) when unknown."""
+
+
+class Asked(NamedTuple):
+    """What a follower's fetch says of one partition. ``cut_count``: how often the log had been cut back by then."""
+
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    cut_count: int = 0
+
+
+class Answer(NamedTuple):
+    """What the leader says of one partition; -1 for offsets that it does not say. ``diverging``: the largest leader
+    epoch that it knows at or below the one asked with, and the end offset of that."""
+
+    error_code: int = _NO_ERROR
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    has_records: bool = False
+    diverging: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append the records of the answer, then call :meth:`Following.appended`, or :meth:`Following.failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut the log back to ``offset``, then call :meth:`Following.cut`.
+
+    ``is_below_start``: there is nothing left then, and the log begins there, perhaps before its present start.
+    """
+
+    offset: int
+    is_below_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartAnew:
+    """Drop everything and go on at ``offset``, where the leader's log begins, then call :meth:`Following.cut`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The leader does not serve this partition at present, or its answer is nonsense: ``problem``, or the error."""
+
+    error_code: int
+    problem: str = ""
+
+
+Effect = Append | Truncate | StartAnew | Refused
+
+
+class Following:
+    """One partition, followed under one leader epoch. The log is the caller's and given to each question."""
+
+    __slots__ = (
+        "_cut_count",
+        "_failures",
+        "_is_aligned",
+        "_longest_backoff_s",
+        "_ready_at_s",
+        "is_busy",
+        "leader_high_watermark",
+        "leader_log_start_offset",
+    )
+
+    def __init__(self, longest_backoff_s: float) -> None:
+        self.leader_high_watermark = 0
+        self.leader_log_start_offset = 0
+        # Whether something works on the log, so that nothing is asked.
+        self.is_busy = False
+        # Whether the own log is known to be the beginning of the leader's.
+        self._is_aligned = False
+        self._longest_backoff_s = longest_backoff_s
+        self._failures = 0
+        self._ready_at_s = 0.0
+        self._cut_count = 0
+
+    # Asking ---------------------------------------------------------------------------------------------------------
+
+    def ask(self, log: FollowedLog, now_s: float, *, flushed_only: bool) -> Asked | None:
+        """Return what the next fetch says, None while nothing is to be asked.
+
+        ``flushed_only``: what is not flushed may not be acknowledged.
+        """
+        if self.is_busy or now_s < self._ready_at_s or (flushed_only and log.recovery_point < log.log_end_offset):
+            return None
+        return Asked(log.log_end_offset, log.last_record_epoch, log.log_start_offset, self._cut_count)
+
+    @property
+    def ready_at_s(self) -> float:
+        """Until when nothing is asked, because of an error."""
+        return self._ready_at_s
+
+    # Answers --------------------------------------------------------------------------------------------------------
+
+    def answered(self, asked: Asked, answer: Answer, log: FollowedLog, now_s: float) -> Effect | None:
+        """Return what an answer asks for; bounds follow from :meth:`high_watermark` and :meth:`log_start` afterwards.
+
+        After Append, Truncate and StartAnew nothing is asked until the caller has said how it went.
+        """
+        # They only grow under one leader epoch, so old answers count as well.
+        self.leader_high_watermark = max(self.leader_high_watermark, answer.high_watermark)
+        self.leader_log_start_offset = max(self.leader_log_start_offset, answer.log_start_offset)
+        if self.is_busy or asked.cut_count != self._cut_count:
+            return None
+        if answer.error_code == _OFFSET_OUT_OF_RANGE:
+            return self._out_of_range(asked, answer, log, now_s)
+        if answer.error_code != _NO_ERROR:
+            self.failed(now_s)
+            return Refused(answer.error_code)
+        if answer.diverging is not None:
+            return self._diverged(asked, answer.diverging, log, now_s)
+        self._failures = 0
+        self._is_aligned = True
+        if answer.has_records and asked.fetch_offset == log.log_end_offset:
+            self.is_busy = True
+            return Append()
+        return None
+
+    def has_no_news(self, asked: Asked) -> None:
+        """Take up that the leader has answered a request that asked this and has had nothing to say of it."""
+        if not self.is_busy and asked.cut_count == self._cut_count:
+            self._failures = 0
+            self._is_aligned = True
+
+    def _diverged(self, asked: Asked, diverging: tuple[int, int], log: FollowedLog, now_s: float) -> Effect | None:
+        if asked.fetch_offset != log.log_end_offset:
+            # Of a log that has grown since; it is asked again.
+            return None
+        self._is_aligned = False
+        epoch, end_offset = diverging
+        own_epoch, own_end_offset = log.end_offset_for_epoch(epoch)
+        offset = min(end_offset, own_end_offset) if own_epoch >= 0 else end_offset
+        if epoch < 0 or end_offset < 0 or offset >= log.log_end_offset:
+            self.failed(now_s)
+            problem = (
+                f"its log is said to part from this one, which ends at {log.log_end_offset} with leader epoch "
+                f"{asked.last_fetched_epoch}, at the end {end_offset} of epoch {epoch}, which is not behind it"
+            )
+            return Refused(_NO_ERROR, problem)
+        self.is_busy = True
+        return Truncate(offset, is_below_start=offset < log.log_start_offset)
+
+    def _out_of_range(self, asked: Asked, answer: Answer, log: FollowedLog, now_s: float) -> Effect | None:
+        if asked.fetch_offset != log.log_end_offset:
+            return None
+        self._is_aligned = False
+        leader_start = answer.log_start_offset
+        # Beyond the leader's end with a last epoch is no case of this: the two logs part somewhere then.
+        if leader_start < 0 or (leader_start <= log.log_end_offset and asked.last_fetched_epoch >= 0):
+            self.failed(now_s)
+            return Refused(_OFFSET_OUT_OF_RANGE)
+        self.is_busy = True
+        return StartAnew(leader_start)
+
+    # How it went ----------------------------------------------------------------------------------------------------
+
+    def appended(self) -> None:
+        """Go on after records have been appended."""
+        self.is_busy = False
+
+    def cut(self) -> None:
+        """Go on after the log has been cut back, or begun anew: it is compared again."""
+        self.is_busy = False
+        self._cut_count += 1
+
+    def failed(self, now_s: float) -> None:
+        """Wait a while: the leader, the own disk or the way between them has a problem."""
+        self.is_busy = False
+        backoff_s = min(_FIRST_BACKOFF_S * 2 ** min(self._failures, 20), self._longest_backoff_s)
+        self._failures += 1
+        self._ready_at_s = now_s + backoff_s
+
+    # Bounds ---------------------------------------------------------------------------------------------------------
+
+    def high_watermark(self, log: FollowedLog) -> int:
+        """Return up to where the own high watermark may rise; 0 while the logs have not been found to fit."""
+        return min(self.leader_high_watermark, log.log_end_offset) if self._is_aligned else 0
+
+    def log_start(self, log: FollowedLog, high_watermark: int) -> int:
+        """Return where the own log is to start: with the leader's, but not beyond the own high watermark."""
+        return max(min(self.leader_log_start_offset, high_watermark), log.log_start_offset)

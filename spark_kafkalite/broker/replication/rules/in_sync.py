@@ -1,0 +1,372 @@
+"""What a leader knows of its followers under one leader epoch, and what follows. Pure: values and times in, values out.
+
+:class:`InSyncReplicas` takes the states that the registry has, the followers' fetches and the log's growth. It says up
+to where records are committed (:meth:`InSyncReplicas.committed_end_offset`), and which change of the in-sync replicas
+is due (:meth:`InSyncReplicas.due`). The rules, as docs/replication.md numbers them:
+
+- **R4** Who leaves the ISR counts until the registry has said that it has left; who joins counts from the moment that
+  this is proposed. So the ISR that the registry has, and with it whoever can be elected, is always among those counted.
+  One change is under way at a time. Of one whose outcome is not known either may be true, so it stays under way until
+  the state has been read again (:meth:`InSyncReplicas.resolved`).
+- **R5** A change is written at the version of the state that it was made of. Another version means another state: that
+  is read and adopted if it is of the same epoch; otherwise nothing is proposed any more, and the registry's news end
+  the leader.
+- **R11** A member is an incarnation of a broker: what another incarnation says counts for nothing, unless its
+  registration proves that it has the log of the former one (R12). A member that has died or is another incarnation
+  leaves at once; the other one comes in like any replica that has caught up.
+- **R16** While the confirmed ISR is smaller than ``required`` nothing more is committed. Who leaves while that is so,
+  or makes it so, stays eligible. So nothing is committed while anybody is eligible, either: he would not have it.
+
+A live member leaves when it has not been at the end of the log for the maximal lag. It was there when it fetched from
+the end, or from where the end was at its fetch before (Kafka's rule); each fetch of its session says the same again for
+every partition of which nothing new has been said. A member that comes in has the whole maximal lag.
+
+A follower joins when it has everything below the high watermark and has reached the epoch's first offset. The high
+watermark of a lone leader runs with the log's end, which no follower would ever meet under load: it waits a moment for
+one that is nearly there. Source: kafka.cluster.Partition (isFollowerInSync, maybeIncrementLeaderHW) of Apache Kafka
+3.9, KIP-497, KIP-966.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, Incarnation
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+
+# How long the high watermark waits for a follower that is about to join and has fetched just now.
+HELD_S: Final = 1.0
+_NEVER_S: Final = float("-inf")
+
+LiveBrokers = Callable[[], Mapping[int, BrokerInfo]]
+
+
+class FetchClock(Protocol):
+    """A follower's fetch session, as far as a leader asks: when its last request came, in the loop's seconds."""
+
+    last_fetch_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IsrChange:
+    """A change of the ISR that is to be written: ``after``, if the state's version is still that of ``before``."""
+
+    before: PartitionState
+    after: PartitionState
+
+
+class _Progress:
+    """What one follower has said, under one incarnation. Times are the loop's seconds."""
+
+    __slots__ = (
+        "caught_up_s",
+        "end_offset",
+        "fetched_s",
+        "held_until_s",
+        "incarnation",
+        "is_level",
+        "log_end_then",
+        "must_catch_up",
+        "session",
+    )
+
+    def __init__(self, incarnation: Incarnation = UNKNOWN_INCARNATION) -> None:
+        self.incarnation = incarnation
+        # Its log's end. Who has not been heard of under this epoch counts as empty.
+        self.end_offset = 0
+        self.caught_up_s = _NEVER_S
+        # Its last fetch, and where the leader's log ended then.
+        self.fetched_s = _NEVER_S
+        self.log_end_then = 0
+        self.session: FetchClock | None = None
+        # Whether it has had everything since its last fetch, so that each fetch of its session says so again.
+        self.is_level = False
+        # Until when the high watermark waits for it to join.
+        self.held_until_s = _NEVER_S
+        # It was slow as a member, so it joins again from the end of the log only.
+        self.must_catch_up = False
+
+
+_UNHEARD: Final = _Progress()
+
+
+class InSyncReplicas:
+    """See the module's text. ``state`` is the last one that the registry is known to have had."""
+
+    __slots__ = (
+        "_counted",
+        "_followers",
+        "_live",
+        "_me",
+        "_some_are_level",
+        "change",
+        "epoch_start_offset",
+        "is_superseded",
+        "keeps_eligible",
+        "required",
+        "state",
+    )
+
+    def __init__(self, me: BrokerId, epoch_start_offset: int, live: LiveBrokers) -> None:
+        """Begin an epoch at ``epoch_start_offset``, the log's end then; ``live`` gives the registered brokers."""
+        self._me = me
+        self._live = live
+        self.epoch_start_offset = epoch_start_offset
+        self.state = PartitionState(())
+        # The change that is being written.
+        self.change: IsrChange | None = None
+        # Whether the registry has a state of another epoch: then this one is over, and its news are on their way.
+        self.is_superseded = False
+        # How many members a commit takes, and whether it takes them (high.watermark.requires.min.insync).
+        self.required = 1
+        self.keeps_eligible = True
+        self._followers: dict[int, _Progress] = {}
+        # Of the maximal ISR without this broker, and of those that are waited for.
+        self._counted: list[_Progress] = []
+        self._some_are_level = False
+
+    # The registry ---------------------------------------------------------------------------------------------------
+
+    def take_state(self, state: PartitionState, now_s: float) -> None:
+        """Go by a state of this epoch that the registry has; older ones than the last are ignored (R2).
+
+        With it a change under way is over: either this is what it wrote, or the version is not the one that it needs.
+        """
+        if state.version <= self.state.version:
+            return
+        before, proposed = self.state, self.state if self.change is None else self.change.after
+        for broker in before.isr:
+            if broker in proposed.isr and broker not in state.isr:
+                follower = self._followers.get(broker)
+                if follower is not None and follower.incarnation == before.incarnations.get(broker):
+                    # It has taken itself out, and says by its next fetch that it wants to come back.
+                    del self._followers[broker]
+        self._adopt(state, now_s)
+
+    def _adopt(self, state: PartitionState, now_s: float) -> None:
+        for broker in state.isr:
+            if broker not in self.state.isr:
+                follower = self._followers.get(broker)
+                if follower is None:
+                    follower = self._followers[broker] = _Progress()
+                follower.caught_up_s = max(follower.caught_up_s, now_s)
+        self.state, self.change = state, None
+        self._recount()
+
+    def written(self, change: IsrChange, version: int, zxid: int, now_s: float) -> None:
+        """Go by a change that has been written, as the state's ``version``, in transaction ``zxid``."""
+        if self.change is change:
+            self._adopt(replace(change.after, version=version, modified_zxid=zxid), now_s)
+
+    def resolved(self, change: IsrChange, state: PartitionState | None, now_s: float) -> None:
+        """Go by the state that was read after ``change`` had failed, or had an unknown outcome; None: it is gone.
+
+        It must have been read when the change could not be written any more.
+        """
+        if state is None or state.leader != self._me or state.leader_epoch != self.state.leader_epoch:
+            # Whoever was added may be among the others' ISR; nothing is decided here any more.
+            self.is_superseded = True
+            return
+        self.take_state(state, now_s)
+        if self.change is change:
+            self.change = None
+            self._recount()
+
+    # Followers and the log ------------------------------------------------------------------------------------------
+
+    def fetched(
+        self,
+        broker: int,
+        incarnation: Incarnation,
+        offset: int,
+        log_end_offset: int,
+        high_watermark: int,
+        now_s: float,
+        session: FetchClock | None = None,
+    ) -> float | None:
+        """Note that a follower has everything below ``offset``, which is not beyond the log's end.
+
+        Returns in how many seconds :meth:`due` should be asked; None when this makes nothing due.
+        """
+        if incarnation == UNKNOWN_INCARNATION:
+            return None
+        follower = self._followers.get(broker)
+        if follower is None or follower.incarnation != incarnation:
+            former, follower = follower, _Progress(incarnation)
+            if former is not None and self._is_member(broker, incarnation):
+                follower.caught_up_s = former.caught_up_s
+            self._followers[broker] = follower
+            self._recount()
+        follower.end_offset = offset
+        follower.session = session
+        follower.is_level = offset >= log_end_offset
+        if follower.is_level:
+            follower.caught_up_s = now_s
+            follower.must_catch_up = False
+            self._some_are_level = True
+        elif offset >= follower.log_end_then and follower.fetched_s > follower.caught_up_s:
+            follower.caught_up_s = follower.fetched_s
+            follower.must_catch_up = False
+        follower.fetched_s, follower.log_end_then = now_s, log_end_offset
+        if follower in self._counted and follower.held_until_s == _NEVER_S:
+            return None
+        return self._joining(broker, follower, high_watermark, now_s)
+
+    def _is_member(self, broker: int, incarnation: Incarnation) -> bool:
+        """Whether this incarnation has the log of the one that the confirmed ISR names (R11, R12)."""
+        member = self.state.incarnations.get(BrokerId(broker), UNKNOWN_INCARNATION)
+        if broker not in self.state.isr or UNKNOWN_INCARNATION in (member, incarnation):
+            return False
+        info = self._live().get(broker)
+        return incarnation == member or (
+            info is not None and info.incarnation == incarnation and info.has_log_of(member)
+        )
+
+    def _joining(self, broker: int, follower: _Progress, high_watermark: int, now_s: float) -> float | None:
+        if self.is_superseded or not self._may_join(broker, follower):
+            return None
+        if follower.end_offset >= high_watermark:
+            return 0.0 if self.change is None else None
+        if follower.caught_up_s >= now_s - HELD_S:
+            is_new = follower.held_until_s == _NEVER_S
+            follower.held_until_s = now_s + HELD_S
+            if is_new:
+                self._recount()
+                return HELD_S
+        return None
+
+    def _may_join(self, broker: int, follower: _Progress) -> bool:
+        """Whether a follower is fit to be a member, once it has what is committed."""
+        info = self._live().get(broker)
+        return (
+            info is not None
+            and info.incarnation == follower.incarnation != UNKNOWN_INCARNATION
+            and broker in self.state.replicas
+            and not follower.must_catch_up
+            and follower.end_offset >= self.epoch_start_offset
+        )
+
+    def appended(self) -> None:
+        """Note that the log's end has moved: whoever was at its end was there when its session fetched last."""
+        if self._some_are_level:
+            self._some_are_level = False
+            for follower in self._followers.values():
+                if follower.is_level and follower.session is not None:
+                    follower.caught_up_s = max(follower.caught_up_s, follower.session.last_fetch_s)
+                follower.is_level = False
+
+    @property
+    def held_until_s(self) -> float | None:
+        """When the high watermark waits no longer for a follower that is about to join; None when it does not wait."""
+        return min(
+            (each.held_until_s for each in self._followers.values() if each.held_until_s > _NEVER_S), default=None
+        )
+
+    # What follows ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the log's end is the only one that counts."""
+        return not self._counted
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the confirmed ISR is as large as a commit takes (R16)."""
+        return len(self.state.isr) >= self.required
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the high watermark may move (R16)."""
+        return not self.state.eligible and (self.is_enough or not self.keeps_eligible)
+
+    def committed_end_offset(self, log_end_offset: int) -> int:
+        """Return the smallest log end of the maximal ISR; only where :attr:`may_commit` is it the high watermark."""
+        for follower in self._counted:
+            if follower.end_offset < log_end_offset:
+                log_end_offset = follower.end_offset
+        return log_end_offset
+
+    def _recount(self) -> None:
+        """See whose log ends count: R4's maximal ISR, of R11's incarnations, and those that are waited for."""
+        counted = {}
+        for broker in self.state.isr:
+            if broker != self._me:
+                follower = self._followers.get(broker, _UNHEARD)
+                counted[broker] = follower if self._is_member(broker, follower.incarnation) else _UNHEARD
+        if self.change is not None:
+            after = self.change.after
+            for broker in after.isr:
+                if broker not in counted and broker != self._me:
+                    follower = self._followers.get(broker, _UNHEARD)
+                    counts = follower.incarnation == after.incarnations[broker]
+                    counted[broker] = follower if counts else _UNHEARD
+        for number, follower in self._followers.items():
+            if number in counted:
+                follower.held_until_s = _NEVER_S
+            elif follower.held_until_s != _NEVER_S:
+                counted[BrokerId(number)] = follower
+        self._counted = list(counted.values())
+
+    def release(self, now_s: float) -> None:
+        """Wait no longer for followers that were about to join: they have not fetched since, or cannot join now."""
+        released = False
+        for broker, follower in self._followers.items():
+            if follower.held_until_s != _NEVER_S and (
+                now_s >= follower.held_until_s or not self._may_join(broker, follower)
+            ):
+                follower.held_until_s = _NEVER_S
+                released = True
+        if released:
+            self._recount()
+
+    def due(self, now_s: float, high_watermark: int, lag_max_s: float) -> IsrChange | None:
+        """Begin the change that is due, if any, and if none is under way; it counts from now on, and is to be written.
+
+        ``lag_max_s`` is replica.lag.time.max.ms; infinite where nobody is to leave for being slow.
+        """
+        self.release(now_s)
+        # Registrations may have changed since it was last seen whose fetches count.
+        self._recount()
+        if self.change is not None or self.is_superseded:
+            return None
+        state = self.state
+        members = self._staying(now_s, lag_max_s)
+        for broker in state.replicas:
+            follower = self._followers.get(broker)
+            if broker in members or follower is None or follower.end_offset < high_watermark:
+                continue
+            if self._may_join(broker, follower):
+                members[broker] = follower.incarnation
+        isr = tuple(broker for broker in state.isr if broker in members)
+        isr += tuple(broker for broker in members if broker not in state.isr)
+        eligible: dict[BrokerId, Incarnation] = {}
+        if self.keeps_eligible and len(isr) < self.required:
+            left = {broker: state.incarnations[broker] for broker in state.isr if broker in state.incarnations}
+            eligible = {broker: which for broker, which in {**state.eligible, **left}.items() if broker not in members}
+        incarnations = {broker: which for broker, which in members.items() if which != UNKNOWN_INCARNATION}
+        if (isr, incarnations, eligible) == (state.isr, state.incarnations, state.eligible):
+            return None
+        after = replace(state, isr=isr, incarnations=incarnations, eligible=eligible)
+        self.change = IsrChange(state, after)
+        self._recount()
+        return self.change
+
+    def _staying(self, now_s: float, lag_max_s: float) -> dict[BrokerId, Incarnation]:
+        """Return the members that stay, with the incarnation that has each one's log now."""
+        live, staying = self._live(), {}
+        for broker in self.state.isr:
+            member = self.state.incarnations.get(broker, UNKNOWN_INCARNATION)
+            info = live.get(broker)
+            proven = info is not None and info.has_log_of(member)
+            if broker == self._me or (proven and not self._is_slow(broker, now_s, lag_max_s)):
+                staying[broker] = info.incarnation if info is not None and proven else member
+        return staying
+
+    def _is_slow(self, broker: int, now_s: float, lag_max_s: float) -> bool:
+        follower = self._followers[broker]
+        if follower.is_level or now_s - follower.caught_up_s <= lag_max_s:
+            return False
+        follower.must_catch_up = True
+        return True

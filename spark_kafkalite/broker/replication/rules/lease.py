@@ -1,0 +1,51 @@
+"""Rule R6: for how long a broker may act alone on what the registry last said of it.
+
+A broker that is cut off from the registry, or was stopped and goes on, may have been replaced without its knowledge. It
+cannot have been before its session could end, so each answer of the registry is a lease: of two thirds of the session's
+time, from the moment at which the question was *sent*. When it is over, the broker refuses what would need no other
+broker to go wrong: acknowledgements with ``acks`` 0 and 1, the latest offset, and everything of groups. ``acks=all``
+goes on, however long the registry is away: no follower of a newer leader fetches under the old epoch (R3), and the ISR
+cannot shrink without the registry (R4), so what is committed is in the log of whoever is elected.
+
+With the embedded registry nobody can be elected meanwhile: the lease has no end.
+
+Times are seconds of a clock that goes on while the host sleeps (``Clock.monotonic_s``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from spark_kafkalite.errors import NotLeaderOrFollower
+
+# Of the granted session timeout; the rest is for clocks that do not go alike.
+LEASE_SHARE: Final = 2 / 3
+
+
+class Lease:
+    """The lease of one broker, over all of its sessions. It has none until the registry has answered."""
+
+    __slots__ = ("end_s",)
+
+    def __init__(self, *, unlimited: bool = False) -> None:
+        self.end_s = math.inf if unlimited else -math.inf
+
+    def __repr__(self) -> str:
+        return f"Lease(end_s={self.end_s})"
+
+    def renew(self, sent_s: float, session_timeout_ms: int) -> None:
+        """Take note of an answer to what was sent at ``sent_s``. An earlier one that comes late shortens nothing."""
+        self.end_s = max(self.end_s, sent_s + session_timeout_ms / 1000 * LEASE_SHARE)
+
+    def holds(self, now_s: float) -> bool:
+        """Whether this broker may act alone."""
+        return now_s < self.end_s
+
+    def check_leads(self, now_s: float) -> None:
+        """Raise NotLeaderOrFollower (6) unless this broker may act alone."""
+        if not self.holds(now_s):
+            raise NotLeaderOrFollower(
+                "this broker has not heard from the registry for two thirds of its session: another one may lead by "
+                "now; acks=all is served"
+            )

@@ -1,0 +1,153 @@
+"""Where a broker has the cluster secret from, and how it hears of a new one.
+
+``inter.broker.secret.file`` names a file with it. Without that, brokers that prove a digest to their registry
+(``zookeeper.digest``) keep it there, readable by that identity alone; the first broker makes it. Brokers whose
+listeners are all on loopback, and that have neither, share one that everybody can read in the registry: it tells them
+apart from clients, and keeps nobody out who wants in. Any other broker of a cluster does not start
+(``BrokerConfig.check``).
+
+Both are looked at again every few seconds. What cannot be read then, or is no secret, changes nothing and is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.errors import ConfigError, KafkaliteError, RegistryError
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.store import NodeExists, NoNode, Store, answer
+from spark_kafkalite.security.cluster_secret import LONGEST_SECRET_TEXT, ClusterSecret, new_secret, parse_secrets
+
+logger = logging.getLogger(__name__)
+_quiet = QuietLog(logger)
+
+_FILE: Final = "inter.broker.secret.file"
+_LOOK_S: Final = 5.0
+
+
+class SecretKeeper:
+    """Gives the inner wire its secret, and each later one."""
+
+    def __init__(self, config: BrokerConfig, inner_wire: InnerWire, io: IoThreads, store: Callable[[], Store]) -> None:
+        """``store`` gives the present session with the registry; it raises RegistryError while there is none."""
+        self._path: str | None = config[_FILE]
+        self._is_private = config.zookeeper is not None and config.zookeeper.digest is not None
+        self._inner_wire = inner_wire
+        self._io = io
+        self._store = store
+        self._keeping: asyncio.Task[None] | None = None
+        # What the file was like when it was last read.
+        self._seen: object = None
+
+    async def start(self) -> None:
+        """Get the secret, and look for new ones from now on. Raises ConfigError, RegistryError."""
+        if self._path is not None:
+            self._warn_of_readers(self._path)
+            text, self._seen = await self._io.run(partial(_read_if_other, self._path, None), Lane.FILES)
+        else:
+            text = await self._from_registry()
+            if not self._is_private:
+                logger.warning(
+                    "brokers know each other by a secret that everybody can read in the registry (%s): that is meant "
+                    "for one host; %s=FILE, or zookeeper.digest, keeps it secret",
+                    znodes.INTER_BROKER_SECRET,
+                    _FILE,
+                )
+        assert text is not None
+        self._inner_wire.set_secret(ClusterSecret(parse_secrets(text, self._source)))
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    @property
+    def _source(self) -> str:
+        return f"registry node {znodes.INTER_BROKER_SECRET}" if self._path is None else f"{_FILE}={self._path}"
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._look()
+            except KafkaliteError as error:
+                _quiet.log(logging.ERROR, "look", "the cluster secret stays as it was: %s", error)
+            except Exception:
+                _quiet.log(logging.ERROR, "look", "the cluster secret stays as it was", exc_info=True)
+
+    async def _look(self) -> None:
+        """Take up a new secret, if there is one."""
+        if self._path is not None:
+            text, seen = await self._io.run(partial(_read_if_other, self._path, self._seen), Lane.FILES)
+            self._seen = seen
+        else:
+            try:
+                data, _ = await answer(self._store().get(znodes.INTER_BROKER_SECRET))
+            except RegistryError:
+                # There is no session at present, or the node has been deleted: the next broker to start makes it again.
+                return
+            text = _text(data)
+        if text is None:
+            return
+        secret = ClusterSecret(parse_secrets(text, self._source))
+        if secret != self._inner_wire.secret:
+            self._inner_wire.set_secret(secret)
+            logger.info("a new cluster secret is in force, from %s", self._source)
+
+    async def _from_registry(self) -> str:
+        store, path = self._store(), znodes.INTER_BROKER_SECRET
+        try:
+            try:
+                data, _ = await answer(store.get(path))
+            except NoNode:
+                with contextlib.suppress(NodeExists):
+                    made = new_secret().encode()
+                    await answer(store.create(path, made, private=self._is_private, make_parents=True))
+                data, _ = await answer(store.get(path))
+        except RegistryError as error:
+            raise RegistryError(
+                f"the cluster secret in the registry ({path}) cannot be had: {error}; all brokers need the same "
+                f"zookeeper.digest, or a secret file ({_FILE})"
+            ) from error
+        return _text(data)
+
+    def _warn_of_readers(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+                logger.warning(
+                    "%s=%s: others can read this file, which holds a secret; chmod 600 %s", _FILE, path, path
+                )
+
+
+def _text(data: bytes) -> str:
+    # What is not UTF-8 is no secret either way, and the error that says so shows none of it.
+    return data.decode("utf-8", "replace")
+
+
+def _read_if_other(path: str, seen: object) -> tuple[str | None, object]:
+    """Return a file's text, None when it is the one that was seen, and what it was like. Raises ConfigError."""
+    try:
+        # A pipe that nobody writes to would else be waited for, for ever.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            found = os.fstat(file.fileno())
+            like = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            if like == seen:
+                return None, seen
+            content = file.read(LONGEST_SECRET_TEXT + 1) or b""
+    except OSError as error:
+        raise ConfigError(f"{_FILE}={path}: cannot be read: {error.strerror}") from None
+    if len(content) > LONGEST_SECRET_TEXT:
+        raise ConfigError(f"{_FILE}={path}: holds more than {LONGEST_SECRET_TEXT} bytes, which no secret does")
+    return _text(content), like

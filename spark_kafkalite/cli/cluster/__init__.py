@@ -1,0 +1,1 @@
+"""``kafkalite cluster``: several brokers on this host, and what a cluster's brokers hold and lead."""

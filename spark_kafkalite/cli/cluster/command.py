@@ -1,0 +1,45 @@
+"""``kafkalite cluster``: run a cluster on this host, and see what any cluster's brokers hold and lead."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+import click
+
+from spark_kafkalite.cli.cluster.elect import elect
+from spark_kafkalite.cli.cluster.log_dirs import log_dirs
+from spark_kafkalite.cli.cluster.status import status
+from spark_kafkalite.cli.cluster.up import up
+from spark_kafkalite.cli.options import ActionGroup
+
+_SECRET_BYTES: Final = 32
+
+
+@click.group(
+    "cluster",
+    cls=ActionGroup,
+    epilog="""\b
+Examples:
+  kafkalite cluster up --brokers 3
+  kafkalite cluster status
+  kafkalite cluster elect --preferred
+  kafkalite cluster elect --unclean events:0
+  kafkalite cluster log-dirs --topic-list events,clicks --json
+  kafkalite cluster new-secret > secret.txt
+""",
+)
+def command() -> None:
+    """Run a cluster on this host; show brokers, leaders and replicas; elect leaders."""
+
+
+command.add_command(up)
+command.add_command(status)
+command.add_command(elect)
+command.add_command(log_dirs)
+
+
+@command.command("new-secret")
+def new_secret() -> None:
+    """Print a new secret for inter.broker.secret.file, by which brokers prove themselves to each other."""
+    click.echo(secrets.token_urlsafe(_SECRET_BYTES))

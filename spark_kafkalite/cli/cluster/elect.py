@@ -1,0 +1,176 @@
+"""``kafkalite cluster elect``: have leaders elected, preferred ones or, as a last resort, any that live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from spark_kafkalite.cli.options import (
+    bootstrap_option,
+    client_settings,
+    existing_partitions,
+    json_option,
+    reachable_admin,
+)
+from spark_kafkalite.cli.output import print_json, print_table, warn
+from spark_kafkalite.errors import KafkaError, KafkaliteError, UnsupportedVersion
+from spark_kafkalite.model import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.admin.replicas import EligibleReplicas
+    from spark_kafkalite.client.network.metadata import PartitionInfo
+
+# The protocol's error code.
+_ELECTION_NOT_NEEDED: Final = 84
+
+
+@click.command(
+    "elect",
+    epilog="""\b
+Examples:
+  kafkalite cluster elect --preferred
+  kafkalite cluster elect --preferred events:0,events:1
+  kafkalite cluster elect --unclean events:0
+""",
+)
+@click.option("--preferred", is_flag=True, help="Have the first replica of each partition lead, where it is in sync.")
+@click.option(
+    "--unclean",
+    is_flag=True,
+    help="Have any live replica lead a partition without a leader. What only dead replicas have is lost.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
+@click.argument("partitions", nargs=-1, metavar="[TOPIC:PARTITION[,...]]...")
+@bootstrap_option
+@json_option
+def elect(
+    preferred: bool,
+    unclean: bool,
+    yes: bool,
+    partitions: tuple[str, ...],
+    bootstrap_server: str,
+    command_config: str | None,
+    command_properties: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Elect leaders of partitions; with --preferred and no partition, of all.
+
+    Before an unclean election it shows what each replica has, and asks.
+    """
+    if preferred == unclean:
+        raise click.UsageError("give either --preferred or --unclean")
+    asked = [_partition(text) for argument in partitions for text in argument.split(",") if text.strip()]
+    if unclean and not asked:
+        raise click.UsageError("--unclean: name the partitions, TOPIC:PARTITION; each may lose records")
+    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+        wanted = _existing(admin, asked) if asked else None
+        if unclean and wanted is not None:
+            wanted = _confirmed(admin, wanted, show=not as_json, ask=not yes)
+            if not wanted:
+                return 1
+        outcomes = admin.elect_leaders(wanted, unclean=unclean)
+        leaders = _partition_infos(admin, outcomes)
+    if as_json:
+        print_json([_as_json(key, outcomes[key], leaders.get(key)) for key in sorted(outcomes)])
+    else:
+        _print(outcomes, leaders)
+    failed = [error for error in outcomes.values() if error is not None and error.code != _ELECTION_NOT_NEEDED]
+    return 1 if failed else 0
+
+
+def _partition(text: str) -> TopicPartition:
+    topic, separator, number = text.strip().rpartition(":")
+    if not separator or not topic or not number.isdecimal():
+        raise click.UsageError(f"{text}: not of the form TOPIC:PARTITION, such as events:0")
+    return TopicPartition(topic, int(number))
+
+
+def _existing(admin: Admin, asked: list[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions, each once. Raises UnknownTopicOrPartition for those that do not exist."""
+    topics: dict[str, set[int] | None] = {
+        name: {number for topic, number in asked if topic == name} for name, _ in asked
+    }
+    return existing_partitions(admin, topics)
+
+
+def _confirmed(admin: Admin, wanted: list[TopicPartition], *, show: bool, ask: bool) -> list[TopicPartition]:
+    """Show what each replica has; return the partitions to elect leaders of, none when the user does not want it."""
+    infos = _partition_infos(admin, wanted)
+    live = {node.node_id for node in admin.describe_cluster().brokers}
+    led = [key for key in wanted if infos[key].leader in live]
+    for key in led:
+        warn(f"{key} has a leader, broker {infos[key].leader}: it is left alone")
+    wanted = [key for key in wanted if key not in led]
+    if not wanted:
+        return []
+    if show or ask:
+        _print_replicas(admin, infos, wanted, live)
+    if ask and not click.confirm("Have the live replicas lead, and lose for good what only the others have?", err=True):
+        return []
+    return wanted
+
+
+def _print_replicas(
+    admin: Admin, infos: Mapping[TopicPartition, PartitionInfo], wanted: list[TopicPartition], live: set[int]
+) -> None:
+    ends = admin.replica_ends(wanted)
+    eligible: Mapping[TopicPartition, EligibleReplicas]
+    try:
+        eligible = admin.eligible_replicas({key.topic for key in wanted})
+    except UnsupportedVersion:
+        eligible = {}
+    rows = []
+    for key in wanted:
+        may_lead = eligible[key].eligible if key in eligible else ()
+        for broker in infos[key].replicas:
+            end = ends[key].get(broker)
+            rows.append(
+                (
+                    key,
+                    broker,
+                    "yes" if broker in live else "no",
+                    "in sync" if broker in infos[key].isr else "eligible" if broker in may_lead else "behind",
+                    "?" if end is None else type(end).__name__ if isinstance(end, KafkaliteError) else end,
+                )
+            )
+    print_table(("PARTITION", "REPLICA", "LIVE", "WAS", "LOG-END-OFFSET"), rows)
+
+
+def _partition_infos(admin: Admin, keys: Any) -> dict[TopicPartition, PartitionInfo]:
+    wanted = set(keys)
+    described = admin.describe_topics({key.topic for key in wanted}) if wanted else {}
+    return {
+        key: each
+        for name, info in described.items()
+        for each in info.partitions
+        if (key := TopicPartition(name, each.partition)) in wanted
+    }
+
+
+def _print(
+    outcomes: Mapping[TopicPartition, KafkaError | None], leaders: Mapping[TopicPartition, PartitionInfo]
+) -> None:
+    if not outcomes:
+        click.echo("Every partition is led by its preferred replica.")
+    for key in sorted(outcomes):
+        error = outcomes[key]
+        if error is None:
+            leader = leaders[key].leader if key in leaders else -1
+            click.echo(f"{key}: led by broker {leader}" if leader >= 0 else f"{key}: elected")
+        elif error.code == _ELECTION_NOT_NEEDED:
+            click.echo(f"{key}: needs no election")
+        else:
+            click.echo(f"{key}: not elected: {error}")
+
+
+def _as_json(key: TopicPartition, error: KafkaError | None, info: PartitionInfo | None) -> dict[str, Any]:
+    return {
+        "topic": key.topic,
+        "partition": key.partition,
+        "elected": error is None,
+        "error": None if error is None else str(error),
+        "leader": None if info is None else info.leader,
+    }

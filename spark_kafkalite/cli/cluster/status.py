@@ -1,0 +1,223 @@
+"""``kafkalite cluster status``: brokers, leaders and replicas at a glance, and what stands against the guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
+from spark_kafkalite.cli.output import print_json, print_table, warn
+from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
+from spark_kafkalite.model import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.admin.admin import Admin, ClusterDescription
+    from spark_kafkalite.client.admin.configs import ConfigEntry
+    from spark_kafkalite.client.network.metadata import PartitionInfo
+
+_SHOWN: Final = 10
+_TOPIC_SETTINGS: Final = ("min.insync.replicas", "unclean.leader.election.enable")
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    """What was found. ``warnings`` say why a record that was acknowledged with acks=all may be lost with a broker."""
+
+    cluster: ClusterDescription
+    partitions: Mapping[TopicPartition, PartitionInfo]
+    topic_count: int
+    eligible: Mapping[TopicPartition, tuple[int, ...]]
+    warnings: list[str]
+
+    @property
+    def live(self) -> set[int]:
+        return {node.node_id for node in self.cluster.brokers}
+
+    @property
+    def broker_ids(self) -> list[int]:
+        """All brokers that live or have replicas."""
+        replicas = {broker for info in self.partitions.values() for broker in info.replicas}
+        return sorted(self.live | replicas)
+
+    def leaderless(self) -> list[TopicPartition]:
+        return [key for key, info in self.partitions.items() if info.leader not in self.live]
+
+    def under_replicated(self) -> list[TopicPartition]:
+        return [key for key, info in self.partitions.items() if set(info.isr) != set(info.replicas)]
+
+    def counts(self, broker: int) -> tuple[int, int, int]:
+        """Return how many partitions a broker leads, has a replica of, and has one in sync of."""
+        infos = self.partitions.values()
+        return (
+            sum(info.leader == broker for info in infos),
+            sum(broker in info.replicas for info in infos),
+            sum(broker in info.isr for info in infos),
+        )
+
+
+@click.command(
+    "status",
+    epilog="""\b
+Examples:
+  kafkalite cluster status
+  kafkalite cluster status --bootstrap-server 10.0.0.5:9092 --json
+""",
+)
+@bootstrap_option
+@json_option
+def status(
+    bootstrap_server: str, command_config: str | None, command_properties: tuple[str, ...], as_json: bool
+) -> None:
+    """Show the brokers, the controller, who leads how much, and which partitions lack replicas or a leader.
+
+    Warnings say what lets a record be lost with a broker though it was acknowledged with acks=all: fewer than three
+    brokers, topics with fewer than three replicas, or fewer than two of them that must be in sync.
+    """
+    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+        found = _look(admin)
+    if as_json:
+        print_json(_as_json(found))
+        return
+    _print(found)
+    for warning in found.warnings:
+        warn(f"acknowledged records may be lost with a broker: {warning}")
+
+
+def _look(admin: Admin) -> _Status:
+    cluster = admin.describe_cluster()
+    topics = admin.describe_topics()
+    partitions = {
+        TopicPartition(name, each.partition): each for name, info in topics.items() for each in info.partitions
+    }
+    out_of_sync = {key.topic for key, info in partitions.items() if len(info.isr) < len(info.replicas)}
+    try:
+        found = admin.eligible_replicas(out_of_sync)
+    except UnsupportedVersion:
+        found = {}
+    eligible = {key: each.eligible for key, each in found.items() if each.eligible}
+    settings = admin.describe_topic_settings(topics, _TOPIC_SETTINGS)
+    return _Status(
+        cluster, partitions, len(topics), eligible, [*_of_brokers(admin, cluster), *_of_topics(partitions, settings)]
+    )
+
+
+def _of_brokers(admin: Admin, cluster: ClusterDescription) -> Iterable[str]:
+    """Yield what is wrong with the cluster's size, and with the settings that new topics get."""
+    from spark_kafkalite.broker.settings.cluster_defaults import weaknesses
+
+    for node in cluster.brokers:
+        try:
+            entries = admin.describe_configs(broker_id=node.node_id)
+        except KafkaliteError:
+            continue  # it has just gone; another one will do
+        values = {name: _value(entry) for name, entry in entries.items()}
+        yield from weaknesses(values, len(cluster.brokers))
+        return
+
+
+def _value(entry: ConfigEntry) -> Any:
+    if entry.kind == "boolean":
+        return entry.value == "true"
+    return int(entry.value) if entry.kind in ("int", "long", "short") and entry.value else entry.value
+
+
+def _of_topics(
+    partitions: Mapping[TopicPartition, PartitionInfo], settings: Mapping[str, Mapping[str, ConfigEntry]]
+) -> Iterable[str]:
+    """Yield what is wrong with the topics that there are."""
+    from spark_kafkalite.broker.settings.cluster_defaults import MIN_IN_SYNC, REPLICAS
+
+    few = {key.topic for key, info in partitions.items() if len(info.replicas) < REPLICAS}
+    if few:
+        yield f"fewer than {REPLICAS} replicas: {_some(few)}"
+    lax, unclean = set(), set()
+    for topic, entries in settings.items():
+        in_sync, election = (entries.get(name) for name in _TOPIC_SETTINGS)
+        if topic not in few and in_sync is not None and int(in_sync.value or 1) < MIN_IN_SYNC:
+            lax.add(topic)
+        if election is not None and election.value == "true":
+            unclean.add(topic)
+    if lax:
+        yield f"min.insync.replicas is less than {MIN_IN_SYNC}: {_some(lax)}"
+    if unclean:
+        yield f"unclean.leader.election.enable is true: {_some(unclean)}"
+
+
+def _print(found: _Status) -> None:
+    cluster = found.cluster
+    controller = cluster.controller_id if cluster.controller_id >= 0 else "none"
+    click.echo(f"Cluster {cluster.cluster_id or 'of unknown id'}, controller {controller}")
+    nodes = {node.node_id: node for node in cluster.brokers}
+    print_table(
+        ("BROKER", "ADDRESS", "RACK", "LEADS", "REPLICAS", "IN-SYNC"),
+        [
+            (broker, nodes[broker].address if broker in nodes else "not live",
+             (nodes[broker].rack if broker in nodes else None) or "-", *found.counts(broker))
+            for broker in found.broker_ids
+        ],
+    )  # fmt: skip
+    lacking, leaderless = found.under_replicated(), found.leaderless()
+    click.echo(
+        f"Topics: {found.topic_count}, partitions: {len(found.partitions)}, under-replicated: {len(lacking)}, "
+        f"without a live leader: {len(leaderless)}"
+    )
+    for key in lacking[:_SHOWN]:
+        info = found.partitions[key]
+        leader = info.leader if info.leader >= 0 else "none"
+        eligible = f", may lead {_listed(found.eligible[key])}" if key in found.eligible else ""
+        click.echo(f"  {key}: leader {leader}, in sync {_listed(info.isr)} of {_listed(info.replicas)}{eligible}")
+    if len(lacking) > _SHOWN:
+        click.echo(f"  and {len(lacking) - _SHOWN} more: kafkalite topics describe --under-replicated-partitions")
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+def _some(topics: Iterable[str]) -> str:
+    names = sorted(topics)
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _as_json(found: _Status) -> dict[str, Any]:
+    nodes = {node.node_id: node for node in found.cluster.brokers}
+    brokers = []
+    for broker in found.broker_ids:
+        node = nodes.get(broker)
+        leads, replicas, in_sync = found.counts(broker)
+        brokers.append(
+            {
+                "id": broker,
+                "live": node is not None,
+                "address": None if node is None else node.address,
+                "rack": None if node is None else node.rack,
+                "leads": leads,
+                "replicas": replicas,
+                "inSync": in_sync,
+            }
+        )
+    return {
+        "clusterId": found.cluster.cluster_id,
+        "controller": found.cluster.controller_id,
+        "brokers": brokers,
+        "topics": found.topic_count,
+        "partitions": len(found.partitions),
+        "underReplicated": [_partition(found, key) for key in found.under_replicated()],
+        "leaderless": [_partition(found, key) for key in found.leaderless()],
+        "warnings": found.warnings,
+    }
+
+
+def _partition(found: _Status, key: TopicPartition) -> dict[str, Any]:
+    info = found.partitions[key]
+    return {
+        "topic": key.topic,
+        "partition": key.partition,
+        "leader": info.leader,
+        "replicas": list(info.replicas),
+        "isr": list(info.isr),
+        "eligible": list(found.eligible.get(key, ())),
+    }

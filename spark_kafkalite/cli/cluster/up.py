@@ -1,0 +1,173 @@
+"""``kafkalite cluster up``: a cluster on this host, for development, until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from spark_kafkalite.cli.broker import parse_overrides
+from spark_kafkalite.cli.output import said
+
+if TYPE_CHECKING:
+    from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+
+_BROKERS: Final = 3
+_MOST_BROKERS: Final = 20
+# How often the processes are looked at.
+_POLL_S: Final = 0.1
+
+
+class _Stopped(Exception):
+    """A signal came while the cluster was starting, or a second one while it was stopping."""
+
+
+class _Stop:
+    """What SIGINT and SIGTERM do: one ends the start where it is, or is noted once the cluster runs."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Event()
+        self._raises = True
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+
+    def only_note(self) -> None:
+        """Have the first signal from now on only noted."""
+        self._raises = False
+
+    def _signalled(self, *_: object) -> None:
+        self.wanted.set()
+        if self._raises:
+            raise _Stopped
+        self._raises = True
+
+
+@click.command(
+    "up",
+    epilog="""\b
+Examples:
+  kafkalite cluster up
+  kafkalite cluster up --brokers 3 --data ./cluster --port 9092
+  kafkalite cluster up --override num.partitions=4
+""",
+)
+@click.option(
+    "--brokers",
+    "size",
+    type=click.IntRange(1, _MOST_BROKERS),
+    help=f"Number of brokers; as many as --data holds, or else {_BROKERS}, without it.",
+)
+@click.option(
+    "--data", metavar="DIR", help="Keep all data there, for the next 'up'. Without it all is gone at the end."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535 - _MOST_BROKERS),
+    default=9092,
+    show_default=True,
+    help="Port of broker 1; the others have those that follow. 0 picks free ones.",
+)
+@click.option(
+    "--registry-port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0 picks a free one."
+)
+@click.option(
+    "--override", "overrides", metavar="NAME=VALUE", multiple=True, help="A setting of all brokers. Repeatable."
+)
+def up(size: int | None, data: str | None, port: int, registry_port: int, overrides: tuple[str, ...]) -> int:
+    """Run a registry and several brokers on 127.0.0.1, until Ctrl-C or SIGTERM.
+
+    They are processes of their own, so that one can be killed to see what happens; they end with this one, however it
+    ends. Topics have as many replicas as there are brokers, three at most. One line says what to connect to, 'kafkalite
+    cluster ready on HOST:PORT,...', when all brokers serve.
+
+    A broker that ends is told of; the others go on.
+    """
+    from spark_kafkalite.testing.child_process import ChildFailed
+    from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+
+    given = parse_overrides(overrides)
+    with _directory(data) as directory:
+        held = _held_brokers(directory)
+        size = size or held or _BROKERS
+        if size < held:
+            raise click.UsageError(
+                f"--brokers {size}: {directory} has replicas of {held} brokers; start as many, or more"
+            )
+        cluster = KafkaliteCluster(directory, size=size, port=port, registry_port=registry_port, overrides=given)
+        stopping = _Stop()
+        try:
+            with cluster:
+                return _run(cluster, stopping, keep=data is not None)
+        except _Stopped:
+            return 0
+        except ChildFailed as failure:
+            raise click.ClickException(str(failure)) from failure
+
+
+def _run(cluster: KafkaliteCluster, stopping: _Stop, *, keep: bool) -> int:
+    """Say what there is, look after it until told to stop, and stop it in order where it is kept."""
+    stopping.only_note()
+    click.echo(f"kafkalite registry ready on {cluster.registry.connect}")
+    for number, broker in cluster.brokers.items():
+        click.echo(f"kafkalite broker {number} ready on {broker.bootstrap} (pid {broker.pid})")
+    click.echo(f"kafkalite cluster ready on {cluster.bootstrap}")
+    code = _watch(cluster, stopping.wanted)
+    if keep and not code:
+        cluster.stop_all()
+    return code
+
+
+def _watch(cluster: KafkaliteCluster, stop: threading.Event) -> int:
+    """Tell of brokers that end, until a stop is wanted (0) or nothing is left to run (1)."""
+    alive = dict(cluster.brokers)
+    while not stop.wait(_POLL_S):
+        if not cluster.registry.running:
+            said(f"the registry has ended, so the cluster ends, too{cluster.registry.tail()}")
+            return 1
+        for number, broker in [each for each in alive.items() if not each[1].running]:
+            del alive[number]
+            said(
+                f"broker {number} has ended; its log is {broker.stderr_path}. To start it again: kafkalite broker "
+                f"--config {_write_properties(cluster, number)}"
+            )
+        if not alive:
+            said("no broker is left, so the cluster ends")
+            return 1
+    return 0
+
+
+@contextlib.contextmanager
+def _directory(data: str | None) -> Iterator[Path]:
+    """Give the directory of the data: the user's, or one that is removed afterwards."""
+    if data is not None:
+        yield Path(data).absolute()
+        return
+    directory = Path(tempfile.mkdtemp(prefix="kafkalite-cluster-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _held_brokers(directory: Path) -> int:
+    """Return the number of brokers that a directory has data of."""
+    held = 0
+    while (directory / f"broker-{held + 1}").is_dir():
+        held += 1
+    return held
+
+
+def _write_properties(cluster: KafkaliteCluster, number: int) -> Path:
+    """Write what a broker was started with, for who starts it alone."""
+    path = cluster.data_dir / f"broker-{number}.properties"
+    # Properties files take a backslash for the beginning of something.
+    lines = [f"{name}={value}\n".replace("\\", "\\\\") for name, value in cluster.broker(number).settings.items()]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path

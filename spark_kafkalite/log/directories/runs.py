@@ -1,0 +1,133 @@
+"""Which earlier runs of a broker have lost nothing: the proof that the next run can give for its logs (rule R12).
+
+A run of the broker's process is its incarnation, a random number. At its start, when the logs are loaded, each log
+directory gets ``kafkalite-run``, which names the run, the boot of the kernel under which it writes (the pages of a
+killed process stay with the kernel), the ids of all directories that it uses, and the earlier runs that were proven
+then. All that such a run has written is there at the next start if
+
+* every directory of ``log.dirs`` is in use, none is missing, and each has the file,
+* the files agree, and name exactly these directories (else one of several was replaced, or came back from earlier),
+* the kernel has lived on since, or every directory has the marker of a clean stop,
+* and loading has found no log that lacks something (``recovery.LoadedLog``), could not be opened, or has vanished.
+
+The marker is written by the last run only, and taken by the next, so the file need not say how the run has ended. A
+directory that fails takes the proof from the others: pages that a failed sync has dropped are gone under the same
+kernel too. Then the files are removed, also from the failed disk, as far as it lets itself be written.
+
+Who proves a run proves what that one had proven, up to MOST_PROVEN runs; a state of the registry that means an older
+one is as good as a state that means nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.log.files.fs import Fs, replace_file
+from spark_kafkalite.log.files.small_files import RUN_FILE, CheckpointError, read_small
+from spark_kafkalite.model import Incarnation
+from spark_kafkalite.records.layout import MAX_INT64
+
+logger = logging.getLogger(__name__)
+
+MOST_PROVEN: Final = 16
+_BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
+
+
+class Run(NamedTuple):
+    """What ``kafkalite-run`` says. ``boot_id`` is empty where the system does not tell."""
+
+    incarnation: Incarnation
+    boot_id: str
+    directories: frozenset[str]
+    proven: tuple[Incarnation, ...]
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the kernel, "" where the system does not tell. Source: random(4), proc(5)."""
+    try:
+        with open(_BOOT_ID_FILE, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def proven_runs(found: Mapping[str, Run | None], boot_id: str, *, stopped_in_order: bool) -> tuple[Incarnation, ...]:
+    """Return the runs whose writes are all there, the last one first; none without a proof.
+
+    ``found`` has what each log directory's file says, by the directory's id; None: there is none, or it cannot be read.
+    ``stopped_in_order``: every directory has the marker of a clean stop. Pure.
+    """
+    runs = set(found.values())
+    run = runs.pop() if runs else None
+    if run is None or runs or run.directories != found.keys():
+        return ()
+    if not stopped_in_order and (not boot_id or run.boot_id != boot_id):
+        return ()
+    return (run.incarnation, *run.proven)[:MOST_PROVEN]
+
+
+def prove_runs(
+    fs: Fs, directories: Mapping[str, str], boot_id: str, *, stopped_in_order: bool, why_not: str
+) -> tuple[Incarnation, ...]:
+    """As :func:`proven_runs`, for log directories by path, each with its id. ``why_not`` is what is against any proof,
+    "" if nothing is; a line says so when there is something to prove."""
+    found = {directory_id: read_run(fs, path) for path, directory_id in directories.items()}
+    proven = () if why_not else proven_runs(found, boot_id, stopped_in_order=stopped_in_order)
+    if not proven and any(found.values()):
+        why_not = why_not or "the last stop was not in order, or the log directories were not used together"
+        logger.warning(
+            "the logs are not proven to be whole: %s; partitions with other replicas are led by those until this "
+            "broker has caught up",
+            why_not,
+        )
+    return proven
+
+
+def read_run(fs: Fs, directory: str) -> Run | None:
+    """Return what the file in a log directory says, None when there is none, or it is damaged (a line says so)."""
+    path = f"{directory}/{RUN_FILE}"
+    try:
+        fields = json.loads(read_small(fs, path))
+        return Run(
+            _incarnation(fields["incarnation"]),
+            str(fields["boot_id"]),
+            frozenset(map(str, fields["directories"])),
+            tuple(map(_incarnation, fields["proven"])),
+        )
+    except FileNotFoundError:
+        return None
+    except (CheckpointError, OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s cannot be read (%s); the logs in %s count as not proven to be whole", path, error, directory)
+        return None
+
+
+def write_run(fs: Fs, directory: str, run: Run) -> None:
+    """Replace the file in a log directory. OSError as it comes from the disk."""
+    fields = {
+        "version": 0,
+        "incarnation": str(run.incarnation),
+        "boot_id": run.boot_id,
+        "directories": sorted(run.directories),
+        "proven": [str(each) for each in run.proven],
+    }
+    replace_file(fs, f"{directory}/{RUN_FILE}", json.dumps(fields).encode())
+
+
+def forget_runs(fs: Fs, directories: Iterable[str]) -> None:
+    """Take the proof away, as far as the disks let themselves be written."""
+    for directory in directories:
+        with contextlib.suppress(OSError, KafkaliteError):
+            fs.unlink(f"{directory}/{RUN_FILE}")
+            fs.sync_directory(directory)
+
+
+def _incarnation(text: object) -> Incarnation:
+    number = int(str(text))
+    if not 0 < number <= MAX_INT64:
+        raise ValueError(f"{number} is no incarnation")
+    return Incarnation(number)

@@ -1,0 +1,69 @@
+"""Where a broker's registry is when it is elsewhere, and how the broker is known there: the settings ``zookeeper.*``.
+
+Pure, and loads nothing of kazoo's: most brokers have a registry of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.redaction import REDACTED
+from spark_kafkalite.registry.store import BadArguments, check_path
+
+CONNECT: Final = "zookeeper.connect"
+DIGEST: Final = "zookeeper.digest"
+SET_ACL: Final = "zookeeper.set.acl"
+
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s,]+):([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperAddress:
+    """A checked address. ``digest`` is the ``user:password`` to prove, None: none; ``set_acl`` whether what is created
+    may be changed by that user alone."""
+
+    connect: str
+    session_timeout_ms: int
+    connection_timeout_ms: int
+    digest: str | None = field(default=None, repr=False)
+    set_acl: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ZooKeeperAddress | None:
+        """Return the address that a broker's settings name, None when the registry is its own. Raises ConfigError."""
+        connect, digest, set_acl = values[CONNECT], values[DIGEST], values[SET_ACL]
+        if connect is None:
+            for name, given, shown in ((DIGEST, digest is not None, REDACTED), (SET_ACL, set_acl, "true")):
+                if given:
+                    raise ConfigError(f"{name}={shown}: there is no {CONNECT} that it would be for; set that, too")
+            return None
+        _check_connect(connect)
+        if digest is not None and not all(digest.partition(":")):
+            raise ConfigError(f"{DIGEST}={REDACTED}: not of the form USER:PASSWORD")
+        if set_acl and digest is None:
+            raise ConfigError(f"{SET_ACL}=true: needs {DIGEST}=USER:PASSWORD, by whom alone nodes may be changed then")
+        session_timeout_ms = values["zookeeper.session.timeout.ms"]
+        connection_timeout_ms = values["zookeeper.connection.timeout.ms"]
+        return cls(
+            connect,
+            session_timeout_ms,
+            session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms,
+            digest,
+            set_acl,
+        )
+
+
+def _check_connect(connect: str) -> None:
+    servers, slash, chroot = connect.partition("/")
+    for server in servers.split(","):
+        match = _SERVER.fullmatch(server.strip())
+        if match is None or not 0 < int(match[2]) <= 65535:
+            raise ConfigError(f"{CONNECT}={connect}: not of the form HOST:PORT,...[/CHROOT] (an IPv6 host in brackets)")
+    try:
+        check_path(slash + chroot or "/")
+    except BadArguments as error:
+        raise ConfigError(f"{CONNECT}={connect}: {error}") from error

@@ -1,0 +1,97 @@
+"""Runs a broker on a disk that a test can fill or slow down while it runs, and with a bug on purpose if one is named.
+
+    python -m tests.chaos.broker_program BUG COMMAND...
+
+stands before a broker's command, of which only the ``--override NAME=VALUE`` pairs count. BUG is a name of
+``seeded_bugs.BUGS``, or ``-`` for none. A condition of the disk is in force while a file of its name is in the
+directory beside the broker's log directory (``conditions_of``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from spark_kafkalite.broker.event_log import configure_logging
+from spark_kafkalite.broker.server import Broker
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.cli.broker import parse_overrides
+from spark_kafkalite.log.files.fs import Space
+from spark_kafkalite.log.files.os_fs import OsFile, OsFs
+
+DISK_FULL = "disk-full"
+SLOW_WRITES = "slow-writes"
+_SLOW_S = 0.05
+NO_BUG = "-"
+
+
+def conditions_of(data_dir: Path) -> Path:
+    """Return where the conditions of a broker's disk are named."""
+    return data_dir.with_name(f"{data_dir.name}-conditions")
+
+
+class _Conditions:
+    def __init__(self, directory: Path) -> None:
+        self._directory = str(directory)
+
+    def has(self, condition: str) -> bool:
+        return os.path.exists(f"{self._directory}/{condition}")
+
+    def before_write(self, path: str) -> None:
+        if self.has(DISK_FULL):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        if path.endswith(".log") and self.has(SLOW_WRITES):
+            time.sleep(_SLOW_S)
+
+
+class _File(OsFile):
+    __slots__ = ()
+    conditions: _Conditions
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
+        self.conditions.before_write(self.path)
+        return super().pwrite(data, position)
+
+    def allocate(self, size_bytes: int) -> None:
+        self.conditions.before_write(self.path)
+        super().allocate(size_bytes)
+
+    def reserve(self, size_bytes: int) -> None:
+        self.conditions.before_write(self.path)
+        super().reserve(size_bytes)
+
+
+class _Disk(OsFs):
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        file = super().open(path, create=create)
+        file.__class__ = _File
+        return file
+
+    def space(self, path: str) -> Space:
+        found = super().space(path)
+        return found._replace(free_bytes=0) if _File.conditions.has(DISK_FULL) else found
+
+
+def main(arguments: list[str]) -> int:
+    bug, *command = arguments
+    given = tuple(value for name, value in itertools.pairwise(command) if name == "--override")
+    overrides = parse_overrides(given)
+    _File.conditions = _Conditions(conditions_of(Path(str(overrides["log.dirs"]))))
+    if bug != NO_BUG:
+        from tests.chaos.seeded_bugs import BUGS
+
+        plant: Callable[[], None] = BUGS[bug]
+        plant()
+    config = BrokerConfig.load(None, overrides)
+    configure_logging(config["logging.level"])
+    return asyncio.run(Broker(config, fs=_Disk()).run(lambda line: print(line, flush=True)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""Our cluster under chaos: three brokers whose connections to each other and to the registry go through doors, and
+whose disks can be filled and slowed down."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from spark_kafkalite.testing.child_process import free_ports
+from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from tests.chaos.broker_program import NO_BUG, conditions_of
+from tests.chaos.clients.client import Place
+from tests.chaos.final_logs import complaints_of, leftovers_of, logs_of
+from tests.chaos.history import HistoryWriter, State
+from tests.chaos.links import Door, Link, Network
+from tests.paths import PROJECT
+
+SIZE: Final = 3
+SESSION_S: Final = 3.0
+_LAG_TIME_MS: Final = 5_000
+_WAIT_S: Final = 30.0
+_POLL_S: Final = 0.05
+
+
+class ChaosCluster:
+    """A ``KafkaliteCluster`` with doors; a context manager. ``brokers`` are its processes, ``network`` its doors."""
+
+    def __init__(self, directory: Path, *, bug: str = NO_BUG, overrides: Mapping[str, object] | None = None) -> None:
+        """Prepare it; ``with`` starts it. ``bug`` is planted in every broker (``seeded_bugs``)."""
+        self._directory = directory
+        self._bug = bug
+        self._overrides = dict(overrides or {})
+        self.network = Network(self._pids)
+        self.inner_doors: dict[int, Door] = {}
+        self.registry_doors: dict[int, Door] = {}
+        self.cluster: KafkaliteCluster
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    @property
+    def brokers(self) -> dict[int, BrokerProcess]:
+        return self.cluster.brokers
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        return {number: broker.bootstrap for number, broker in self.brokers.items()}
+
+    def inner_links(self, one: int, other: int) -> list[Link]:
+        """Return the links between two brokers: of the connections that each has opened to the other."""
+        return [self.inner_doors[other].link(one), self.inner_doors[one].link(other)]
+
+    def registry_link(self, broker: int) -> Link:
+        return self.registry_doors[broker].link(broker)
+
+    def links_of(self, broker: int) -> list[Link]:
+        """Return all links of a broker, those to the registry too; its clients are not among them."""
+        others = (other for other in self.brokers if other != broker)
+        return [self.registry_link(broker), *(link for other in others for link in self.inner_links(broker, other))]
+
+    @contextlib.contextmanager
+    def disk(self, broker: int, condition: str) -> Iterator[None]:
+        """Have a broker's disk in a condition (``broker_program``) for a while."""
+        flag = conditions_of(self.brokers[broker].data_dir) / condition
+        flag.parent.mkdir(exist_ok=True)
+        flag.touch()
+        try:
+            yield
+        finally:
+            flag.unlink()
+
+    def leader_of(self, place: Place, partition: int = 0) -> int:
+        """Return who leads a partition; wait for one."""
+        return self.cluster.wait_for_leader(place.topic, partition, timeout_s=_WAIT_S)
+
+    def follower_of(self, place: Place, partition: int = 0) -> int:
+        """Return a follower that is in sync."""
+        leader = self.leader_of(place, partition)
+        return min(self.cluster.in_sync(place.topic, partition) - {leader})
+
+    def wait_in_sync(self, place: Place, timeout_s: float = _WAIT_S) -> None:
+        self.cluster.wait_in_sync(place.topic, timeout_s=timeout_s)
+
+    def note_states(self, place: Place) -> None:
+        """Note what the registry says of the topic now."""
+        now = time.monotonic()
+        for partition in range(place.partitions):
+            state = self.cluster.state_of(place.topic, partition)
+            place.history.note(
+                State(
+                    begun=now, ended=now, topic=place.topic_id, partition=partition, leader=state.leader,
+                    epoch=state.leader_epoch, isr=list(state.isr),
+                )
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """Stop everything in order: what the files hold is final."""
+        self.network.heal()
+        self.cluster.stop_all()
+
+    def note_files(self, history: HistoryWriter, topics: Mapping[str, str]) -> None:
+        """Note what the stopped brokers' files hold of topics (id: name)."""
+        for number, broker in self.brokers.items():
+            history.note(*logs_of(number, broker.data_dir, topics), *leftovers_of(number, broker.data_dir))
+
+    def note_complaints(self, history: HistoryWriter) -> None:
+        """Note what the brokers' outputs, of all their starts, say of things that nobody had thought of."""
+        for number, broker in self.brokers.items():
+            for output in sorted(broker.stderr_path.parent.glob("broker-*.err")):
+                history.note(*complaints_of(number, output))
+
+    def _pids(self) -> dict[int, int]:
+        return {number: broker.pid for number, broker in self.brokers.items() if broker.running}
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(self.network)
+            registry_port, *ports = free_ports(1 + 2 * SIZE)
+            overrides_of: dict[int, dict[str, object]] = {}
+            for number, (client_port, inner_port) in enumerate(zip(ports[:SIZE], ports[SIZE:], strict=True), 1):
+                self.inner_doors[number] = self.network.open_door(inner_port)
+                self.registry_doors[number] = self.network.open_door(registry_port)
+                clients = f"PLAINTEXT://127.0.0.1:{client_port}"
+                overrides_of[number] = {
+                    "listeners": f"{clients},INNER://127.0.0.1:{inner_port}",
+                    "advertised.listeners": f"{clients},INNER://{self.inner_doors[number].address}",
+                    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
+                    "inter.broker.listener.name": "INNER",
+                    "zookeeper.connect": self.registry_doors[number].address,
+                    "replica.lag.time.max.ms": _LAG_TIME_MS,
+                    **self._overrides,
+                }
+            self.cluster = KafkaliteCluster(
+                self._directory,
+                size=SIZE,
+                registry_port=registry_port,
+                overrides_of=overrides_of,
+                environment={"PYTHONPATH": str(PROJECT)},
+                command_prefix=(sys.executable, "-m", "tests.chaos.broker_program", self._bug),
+            )
+            undo.enter_context(self.cluster)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.network.heal()
+        self._undo.__exit__(kind, error, trace)

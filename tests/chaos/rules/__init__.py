@@ -1,0 +1,1 @@
+"""What must hold of every history: a function for each rule, which gives what breaks it."""

@@ -1,0 +1,184 @@
+"""The forwarders do to connections what tests ask for, and to nobody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.links import Door, Network
+
+_QUICKLY_S = 0.3
+_TIMEOUT_S = 10.0
+_ME, _OTHER = 1, 2
+# Says what it hears from the port that it is given, line by line, and sends on what it is told.
+_OTHER_CLIENT = """
+import socket, sys
+connection = None
+for line in sys.stdin.buffer:
+    connection = connection or socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    connection.sendall(line)
+    sys.stdout.buffer.write(connection.recv(100))
+    sys.stdout.flush()
+"""
+
+
+class _Echo(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self.request.recv(65536):
+                self.request.sendall(data)
+
+
+@pytest.fixture
+def echo_port() -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network(lambda: {_ME: os.getpid()}) as running:
+        yield running
+
+
+@pytest.fixture
+def door(network: Network, echo_port: int) -> Door:
+    return network.open_door(echo_port)
+
+
+@contextlib.contextmanager
+def connected(door: Door) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", door.port), _TIMEOUT_S) as connection:
+        connection.sendall(b"hello")
+        assert connection.recv(100) == b"hello"
+        yield connection
+
+
+def hears(connection: socket.socket, timeout_s: float = _QUICKLY_S) -> bytes | None:
+    """Return what comes, None when nothing does."""
+    connection.settimeout(timeout_s)
+    try:
+        return connection.recv(1 << 20)
+    except TimeoutError:
+        return None
+
+
+def test_held_data_comes_when_it_is_let_go(network: Network, door: Door) -> None:
+    with connected(door) as connection:
+        network.hold([door.link(_ME)])
+        connection.sendall(b"one")
+        assert hears(connection) is None
+        network.heal()
+        assert hears(connection, _TIMEOUT_S) == b"one"
+
+
+def test_one_direction_is_held(network: Network, door: Door) -> None:
+    with connected(door) as connection:
+        network.do(lambda: setattr(door.link(_ME).back, "held", True))
+        connection.sendall(b"one")
+        assert hears(connection) is None
+        # The question got through: only the answer is held, and comes although questions are held now.
+        network.do(lambda: (door.link(_ME).back.heal(), setattr(door.link(_ME).there, "held", True)))
+        assert hears(connection, _TIMEOUT_S) == b"one"
+        connection.sendall(b"two")
+        assert hears(connection) is None
+
+
+def test_a_new_connection_is_held_too(network: Network, door: Door) -> None:
+    network.hold([door.link(_ME)])
+    with socket.create_connection(("127.0.0.1", door.port), _TIMEOUT_S) as connection:
+        connection.sendall(b"one")
+        assert hears(connection) is None
+        network.heal()
+        assert hears(connection, _TIMEOUT_S) == b"one"
+
+
+def test_data_is_delayed_and_stays_in_order(network: Network, door: Door) -> None:
+    with connected(door) as connection:
+        network.do(lambda: setattr(door.link(_ME).there, "delay_s", 0.2))
+        began = time.monotonic()
+        connection.sendall(b"one")
+        time.sleep(0.05)
+        connection.sendall(b"two")
+        found = b""
+        while len(found) < 6:
+            found += hears(connection, _TIMEOUT_S) or b""
+        assert found == b"onetwo"
+        # A line delays, and does not queue: the second comes as late as the first.
+        assert 0.2 <= time.monotonic() - began < 0.2 + _TIMEOUT_S
+
+
+def test_a_slow_line_takes_its_time(network: Network, door: Door) -> None:
+    with connected(door) as connection:
+        network.do(lambda: setattr(door.link(_ME).there, "bytes_per_s", 100_000))
+        began = time.monotonic()
+        connection.sendall(bytes(50_000))
+        received = 0
+        while received < 50_000:
+            received += len(hears(connection, _TIMEOUT_S) or b"")
+        assert time.monotonic() - began >= 0.5
+
+
+def test_a_reset_ends_connections_and_no_later_ones(door: Door) -> None:
+    with connected(door) as connection:
+        door.reset(_ME)
+        with pytest.raises(ConnectionResetError):
+            hears(connection, _TIMEOUT_S)
+    with connected(door):
+        pass
+
+
+def test_a_cut_takes_no_connection_until_it_heals(network: Network, door: Door) -> None:
+    with connected(door) as connection:
+        door.cut(_ME)
+        with pytest.raises(ConnectionResetError):
+            hears(connection, _TIMEOUT_S)
+    with pytest.raises(ConnectionError), connected(door):
+        pass
+    network.heal()
+    with connected(door):
+        pass
+
+
+def test_others_are_left_alone(echo_port: int) -> None:
+    pids = {_ME: os.getpid()}
+    with Network(lambda: pids) as network:
+        door = network.open_door(echo_port)
+        command = [sys.executable, "-c", _OTHER_CLIENT, str(door.port)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdin is not None and other.stdout is not None
+            pids[_OTHER] = other.pid
+            other.stdin.write(b"zero\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == b"zero\n"
+            with connected(door) as connection:
+                network.hold([door.link(_OTHER)])
+                connection.sendall(b"one")
+                assert hears(connection, _TIMEOUT_S) == b"one"
+                other.stdin.write(b"one\n")
+                other.stdin.flush()
+                network.hold([door.link(_ME)])
+                network.do(door.link(_OTHER).heal)
+                assert other.stdout.readline() == b"one\n"
+                connection.sendall(b"two")
+                assert hears(connection) is None
+            other.stdin.close()
+
+
+def test_nobody_behind_the_door(network: Network) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ConnectionError), connected(network.open_door(port)):
+        pass

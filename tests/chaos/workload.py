@@ -1,0 +1,139 @@
+"""A workload: all clients that work on one topic of a cluster, from their start to the time when everything is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from spark_kafkalite import Admin, Consumer
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.log.files.small_files import topic_id_text
+from tests.chaos.clients.client import ChaosClient, Place
+from tests.chaos.clients.observers import BrokerObserver, OffsetObserver, TopicMaker
+from tests.chaos.clients.producers import ChaosProducer, ConfluentProducer, JavaProducer, OurProducer
+from tests.chaos.clients.readers import ChaosReader, ConfluentMember, ConfluentPoller, OurMember, OurPoller
+from tests.chaos.history import HistoryWriter, Topic
+
+PARTITIONS: Final = 6
+_RATE: Final = 60.0
+_START_TIMEOUT_S: Final = 40.0
+_END_TIMEOUT_S: Final = 40.0
+_POLL_S: Final = 0.05
+
+
+class RunFailed(Exception):
+    """The run itself went wrong: no history to be judged came of it."""
+
+
+def make_topic(
+    bootstrap: str, brokers: Mapping[int, str], name: str, history: HistoryWriter, *, replicas: int, seed: int = 0
+) -> Place:
+    """Make the topic that a workload works on, and note it."""
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(name, PARTITIONS, replicas)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            # Whichever broker is asked may not have heard of it yet.
+            try:
+                made = admin.describe_topics([name])[name]
+                if len(made.partitions) == PARTITIONS and all(each.leader >= 0 for each in made.partitions):
+                    break
+            except KafkaliteError as error:
+                if time.monotonic() > deadline:
+                    raise RunFailed(f"topic {name} cannot be described: {error}") from error
+            time.sleep(_POLL_S)
+    topic_id = topic_id_text(made.topic_id)
+    history.note(Topic(topic=topic_id, name=name, partitions=PARTITIONS, replicas=replicas))
+    return Place(bootstrap, dict(brokers), name, topic_id, PARTITIONS, history, seed)
+
+
+class Workload:
+    """Producers of three projects (Java's where it is compiled), two pollers, a group of three, and who asks."""
+
+    def __init__(self, place: Place, directory: Path, java_class_path: str | None = None, rate: float = _RATE) -> None:
+        self.place = place
+        group = f"{place.topic}-group"
+        self.producers: list[ChaosProducer] = [
+            OurProducer("ours", place, rate),
+            ConfluentProducer("confluent", place, rate),
+            OurProducer("plain", place, rate / 3, idempotent=False),
+            OurProducer("loose", place, rate / 3, idempotent=False, acks="1"),
+        ]
+        if java_class_path is not None:
+            self.producers.append(
+                JavaProducer("java", place, rate, java_class_path, directory / f"{place.topic}-java.err")
+            )
+        self.readers: list[ChaosReader] = [
+            OurPoller("poller", place),
+            ConfluentPoller("confluent-poller", place),
+            OurMember("member-1", place, group),
+            OurMember("member-2", place, group),
+            ConfluentMember("confluent-member", place, group),
+        ]
+        self.others: list[ChaosClient] = [
+            *(BrokerObserver(place, broker) for broker in place.brokers),
+            OffsetObserver("asker", place, group),
+            TopicMaker("maker", place),
+        ]
+
+    @property
+    def clients(self) -> list[ChaosClient]:
+        return [*self.producers, *self.readers, *self.others]
+
+    def start(self) -> None:
+        """Start all clients, and return when each producer has acknowledgements and each poller records."""
+        for client in self.clients:
+            client.start()
+        self._wait(_START_TIMEOUT_S, self._not_at_work, "at work")
+
+    def finish(self) -> None:
+        """Stop the producers, let the readers read to the end, and stop everybody. Raises RunFailed."""
+        for producer in self.producers:
+            producer.stop()
+        for producer in self.producers:
+            producer.join()
+        ends = self._ends()
+        for reader in self.readers:
+            # Nobody in the group knows who has which partition: see below.
+            if not isinstance(reader, OurMember):
+                reader.may_end_at(ends)
+        for reader in self.readers:
+            if not isinstance(reader, OurMember):
+                reader.join()
+        for client in (*self.readers, *self.others):
+            client.stop()
+        for client in (*self.readers, *self.others):
+            client.join()
+        if problems := [client.problem for client in self.clients if client.problem]:
+            raise RunFailed("\n".join(problems))
+
+    def check(self) -> None:
+        """Raise RunFailed when a client has ended by an error that nobody expected."""
+        if problems := [client.problem for client in self.clients if client.problem]:
+            raise RunFailed("\n".join(problems))
+
+    def _not_at_work(self) -> list[str]:
+        self.check()
+        idle = [producer.who for producer in self.producers if not producer.acknowledged]
+        return idle + [reader.who for reader in self.readers if not any(reader.positions.values())]
+
+    def _ends(self) -> dict[int, int]:
+        partitions = [(self.place.topic, partition) for partition in range(self.place.partitions)]
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        with Consumer(bootstrap_servers=self.place.bootstrap) as consumer:
+            while True:
+                try:
+                    found = consumer.end_offsets(partitions, timeout_ms=5000)
+                    return {at.partition: offset for at, offset in found.items()}
+                except KafkaliteError as error:
+                    if time.monotonic() > deadline:
+                        raise RunFailed(f"nobody says where {self.place.topic} ends: {error}") from error
+
+    def _wait(self, timeout_s: float, missing: object, what: str) -> None:
+        deadline = time.monotonic() + timeout_s
+        while names := missing():  # type: ignore[operator]
+            if time.monotonic() > deadline:
+                raise RunFailed(f"not {what} after {timeout_s} s: {', '.join(names)}")
+            time.sleep(_POLL_S)

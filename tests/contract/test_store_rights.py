@@ -1,0 +1,72 @@
+"""Who may do what with what a Store over ZooKeeper's protocol creates, against every server of that protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.store import Create
+from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
+
+SERVERS = ["served", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
+TIMEOUT_S = 15
+
+
+@pytest.fixture(params=SERVERS)
+def connect(request: pytest.FixtureRequest) -> str:
+    server = request.getfixturevalue(request.param)
+    return f"{server if isinstance(server, str) else server.connect}/{uuid.uuid4().hex}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def opened(stack: contextlib.ExitStack, connect: str, digest: str | None, *, set_acl: bool = False) -> ZooKeeperStore:
+    auth = None if digest is None else ("digest", digest)
+    store = open_zookeeper(connect, auth=auth, set_acl=set_acl)
+    stack.callback(store.close)
+    return store
+
+
+def test_what_is_created_with_acls_may_be_changed_by_its_creator_alone(
+    connect: str, stack: contextlib.ExitStack
+) -> None:
+    owner = opened(stack, connect, "u:secret", set_acl=True)
+    owner.create("/a/b", b"1", make_parents=True).result(TIMEOUT_S)
+    owner.multi([Create("/a/c", b"1")]).result(TIMEOUT_S)
+    owner.create("/consumers/g", make_parents=True).result(TIMEOUT_S)
+    for digest in (None, "u:other"):
+        stranger = opened(stack, connect, digest)
+        for path in ("/a/b", "/a/c"):
+            assert stranger.get(path).result(TIMEOUT_S)[0] == b"1"
+            with pytest.raises(RegistryError, match="NoAuth"):
+                stranger.set(path, b"2").result(TIMEOUT_S)
+        for path in ("/a/d", "/new"):
+            with pytest.raises(RegistryError, match="NoAuth"):
+                stranger.create(path).result(TIMEOUT_S)
+        stranger.create(f"/consumers/g/{digest}").result(TIMEOUT_S)
+    opened(stack, connect, "u:secret").set("/a/b", b"2").result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("in_multi", [False, True])
+def test_a_private_node_is_for_who_proves_the_same(connect: str, stack: contextlib.ExitStack, in_multi: bool) -> None:
+    owner = opened(stack, connect, "u:secret")
+    if in_multi:
+        owner.multi([Create("/secret", b"1", private=True)]).result(TIMEOUT_S)
+    else:
+        owner.create("/secret", b"1", private=True).result(TIMEOUT_S)
+    assert opened(stack, connect, "u:secret").get("/secret").result(TIMEOUT_S)[0] == b"1"
+    stranger = opened(stack, connect, None)
+    with pytest.raises(RegistryError, match="NoAuth"):
+        stranger.get("/secret").result(TIMEOUT_S)
+    # Who has proved nothing cannot make one.
+    with pytest.raises(RegistryError, match="InvalidACL"):
+        stranger.create("/other", private=True).result(TIMEOUT_S)
+    assert stranger.exists("/other").result(TIMEOUT_S) is None

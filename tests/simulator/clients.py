@@ -1,0 +1,278 @@
+"""Simulated clients: producers that write numbered values, readers that follow from the beginning, and what they saw.
+
+They are no processes: they live outside of all loops, and no fault stops them. Each finds leaders in what some running
+broker believes, as metadata would tell, and tries again for ever; so what one wrote is acknowledged, refused for good,
+or unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records.kernel import scan_headers
+from spark_kafkalite.testing.batches import make_batch, values_of
+from spark_kafkalite.wire.codec import decode_response, encode_request
+from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from spark_kafkalite.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.simulator.network import CLIENT, Network, Wire
+
+_TIMEOUT_S: Final = 2.0
+_BACKOFF_S: Final = 0.1
+_PRODUCE, _FETCH, _LIST_OFFSETS = 9, 12, 7
+# Errors after which a value has certainly not been appended by that request.
+NOT_APPENDED: Final = frozenset({6, 3, 19, 74, 75, 5, 56, 9, 100})
+# What an idempotent producer cannot go on after: its sequence numbers say that records before are gone.
+FATAL: Final = frozenset({45, 47, 59})
+
+
+class Finder(Protocol):
+    """Who says where a partition's leader is, as a metadata answer would."""
+
+    def leader_of(self, topic_partition: TopicPartition) -> tuple[int, int, bytes] | None:
+        """Return a leader's broker, its epoch and the topic's id, as some running broker believes; None: unknown."""
+
+
+@dataclass
+class Seen:
+    """What the clients have seen, by topic id: the whole of it is what invariants are checked against."""
+
+    # (topic id, partition, offset) -> value, of acknowledgements with acks=all.
+    acknowledged: dict[tuple[bytes, int, int], bytes] = field(default_factory=dict)
+    # The same, of what readers were given.
+    read: dict[tuple[bytes, int, int], bytes] = field(default_factory=dict)
+    sent: set[bytes] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    acknowledgements: int = 0
+
+
+class _Asking:
+    """One client's present connection, and at most one request on it."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._world = network.world
+        self._wire: Wire | None = None
+        self._asked = 0
+        self._on_answer: Callable[[Any], None] | None = None
+        self._version = (0, 0)
+
+    def ask(self, broker: int, message: ApiMessage, version: int, on_answer: Callable[[Any], None]) -> None:
+        """Send a request; ``on_answer`` gets the message, or None when there is none: broken, or too late."""
+        self._asked += 1
+        number = self._asked
+        if self._wire is None or not self._wire.is_open or self._wire.to != broker:
+            if self._wire is not None:
+                self._wire.close()
+            self._wire = self._network.connect(CLIENT, None, broker, self)
+        self._on_answer, self._version = on_answer, (message.API_KEY, version)
+        self._wire.request(encode_request(message, version, number, None))
+        self._world.later(_TIMEOUT_S, lambda: self._too_late(number))
+
+    def frame_came(self, frame: bytes) -> None:
+        correlation_id, answer = decode_response(*self._version, frame)
+        if correlation_id == self._asked:
+            self._done(answer)
+
+    def broken(self, reason: str) -> None:
+        self._done(None)
+
+    def _too_late(self, number: int) -> None:
+        if number == self._asked and self._on_answer is not None and self._wire is not None:
+            self._wire.close()
+            self._wire = None
+            self._done(None)
+
+    def _done(self, answer: Any) -> None:
+        on_answer, self._on_answer = self._on_answer, None
+        if on_answer is not None:
+            on_answer(answer)
+
+
+class SimulatedProducer:
+    """An idempotent producer with ``acks=all``, one batch at a time, over a partition; each value is written once."""
+
+    def __init__(
+        self, network: Network, finder: Finder, seen: Seen, topic_partition: TopicPartition, number: int, pause_s: float
+    ) -> None:
+        self._network = network
+        self._world = network.world
+        self._finder = finder
+        self._seen = seen
+        self._partition = topic_partition
+        self._number = number
+        self._pause_s = pause_s
+        self._asking = _Asking(network)
+        self._topic_id = b""
+        self._run = 0
+        self.is_stopped = False
+        self.is_idle = True
+        self.last_acknowledged_s = self._world.now_s
+        self._begin_anew()
+        self._world.later(pause_s, self._next)
+
+    def _begin_anew(self) -> None:
+        """Have another producer id, as for a topic that was made again."""
+        self._run += 1
+        self._sequence = 0
+        self._count = 0
+
+    def _next(self) -> None:
+        if self.is_stopped:
+            self.is_idle = True
+            return
+        self.is_idle = False
+        self._count += 1
+        size = self._world.random.choice((1, 1, 1, 3))
+        values = [b"%d-%d-%d-%d" % (self._number, self._run, self._count, each) for each in range(size)]
+        self._seen.sent.update(values)
+        self._send(values)
+
+    def _send(self, values: list[bytes]) -> None:
+        found = self._finder.leader_of(self._partition)
+        if found is None:
+            self._again(values)
+            return
+        leader, _, topic_id = found
+        if topic_id != self._topic_id:
+            if self._topic_id:
+                # Whether the older topic has them, nobody asks any more.
+                self._begin_anew()
+                self._topic_id = topic_id
+                self._world.later(_BACKOFF_S, self._next)
+                return
+            self._topic_id = topic_id
+        batch = make_batch(
+            values,
+            producer_id=self._number * 1000 + self._run,
+            producer_epoch=0,
+            base_sequence=self._sequence,
+        )
+        data = [PartitionProduceData(index=self._partition.partition, records=bytes(batch))]
+        request = ProduceRequest(
+            acks=-1, timeout_ms=1500, topic_data=[TopicProduceData(name=self._partition.topic, partition_data=data)]
+        )
+        self._asking.ask(leader, request, _PRODUCE, lambda answer: self._answered(values, topic_id, answer))
+
+    def _answered(self, values: list[bytes], topic_id: bytes, answer: Any) -> None:
+        if answer is None:
+            self._again(values)
+            return
+        (topic,) = answer.responses
+        (partition,) = topic.partition_responses
+        code = partition.error_code
+        if code == 0:
+            for index, value in enumerate(values):
+                self._acknowledged(topic_id, partition.base_offset + index, value)
+            self._sequence += len(values)
+            self.last_acknowledged_s = self._world.now_s
+            self._world.later(self._pause_s * self._world.random.random() * 2, self._next)
+        elif code in FATAL:
+            found = self._finder.leader_of(self._partition)
+            # A topic that has been made again knows nothing of this producer.
+            if found is not None and found[2] == topic_id:
+                self._seen.problems.append(f"{self._partition}: producer {self._number} got error {code}")
+            self._begin_anew()
+            self._world.later(_BACKOFF_S, self._next)
+        else:
+            self._again(values)
+
+    def _acknowledged(self, topic_id: bytes, offset: int, value: bytes) -> None:
+        key = (topic_id, self._partition.partition, offset)
+        other = self._seen.acknowledged.setdefault(key, value)
+        if other != value:
+            self._seen.problems.append(f"{self._partition}: offset {offset} acknowledged for {other!r} and {value!r}")
+        self._seen.acknowledgements += 1
+
+    def _again(self, values: list[bytes]) -> None:
+        self._world.later(_BACKOFF_S * (0.5 + self._world.random.random()), lambda: self._send(values))
+
+
+class SimulatedReader:
+    """Reads one partition from the beginning on, as an assigned consumer does; now and then it asks for the end."""
+
+    def __init__(self, network: Network, finder: Finder, seen: Seen, topic_partition: TopicPartition) -> None:
+        self._network = network
+        self._world = network.world
+        self._finder = finder
+        self._seen = seen
+        self._partition = topic_partition
+        self._asking = _Asking(network)
+        self._topic_id = b""
+        self._position = 0
+        self._end = 0
+        self._world.later(0.05, self._next)
+
+    def _next(self) -> None:
+        found = self._finder.leader_of(self._partition)
+        if found is None:
+            self._later()
+            return
+        leader, _, topic_id = found
+        if topic_id != self._topic_id:
+            self._topic_id, self._position, self._end = topic_id, 0, 0
+        if self._world.random.random() < 0.1:
+            self._ask_end(leader)
+            return
+        asked = FetchPartition(
+            partition=self._partition.partition, fetch_offset=self._position, partition_max_bytes=1 << 20
+        )
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=300,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            session_id=0,
+            session_epoch=-1,
+            topics=[FetchTopic(topic=self._partition.topic, partitions=[asked])],
+        )
+        self._asking.ask(leader, request, _FETCH, lambda answer: self._fetched(topic_id, answer))
+
+    def _fetched(self, topic_id: bytes, answer: Any) -> None:
+        if answer is not None and answer.responses and topic_id == self._topic_id:
+            (partition,) = answer.responses[0].partitions
+            if partition.error_code == 1:
+                self._check_topic(topic_id, f"position {self._position} is out of range")
+            elif partition.error_code == 0 and partition.records:
+                self._take(topic_id, bytes(partition.records))
+                self._world.later(0.01, self._next)
+                return
+        self._later()
+
+    def _take(self, topic_id: bytes, records: bytes) -> None:
+        for offset, value in values_of(records):
+            if offset >= self._position and value is not None:
+                key = (topic_id, self._partition.partition, offset)
+                other = self._seen.read.setdefault(key, value)
+                if other != value:
+                    self._check_topic(topic_id, f"offset {offset} was {other!r} and is {value!r}")
+        self._position = max(self._position, scan_headers(records)[-1].next_offset)
+
+    def _ask_end(self, leader: int) -> None:
+        topic_id = self._topic_id
+        asked = ListOffsetsPartition(partition_index=self._partition.partition, timestamp=-1)
+        topics = [ListOffsetsTopic(name=self._partition.topic, partitions=[asked])]
+
+        def answered(answer: Any) -> None:
+            if answer is not None and topic_id == self._topic_id:
+                (partition,) = answer.topics[0].partitions
+                if partition.error_code == 0:
+                    if partition.offset < self._end:
+                        self._check_topic(topic_id, f"the end went back from {self._end} to {partition.offset}")
+                    self._end = max(self._end, partition.offset)
+            self._later()
+
+        self._asking.ask(leader, ListOffsetsRequest(replica_id=-1, topics=topics), _LIST_OFFSETS, answered)
+
+    def _check_topic(self, topic_id: bytes, problem: str) -> None:
+        """Note a problem, unless the topic has been made again meanwhile."""
+        found = self._finder.leader_of(self._partition)
+        if found is not None and found[2] == topic_id:
+            self._seen.problems.append(f"{self._partition}: {problem}")
+
+    def _later(self) -> None:
+        self._world.later(_BACKOFF_S * (0.5 + self._world.random.random()), self._next)

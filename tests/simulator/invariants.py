@@ -1,0 +1,180 @@
+"""What must hold in a simulated cluster, always and in the end; numbers are those of the judge's rules (tests/chaos).
+
+While it runs: one broker leads a partition under one leader epoch (C7); what any replica takes for committed never
+differs from what another one does (C1), and whoever begins to lead has all of it (C2: an election that lost some is
+seen at once). In the end: every acknowledged value lies at its offset in every replica, nothing else was ever shown,
+nothing is there twice or in another order, and nobody waits (C1-C6, C9, C11-C14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records.kernel import scan_headers
+from spark_kafkalite.testing.batches import values_of
+from tests.simulator.clients import Seen
+
+_ALL_BYTES = 1 << 30
+Key = tuple[bytes, int]
+
+
+class _Batch(NamedTuple):
+    leader_epoch: int
+    last_offset: int
+    crc: bytes
+
+
+def batches_of(partition: Partition, first: int, until: int) -> dict[int, _Batch]:
+    """Return a log's batches by base offset: from the one that holds ``first`` to the last that ends by ``until``."""
+    data = contents_of(partition, first, until)
+    found, position = {}, 0
+    for header in scan_headers(data):
+        if header.next_offset <= until:
+            crc = data[position + 17 : position + 21]
+            found[header.base_offset] = _Batch(header.partition_leader_epoch, header.last_offset, crc)
+        position += header.size_bytes
+    return found
+
+
+def contents_of(partition: Partition, first: int, until: int) -> bytes:
+    """Return the bytes of a log's batches from the one that holds ``first`` on."""
+    log, data, offset = partition.log, bytearray(), max(first, partition.log_start_offset)
+    while offset < min(until, log.log_end_offset):
+        piece = log.read(offset, _ALL_BYTES, until, at_least_one=True)
+        if piece is None:
+            break
+        data += piece.read()
+        offset = scan_headers(data)[-1].next_offset
+    return bytes(data)
+
+
+class Invariants:
+    """Watches the brokers of one simulation."""
+
+    def __init__(self, running: Callable[[], Iterable[Any]], allows_loss: Callable[[], bool]) -> None:
+        """``running`` gives the brokers' present processes; ``allows_loss`` says whether data may have been lost."""
+        self._running = running
+        self._allows_loss = allows_loss
+        self.problems: list[str] = []
+        # Of each partition and epoch who led it; and what is committed of each partition.
+        self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
+        self._committed: dict[Key, dict[int, _Batch]] = {}
+        self._committed_until: dict[Key, int] = {}
+        self._looked: dict[tuple[int, Key], tuple[int, int]] = {}
+
+    def check(self) -> None:
+        """Look at what has changed since the last look."""
+        for run in self._running():
+            replicas = getattr(run, "replicas", None)
+            if replicas is None or not run.loop.is_alive:
+                continue
+            for partition in replicas:
+                key = (partition.topic_id, partition.topic_partition.partition)
+                leads_under = partition.leader_epoch if partition.leader is not None else -1
+                now = (partition.high_watermark, leads_under)
+                before = self._looked.get((id(run), key))
+                if now != before:
+                    self._looked[id(run), key] = now
+                    self._look(run, key, partition, before)
+
+    def _look(self, run: Any, key: Key, partition: Partition, before: tuple[int, int] | None) -> None:
+        name, broker = partition.topic_partition, run.owner.broker_id
+        if partition.leader is not None and (before is None or before[1] != partition.leader_epoch):
+            me = (broker, id(run))
+            other = self._leaders.setdefault((key, partition.leader_epoch), me)
+            if other != me:
+                self._problem(f"{name}: brokers {other[0]} and {broker} lead under epoch {partition.leader_epoch}")
+            self._check_complete(key, partition, broker)
+        goes_on_leading = before is not None and partition.leader is not None and before[1] == partition.leader_epoch
+        if goes_on_leading and before is not None and partition.high_watermark < before[0]:
+            self._problem(f"{name}: the leader's high watermark went back from {before[0]}")
+        self._commit(key, partition, broker)
+
+    def _check_complete(self, key: Key, partition: Partition, broker: int) -> None:
+        until = self._committed_until.get(key, 0)
+        if partition.log.log_end_offset < until:
+            self._problem(
+                f"{partition.topic_partition}: broker {broker} leads under epoch {partition.leader_epoch} with a log "
+                f"that ends at {partition.log.log_end_offset}, {until} was committed"
+            )
+            return
+        mine = batches_of(partition, 0, until)
+        for base_offset, batch in self._committed.get(key, {}).items():
+            if base_offset >= partition.log_start_offset and mine.get(base_offset) != batch:
+                self._problem(
+                    f"{partition.topic_partition}: broker {broker} leads under epoch {partition.leader_epoch} with "
+                    f"{mine.get(base_offset)} at offset {base_offset}, where {batch} was committed"
+                )
+                return
+
+    def _commit(self, key: Key, partition: Partition, broker: int) -> None:
+        first, until = self._committed_until.get(key, 0), partition.high_watermark
+        if until <= first:
+            return
+        committed = self._committed.setdefault(key, {})
+        for base_offset, batch in batches_of(partition, first, until).items():
+            known = committed.setdefault(base_offset, batch)
+            if known != batch:
+                self._problem(
+                    f"{partition.topic_partition}: broker {broker} has committed {batch} at offset {base_offset}, "
+                    f"another one {known}"
+                )
+        self._committed_until[key] = until
+
+    def _problem(self, text: str) -> None:
+        if not self._allows_loss():
+            self.problems.append(text)
+
+    # In the end -----------------------------------------------------------------------------------------------------
+
+    def check_end(self, seen: Seen, topics: dict[TopicPartition, bytes]) -> None:
+        """Compare every replica's log with each other, and with what clients have seen of the topics of these ids."""
+        for topic_partition, topic_id in topics.items():
+            replicas = [
+                found
+                for run in self._running()
+                if (found := run.replicas.find(topic_partition)) is not None and found.topic_id == topic_id
+            ]
+            if not replicas:
+                self.problems.append(f"{topic_partition}: nobody has it in the end")
+                continue
+            contents = [contents_of(each, 0, int(each.log.log_end_offset)) for each in replicas]
+            if len(set(contents)) > 1:
+                ends = [int(each.log.log_end_offset) for each in replicas]
+                self.problems.append(f"{topic_partition}: the replicas' logs differ in the end; they end at {ends}")
+                continue
+            self._check_contents(topic_partition, topic_id, contents[0], seen)
+
+    def _check_contents(self, topic_partition: TopicPartition, topic_id: bytes, data: bytes, seen: Seen) -> None:
+        values = dict(values_of(data)) if data else {}
+        where: dict[bytes, int] = {}
+        for offset, value in values.items():
+            assert value is not None
+            if value not in seen.sent:
+                self.problems.append(f"{topic_partition}: offset {offset} holds {value!r}, which nobody has sent")
+            if value in where:
+                self.problems.append(f"{topic_partition}: {value!r} is at offsets {where[value]} and {offset}")
+            where[value] = offset
+        for what, claims in (("acknowledged", seen.acknowledged), ("read", seen.read)):
+            for (of_topic, partition, offset), value in claims.items():
+                if (of_topic, partition) == (topic_id, topic_partition.partition) and values.get(offset) != value:
+                    self.problems.append(
+                        f"{topic_partition}: {value!r} was {what} at offset {offset}, where {values.get(offset)!r} is "
+                        "in the end"
+                    )
+        self._check_order(topic_partition, values)
+
+    def _check_order(self, topic_partition: TopicPartition, values: dict[int, bytes | None]) -> None:
+        last: dict[bytes, tuple[int, int]] = {}
+        for offset in sorted(values):
+            value = values[offset]
+            assert value is not None
+            number, run, count, index = value.split(b"-")
+            place = (int(count), int(index))
+            producer = number + b"-" + run
+            if producer in last and place <= last[producer]:
+                self.problems.append(f"{topic_partition}: {value!r} at offset {offset} comes after {last[producer]}")
+            last[producer] = place

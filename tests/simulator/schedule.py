@@ -1,0 +1,147 @@
+"""What happens to a simulated cluster, as values: written down, repeated, and shrunk to what a failure needs.
+
+A schedule is made from its seed; the seed also decides what the faults leave open (how long a message takes, what a
+torn write leaves). So the same values give the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any, Final, Self
+
+# When the first fault may come, and by when the last one has: the cluster has started, and has time to heal.
+_FIRST_S: Final = 1.0
+_LAST_S: Final = 12.0
+
+
+class FaultKind(Enum):
+    """What may happen; ``target`` is a broker unless said otherwise, ``seconds`` how long it lasts."""
+
+    KILL = "kill"  # the process; started again after ``seconds``
+    POWER_CUT = "power cut"  # what was not synced is lost; started again after ``seconds``
+    TORN_POWER_CUT = "torn power cut"  # besides, a part of what was not synced is there
+    EMPTY_DISK = "empty disk"  # killed, and started again after ``seconds`` with nothing on its disk
+    STOP = "stop"  # in order; started again after ``seconds``
+    PAUSE = "pause"  # stands still, its connections stay open
+    CUT_OFF = "cut off"  # from all other brokers and clients, both ways
+    DEAF = "deaf"  # hears no other broker, and is heard
+    MUTE = "mute"  # is not heard by any other broker, and hears
+    CUT_FROM_REGISTRY = "cut from registry"
+    REGISTRY_DOWN = "registry down"  # answers nobody; ``target`` means nothing
+    BREAK_REGISTRY_CONNECTION = "break registry connection"  # what is on its way is lost; it comes back by itself
+    EXPIRE_SESSION = "expire session"
+    RESET_CONNECTIONS = "reset connections"  # those of a broker to the others
+    MAKE_TOPIC_AGAIN = "make topic again"  # delete and create; ``target`` is the topic's number
+    JUMP_CLOCK = "jump clock"  # the wall clock, by ``seconds``
+    PREFER_LEADERS = "prefer leaders"  # elections of preferred leaders; ``target`` is the topic's number
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that happens at ``at_s`` simulated seconds after the start."""
+
+    at_s: float
+    kind: FaultKind
+    target: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTopic:
+    """A topic that exists from the start."""
+
+    partitions: int
+    factor: int
+    min_insync: int
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A cluster, what its clients do, and what happens to it."""
+
+    seed: int
+    brokers: int
+    topics: tuple[SimulatedTopic, ...]
+    session_timeout_s: float
+    lag_time_max_s: float
+    faults: tuple[Fault, ...]
+
+    def encode(self) -> str:
+        """Return it as JSON, to be kept with a test."""
+        fields = asdict(self)
+        fields["faults"] = [[fault.at_s, fault.kind.value, fault.target, fault.seconds] for fault in self.faults]
+        return json.dumps(fields)
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        fields: dict[str, Any] = json.loads(text)
+        fields["topics"] = tuple(
+            SimulatedTopic(**{**topic, "settings": tuple(map(tuple, topic["settings"]))}) for topic in fields["topics"]
+        )
+        fields["faults"] = tuple(
+            Fault(at_s, FaultKind(kind), target, seconds) for at_s, kind, target, seconds in fields["faults"]
+        )
+        return cls(**fields)
+
+    def smaller(self) -> Iterator[Schedule]:
+        """Yield schedules with less in them: without a half of the faults, without each one of them."""
+        count = len(self.faults)
+        size = count // 2
+        while size:
+            for first in range(0, count, size):
+                yield replace(self, faults=self.faults[:first] + self.faults[first + size :])
+            size //= 2
+
+
+def random_schedule(seed: int) -> Schedule:
+    """Return the schedule of a seed: mostly three brokers, factor 3 and min.insync.replicas 2."""
+    chance = random.Random(seed)
+    brokers = chance.choice((3, 3, 3, 3, 4, 5))
+    topics = tuple(
+        SimulatedTopic(
+            chance.choice((1, 1, 2, 3)),
+            chance.choice((3, 3, 3, 3, 2, 1)),
+            chance.choice((2, 2, 2, 1)),
+            chance.choice(((), (), (), (("flush.before.ack", "true"),), (("segment.bytes", "2048"),))),
+        )
+        for _ in range(chance.choice((1, 1, 2)))
+    )
+    faults = []
+    for _ in range(chance.randint(1, 8)):
+        kind = chance.choice(_KINDS)
+        target = chance.randrange(len(topics)) if kind in _OF_TOPICS else chance.randint(1, brokers)
+        faults.append(Fault(round(chance.uniform(_FIRST_S, _LAST_S), 3), kind, target, _seconds(kind, chance)))
+    # Several at once find what single ones do not.
+    if chance.random() < 0.5 and len(faults) > 1:
+        at_s = faults[0].at_s
+        faults = [
+            replace(fault, at_s=round(at_s + chance.uniform(0, 0.3), 3)) if chance.random() < 0.5 else fault
+            for fault in faults
+        ]
+    return Schedule(
+        seed,
+        brokers,
+        topics,
+        chance.choice((1.0, 3.0)),
+        chance.choice((1.0, 2.0, 5.0)),
+        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+_OF_TOPICS: Final = frozenset({FaultKind.MAKE_TOPIC_AGAIN, FaultKind.PREFER_LEADERS})
+_FREQUENT: Final = (FaultKind.KILL, FaultKind.KILL, FaultKind.POWER_CUT, FaultKind.PAUSE, FaultKind.EXPIRE_SESSION)
+_KINDS: Final = (*FaultKind, *_FREQUENT)
+
+
+def _seconds(kind: FaultKind, chance: random.Random) -> float:
+    if kind is FaultKind.JUMP_CLOCK:
+        return float(chance.choice((-3600, -5, 5, 3600)))
+    if kind in (FaultKind.KILL, FaultKind.POWER_CUT, FaultKind.TORN_POWER_CUT, FaultKind.EMPTY_DISK, FaultKind.STOP):
+        # Also within the session.
+        return round(chance.choice((0.1, 0.5, 2.0, 6.0)) * chance.uniform(0.5, 1.5), 3)
+    return round(chance.choice((0.2, 1.0, 2.5, 6.0)) * chance.uniform(0.5, 1.5), 3)

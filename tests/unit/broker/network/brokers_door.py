@@ -1,0 +1,115 @@
+"""What another broker meets: the real acceptor, dispatcher and SASL handlers on a loopback port, without a broker.
+
+Beside SASL it serves Heartbeat, whose answer a test gives, and whose group id says which broker is believed to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+from spark_kafkalite.broker.descriptors import Descriptors
+from spark_kafkalite.broker.network.acceptor import Acceptor
+from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.broker.network.peer import PeerConnection, PeerIdentity, PeerSettings
+from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.requests import handlers
+from spark_kafkalite.broker.requests.dispatch import SERVED_APIS, Dispatcher, ServedApi
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.gate import Gate
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.security.cluster_secret import ClusterSecret
+from spark_kafkalite.slices import Slices
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+SECRET, OTHER_SECRET = "s" * 32, "t" * 32
+HEARTBEAT_VERSION = 4
+
+
+class Door:
+    """See the module's text."""
+
+    def __init__(self, *, for_brokers_alone: bool = False, **settings: object) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.slices = Slices(self.loop)
+        config = DynamicConfig(BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **settings}))
+        self.inner_wire = InnerWire(1, "PLAINTEXT", is_for_brokers_alone=for_brokers_alone)
+        self.inner_wire.set_secret(ClusterSecret((SECRET,)))
+        self.acceptor = Acceptor(
+            self.loop,
+            self.slices,
+            config,
+            RequestMemory(config.current["queued.max.request.bytes"]),
+            Descriptors(65_536),
+            self.inner_wire,
+            lambda: 0,
+        )
+        self.context: Any = SimpleNamespace(
+            loop=self.loop, slices=self.slices, gate=Gate(), inner_wire=self.inner_wire, config=config.current
+        )
+        handlers.load()
+        self.apis = {key: SERVED_APIS[key] for key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)}
+        self.apis[ApiKey.HEARTBEAT] = ServedApi(
+            ApiKey.HEARTBEAT, 0, HEARTBEAT_VERSION, 0, self._heartbeat, is_raw=False, is_coroutine=True, is_work=False
+        )
+        self.dispatcher = Dispatcher(self.context, self.apis)
+        # Who asked, as the session says; answers wait while this is not set.
+        self.asked: list[int | None] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.listener: Listener
+
+    async def _heartbeat(self, _: Any, exchange: Exchange, message: HeartbeatRequest) -> HeartbeatResponse:
+        self.asked.append(exchange.session.broker_id)
+        await self.answering.wait()
+        return HeartbeatResponse(throttle_time_ms=message.generation_id)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.listener.host, self.listener.port
+
+    def connect(
+        self, broker_id: int = 7, secret: str = SECRET, *, timeout_s: float = 10.0, port: int | None = None
+    ) -> Visitor:
+        return Visitor(self, broker_id, secret, timeout_s, self.listener.port if port is None else port)
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def door(*, for_brokers_alone: bool = False, **settings: object) -> AsyncIterator[Door]:
+    made = Door(for_brokers_alone=for_brokers_alone, **settings)
+    (made.listener,) = made.acceptor.bind()
+    made.acceptor.start(made.dispatcher.serve)
+    try:
+        yield made
+    finally:
+        made.acceptor.stop_accepting()
+        await made.dispatcher.stop()
+        made.acceptor.close()
+
+
+class Visitor:
+    """A broker that connects, and remembers why its connection ended."""
+
+    def __init__(self, at: Door, broker_id: int, secret: str, timeout_s: float, port: int) -> None:
+        self.errors: list[KafkaliteError] = []
+        self.connection = PeerConnection(
+            at.loop,
+            at.slices,
+            1,
+            ("127.0.0.1", port),
+            PeerIdentity(broker_id, ClusterSecret((secret,))),
+            PeerSettings(timeout_s, -1),
+            self.errors.append,
+        )

@@ -1,0 +1,324 @@
+"""The rules of a follower over real logs: whatever happened before, it ends with its leader's log."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from spark_kafkalite.broker.replication.rules.following import (
+    Answer,
+    Append,
+    Asked,
+    Following,
+    Refused,
+    StartAnew,
+    Truncate,
+)
+from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.log_host import LogHost
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.records import kernel
+from spark_kafkalite.testing.batches import make_batch, make_stored_batch
+from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.memory_fs import MemoryFs
+
+TP = TopicPartition("t", 0)
+OUT_OF_RANGE, FENCED = 1, 74
+
+
+def new_log(name: str, **settings: object) -> PartitionLog:
+    fs = MemoryFs()
+    fs.make_directories(f"/{name}")
+    fs.sync_directory("/")
+    config = TopicConfig.from_properties({key.replace("_", "."): value for key, value in settings.items()})
+    host = LogHost.alone(OpenFiles(fs), f"/{name}", ManualClock())
+    return PartitionLog.create(host, f"/{name}/t-0", TP, b"i" * 16, config)
+
+
+def log_with(*epochs: tuple[int, int]) -> PartitionLog:
+    """A log with (leader epoch, number of records), each record a batch of its own."""
+    log = new_log("follower")
+    for epoch, count in epochs:
+        for _ in range(count):
+            log.append_as_follower(make_stored_batch(log.log_end_offset, epoch))
+    return log
+
+
+def answer_of(leader: PartitionLog, high_watermark: int, asked: Asked, max_bytes: int = 200) -> tuple[Answer, bytes]:
+    """What a leader says: out of range, where the logs part, or records."""
+    start = leader.log_start_offset
+    if asked.fetch_offset < start:
+        return Answer(OUT_OF_RANGE, log_start_offset=start), b""
+    if asked.last_fetched_epoch >= 0:
+        epoch, end = leader.end_offset_for_epoch(asked.last_fetched_epoch)
+        if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
+            return Answer(0, high_watermark, start, diverging=(epoch, end)), b""
+    if asked.fetch_offset > leader.log_end_offset:
+        return Answer(OUT_OF_RANGE, log_start_offset=start), b""
+    found = leader.read(asked.fetch_offset, max_bytes, leader.log_end_offset)
+    return Answer(0, high_watermark, start, found is not None), found.read() if found is not None else b""
+
+
+def take(following: Following, asked: Asked, answer: Answer, records: bytes, log: PartitionLog) -> None:
+    """What the follower's shell does, at once."""
+    match following.answered(asked, answer, log, 0.0):
+        case Append():
+            log.append_as_follower(records)
+            following.appended()
+        case Truncate(offset, is_below_start):
+            assert offset < log.log_end_offset
+            assert is_below_start == (offset < log.log_start_offset)
+            log.truncate_to(offset)
+            following.cut()
+        case StartAnew(offset):
+            log.truncate_fully(offset)
+            following.cut()
+
+
+def contents(log: PartitionLog, from_offset: int) -> bytes:
+    data, offset = b"", from_offset
+    while (found := log.read(offset, 1 << 20, log.log_end_offset)) is not None:
+        data += found.read()
+        offset = kernel.scan_headers(data)[-1].next_offset
+    return data
+
+
+def ask(following: Following, log: PartitionLog, now_s: float = 0.0) -> Asked:
+    asked = following.ask(log, now_s, flushed_only=False)
+    assert asked is not None
+    return asked
+
+
+def test_asks_for_what_comes_after_its_own_end_under_the_epoch_of_its_last_record() -> None:
+    following = Following(1.0)
+    assert ask(following, new_log("follower")) == Asked(0, -1, 0)
+    log = log_with((0, 2), (3, 1))
+    assert ask(following, log) == Asked(3, 3, 0)
+    # It has led under epoch 5 and appended nothing.
+    log.assign_leader_epoch(5)
+    assert ask(following, log) == Asked(3, 3, 0)
+    # An empty answer changes nothing (KAFKA-15510).
+    assert following.answered(Asked(3, 3, 0), Answer(0, 3, 0), log, 0.0) is None
+    assert ask(following, log) == Asked(3, 3, 0)
+
+
+def test_appends_after_an_epoch_in_which_it_wrote_nothing_what_is_of_an_older_one() -> None:
+    log = log_with((0, 2), (3, 1))
+    log.assign_leader_epoch(5)
+    log.append_as_follower(make_stored_batch(3, 3))
+    log.append_as_follower(make_stored_batch(4, 6))
+    assert log.epochs.entries == [(0, 0), (3, 2), (6, 4)]
+    log.flush()
+    assert log.end_offset_for_epoch(5) == (3, 4)
+
+
+def test_records_count_only_behind_the_own_end() -> None:
+    log, following = log_with((0, 3)), Following(1.0)
+    asked = ask(following, log)
+    assert following.answered(asked, Answer(0, 9, 0, has_records=True), log, 0.0) == Append()
+    # Nothing is asked while the append is under way, and another answer to the same brings nothing.
+    assert following.ask(log, 0.0, flushed_only=False) is None
+    assert following.answered(asked, Answer(0, 9, 0, has_records=True), log, 0.0) is None
+    log.append_as_follower(make_stored_batch(3, 0))
+    following.appended()
+    assert following.answered(asked, Answer(0, 9, 0, has_records=True), log, 0.0) is None
+    assert ask(following, log).fetch_offset == 4
+
+
+def test_unflushed_records_are_not_acknowledged_where_that_means_flushed() -> None:
+    log, following = log_with((0, 3)), Following(1.0)
+    assert following.ask(log, 0.0, flushed_only=True) is None
+    log.flush()
+    assert following.ask(log, 0.0, flushed_only=True) == Asked(3, 0, 0)
+
+
+def test_the_high_watermark_follows_the_truncation() -> None:
+    """KAFKA-14704: what lies below the leader's high watermark may be what is about to be cut."""
+    log, following = log_with((0, 2), (1, 4)), Following(1.0)
+    asked = ask(following, log)
+    assert following.answered(asked, Answer(0, 5, 0, diverging=(0, 3)), log, 0.0) == Truncate(2)
+    assert following.high_watermark(log) == 0
+    log.truncate_to(2)
+    following.cut()
+    assert following.high_watermark(log) == 0
+    # What was asked before the truncation says nothing about what is left.
+    following.has_no_news(asked)
+    assert following.answered(asked, Answer(0, 5, 0, has_records=True), log, 0.0) is None
+    assert following.high_watermark(log) == 0
+    following.has_no_news(ask(following, log))
+    assert following.high_watermark(log) == 2
+
+
+@pytest.mark.parametrize(
+    ("diverging", "effect"),
+    [
+        ((2, 20), Truncate(10)),  # The leader's epoch 2 is not here: back to the end of the largest one below it.
+        ((1, 7), Truncate(7)),  # An epoch of both ends earlier there.
+        ((1, 30), Truncate(10)),  # And here.
+        ((4, 12), Truncate(12)),
+        ((0, 2), Truncate(2)),
+    ],
+)
+def test_truncates_to_the_end_of_the_largest_common_epoch(diverging: tuple[int, int], effect: Truncate) -> None:
+    """KIP-279."""
+    log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
+    assert following.answered(ask(following, log), Answer(diverging=diverging), log, 0.0) == effect
+
+
+@pytest.mark.parametrize("diverging", [(-1, -1), (4, 15), (4, 99), (9, 15)])
+def test_a_divergence_that_is_none_is_refused(diverging: tuple[int, int]) -> None:
+    log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
+    effect = following.answered(ask(following, log), Answer(diverging=diverging), log, 0.0)
+    assert isinstance(effect, Refused)
+    assert "ends at 15 with leader epoch 4" in effect.problem
+    assert following.ask(log, 0.0, flushed_only=False) is None
+
+
+def test_begins_anew_where_the_leaders_log_begins() -> None:
+    log, following = log_with((0, 5)), Following(1.0)
+    asked = ask(following, log)
+    assert following.answered(asked, Answer(OUT_OF_RANGE, log_start_offset=40), log, 0.0) == StartAnew(40)
+    log.truncate_fully(40)
+    following.cut()
+    # Empty, and beyond the end of another leader's log.
+    asked = ask(following, log)
+    assert asked == Asked(40, -1, 40, 1)
+    assert following.answered(asked, Answer(OUT_OF_RANGE, log_start_offset=3), log, 0.0) == StartAnew(3)
+
+
+def test_records_are_not_dropped_for_an_answer_that_cannot_be() -> None:
+    """Behind the leader's end with a last epoch the logs part; a leader that does not say so is asked again."""
+    log, following = log_with((0, 5)), Following(1.0)
+    for answer in (Answer(OUT_OF_RANGE), Answer(OUT_OF_RANGE, log_start_offset=2)):
+        effect = following.answered(ask(following, log, 99.0), answer, log, 0.0)
+        assert effect == Refused(OUT_OF_RANGE)
+
+
+def test_waits_longer_after_each_error_and_goes_on_after_an_answer() -> None:
+    """KAFKA-7414: no error ends following."""
+    log, following = log_with((0, 5)), Following(1.0)
+    now_s, waits = 0.0, []
+    for _ in range(40):
+        asked = ask(following, log, now_s)
+        assert following.answered(asked, Answer(FENCED), log, now_s) == Refused(FENCED)
+        assert following.ask(log, now_s, flushed_only=False) is None
+        waits.append(round(following.ready_at_s - now_s, 6))
+        now_s = following.ready_at_s
+    assert waits[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
+    assert waits[-1] == 1.0
+    following.has_no_news(ask(following, log, now_s))
+    following.failed(now_s)
+    assert following.ready_at_s - now_s == pytest.approx(0.05)
+
+
+def test_the_log_start_follows_the_leaders_as_far_as_the_high_watermark() -> None:
+    log, following = log_with((0, 5)), Following(1.0)
+    following.answered(ask(following, log), Answer(0, 4, 3), log, 0.0)
+    assert following.high_watermark(log) == 4
+    assert [following.log_start(log, high_watermark) for high_watermark in (0, 2, 4, 5)] == [0, 2, 3, 3]
+
+
+class Replica:
+    def __init__(self, number: int) -> None:
+        self.log = new_log(f"r{number}", segment_bytes=400, index_interval_bytes=0)
+        self.high_watermark = 0
+
+
+class Schedule:
+    """Three replicas, led by one after the other; answers come late, and after others.
+
+    In clean elections, a leader has everything that all replicas have had, which is what is committed.
+    """
+
+    def __init__(self, seed: int, *, clean: bool) -> None:
+        self.chance = random.Random(seed)
+        self.clean = clean
+        self.replicas = [Replica(number) for number in range(3)]
+        self.committed, self.committed_end_offset = b"", 0
+        self.epoch = -1
+        self.elect()
+
+    def elect(self) -> None:
+        self.epoch += 1
+        candidates = [each for each in self.replicas if not self.clean or self.has_committed(each)]
+        self.leader = self.chance.choice(candidates)
+        self.leader.log.assign_leader_epoch(self.epoch, sync=False)
+        self.followers = [(each, Following(1.0)) for each in self.replicas if each is not self.leader]
+        self.known = {replica: 0 for replica, _ in self.followers}
+        self.waiting: list[tuple[Replica, Following, Asked, Answer, bytes]] = []
+
+    def has_committed(self, replica: Replica) -> bool:
+        return contents(replica.log, 0).startswith(self.committed)
+
+    def step(self) -> None:
+        what = self.chance.random()
+        if what < 0.35:
+            batch = make_batch(self.chance.randrange(1, 4))
+            self.leader.log.append_as_leader(batch, kernel.read_header(batch), self.epoch)
+        elif what < 0.75:
+            self.fetch(*self.chance.choice(self.followers))
+        elif self.waiting:
+            self.take(*self.waiting.pop(0))
+
+    def fetch(self, replica: Replica, following: Following) -> None:
+        asked = following.ask(replica.log, 0.0, flushed_only=False)
+        if asked is None:
+            return
+        answer, records = answer_of(self.leader.log, self.leader.high_watermark, asked)
+        if answer.diverging is None and not answer.error_code:
+            self.known[replica] = max(self.known[replica], asked.fetch_offset)
+            self.commit()
+            answer = answer._replace(high_watermark=self.leader.high_watermark)
+        self.waiting.append((replica, following, asked, answer, records))
+
+    def commit(self) -> None:
+        log = self.leader.log
+        end_offset = min([log.log_end_offset, *self.known.values()]) if self.clean else log.log_end_offset
+        self.leader.high_watermark = high_watermark = max(self.leader.high_watermark, end_offset)
+        if self.clean and high_watermark > self.committed_end_offset:
+            data = contents(log, 0)
+            below = [each.size_bytes for each in kernel.scan_headers(data) if each.next_offset <= high_watermark]
+            assert data.startswith(self.committed)
+            self.committed, self.committed_end_offset = data[: sum(below)], high_watermark
+
+    def take(self, replica: Replica, following: Following, asked: Asked, answer: Answer, records: bytes) -> None:
+        take(following, asked, answer, records, replica.log)
+        # Nothing that may have been shown is cut.
+        assert replica.log.log_end_offset >= replica.high_watermark or not self.clean
+        replica.high_watermark = max(
+            min(replica.high_watermark, replica.log.log_end_offset), following.high_watermark(replica.log)
+        )
+        if self.clean:
+            assert replica.high_watermark <= self.committed_end_offset
+            assert self.has_committed(replica)
+        elif self.chance.random() < 0.1 and self.leader.log.log_end_offset:
+            self.leader.log.advance_log_start(self.chance.randrange(self.leader.log.log_end_offset + 1))
+
+    def settle(self) -> None:
+        leader = self.leader.log
+        for replica, following in self.followers:
+            for _ in range(200):
+                asked = ask(following, replica.log, 99.0)
+                answer, records = answer_of(leader, self.leader.high_watermark, asked)
+                take(following, asked, answer, records, replica.log)
+                if not records and not answer.error_code and answer.diverging is None:
+                    break
+            assert replica.log.log_end_offset == leader.log_end_offset
+            start = max(replica.log.log_start_offset, leader.log_start_offset)
+            assert contents(replica.log, start) == contents(leader, start)
+            for offset in range(start, leader.log_end_offset):
+                assert replica.log.epochs.epoch_at(offset) == leader.epochs.epoch_at(offset)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_schedules_end_with_the_leaders_log(seed: int) -> None:
+    schedule = Schedule(seed, clean=seed % 2 == 0)
+    for _ in range(12):
+        for _ in range(schedule.chance.randrange(30)):
+            schedule.step()
+        if schedule.chance.random() < 0.4:
+            schedule.settle()
+        schedule.elect()

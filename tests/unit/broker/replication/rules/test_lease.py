@@ -1,0 +1,33 @@
+"""Rule R6: for how long a broker acts alone on the registry's last answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafkalite.broker.replication.rules.lease import Lease
+from spark_kafkalite.errors import NotLeaderOrFollower
+
+
+def test_a_lease_is_two_thirds_of_the_session_from_the_sending_on() -> None:
+    lease = Lease()
+    assert not lease.holds(0.0)
+    lease.renew(sent_s=100.0, session_timeout_ms=6000)
+    assert lease.holds(103.9)
+    assert not lease.holds(104.0)
+    lease.check_leads(103.9)
+    with pytest.raises(NotLeaderOrFollower, match="acks=all is served"):
+        lease.check_leads(104.0)
+    # What comes back after a lease was over is a lease again.
+    lease.renew(sent_s=110.0, session_timeout_ms=6000)
+    assert lease.holds(113.0)
+
+
+def test_an_answer_that_comes_late_shortens_nothing() -> None:
+    lease = Lease()
+    lease.renew(sent_s=100.0, session_timeout_ms=3000)
+    lease.renew(sent_s=99.0, session_timeout_ms=3000)
+    assert lease.holds(101.9)
+
+
+def test_with_the_embedded_registry_there_is_no_end() -> None:
+    assert Lease(unlimited=True).holds(1e12)

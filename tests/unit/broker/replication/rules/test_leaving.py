@@ -1,0 +1,55 @@
+"""Who leaves an ISR by himself, and to whom."""
+
+from __future__ import annotations
+
+from spark_kafkalite.broker.replication.rules.leaving import state_without
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
+from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
+
+LIVE = {each: live_broker(each) for each in (1, 2, 3)}
+ME = BrokerId(1)
+
+
+def without_me(state: PartitionState, *, keeps_log: bool = True, eligible_below: int = 2) -> PartitionState | None:
+    return state_without(state, ME, LIVE, eligible_below, keeps_log=keeps_log)
+
+
+def test_a_leader_gives_back_and_leaves() -> None:
+    after = without_me(partition_state(1, 2, 3, epoch=4, version=7))
+    assert after is not None
+    assert (after.leader, after.leader_epoch, after.isr, after.version) == (-1, 4, (2, 3), 7)
+    assert (after.incarnations, after.eligible) == (incarnations_of(2, 3), {})
+
+
+def test_a_follower_leaves_and_the_leader_goes_on() -> None:
+    after = without_me(partition_state(2, 1, leader=2))
+    assert after is not None
+    assert (after.leader, after.isr, after.eligible) == (2, (2,), incarnations_of(1))
+
+
+def test_whose_log_is_lost_is_not_eligible() -> None:
+    after = without_me(partition_state(1, 2), keeps_log=False)
+    assert after is not None and after.eligible == {}
+    after = without_me(partition_state(2, leader=2, eligible=incarnations_of(1, 3)), keeps_log=False)
+    assert after is not None and after.eligible == incarnations_of(3)
+
+
+def test_without_the_rule_nobody_is_eligible() -> None:
+    after = without_me(partition_state(1, 2), eligible_below=0)
+    assert after is not None and after.eligible == {}
+
+
+def test_nobody_leaves_who_would_leave_nobody_behind() -> None:
+    assert without_me(partition_state(1)) is None
+    assert without_me(partition_state(1, 4, replicas=(1, 4))) is None
+    # Broker 2 is another one than the member.
+    assert without_me(partition_state(1, 2, incarnations=incarnations_of(1, 2, b2=21))) is None
+    # One live member is enough; who else is a member is the controller's to say.
+    after = without_me(partition_state(1, 4, 3, replicas=(1, 3, 4)))
+    assert after is not None and after.isr == (4, 3)
+
+
+def test_who_is_no_member_has_nothing_to_leave() -> None:
+    assert without_me(partition_state(2, 3, leader=2)) is None
+    assert without_me(partition_state(2, leader=2, eligible=incarnations_of(1))) is None

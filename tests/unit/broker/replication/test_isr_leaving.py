@@ -1,0 +1,174 @@
+"""A broker that stops, or whose disk fails, leaves what others can lead to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
+from spark_kafkalite.errors import NotLeaderOrFollower
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.store import SetData
+from spark_kafkalite.testing.partition_states import incarnations_of, partition_state
+from tests.unit.broker.replication.led_partitions import LedPartitions
+from tests.unit.broker.replication.test_partition import Waiter
+
+Leading = Callable[..., tuple[LedPartitions, IsrLeaving]]
+
+
+@pytest.fixture
+def leading() -> Iterator[Leading]:
+    """Broker 1 leads partitions with this ISR."""
+    made: list[tuple[LedPartitions, IsrLeaving]] = []
+
+    def make(*isr: int, count: int = 1) -> tuple[LedPartitions, IsrLeaving]:
+        led = LedPartitions(count, *isr, min_insync_replicas=2)
+        leaving = IsrLeaving(led.loop, led.view, led.hosted, 1, led.store, keeps_eligible=True)  # type: ignore[arg-type]
+        led.harness.services.on_offline = leaving.partition_failed
+        leaving.start()
+        made.append((led, leaving))
+        return led, leaving
+
+    yield make
+    for led, leaving in made:
+        led.loop.run_until_complete(leaving.stop())
+        led.loop.close()
+
+
+def elect(led: LedPartitions, leader: int, number: int = 0) -> None:
+    """Do what the controller does with a partition that has been given back."""
+    state = led.node(number)
+    elected = partition_state(*state.isr, leader=leader, epoch=state.leader_epoch + 1, eligible=state.eligible)
+    led.set_node(elected, number)
+    led.publish()
+
+
+def test_a_stop_waits_until_others_lead(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3)
+    waiter = Waiter()
+    led.partition().check_leader().ack_waiters.add(waiter)
+    handing_over = led.loop.create_task(leaving.hand_over(5.0))
+    led.run()
+    # Clients are sent on before anybody leads.
+    assert waiter.checks == 1
+    with pytest.raises(NotLeaderOrFollower):
+        led.partition().check_leader()
+    assert (led.node().leader, led.node().leader_epoch, led.node().isr) == (-1, 0, (2, 3))
+    assert not handing_over.done()
+    elect(led, 2)
+    led.run()
+    assert handing_over.done()
+
+
+def test_a_stop_leaves_the_isrs_of_what_others_lead(leading: Leading) -> None:
+    led, leaving = leading(1, 2, count=2)
+    led.set_node(partition_state(2, 1, leader=2, epoch=1), 0)
+    led.set_node(partition_state(2, 3, leader=2, epoch=1), 1)
+    led.publish()
+    led.loop.run_until_complete(leaving.hand_over(5.0))
+    assert (led.node(0).leader, led.node(0).isr, led.node(0).eligible) == (2, (2,), incarnations_of(1))
+    assert led.node(1).version == 1
+
+
+def test_what_nobody_else_can_lead_is_led_to_the_end(leading: Leading) -> None:
+    led, leaving = leading(1, count=2)
+    led.loop.run_until_complete(leaving.hand_over(5.0))
+    assert led.partition(0).is_leader and led.partition(1).is_leader
+    assert led.registry.writes == 0
+
+
+def test_a_stop_does_not_wait_for_ever(leading: Leading, caplog: pytest.LogCaptureFixture) -> None:
+    led, leaving = leading(1, 2)
+    since_s = led.loop.time()
+    led.loop.run_until_complete(leaving.hand_over(5.0))
+    assert led.loop.time() - since_s == pytest.approx(5.0)
+    assert "other brokers do not lead everything after 5.0 s" in caplog.text
+
+
+def test_a_stop_does_not_wait_for_a_session(leading: Leading) -> None:
+    led, leaving = leading(1, 2)
+    led.has_session = False
+    since_s = led.loop.time()
+    led.loop.run_until_complete(leaving.hand_over(5.0))
+    assert led.loop.time() == since_s
+
+
+@pytest.mark.parametrize("fault", ["lost", "dropped"])
+def test_a_lost_answer_is_looked_after(leading: Leading, fault: str) -> None:
+    led, leaving = leading(1, 2)
+    led.registry.faults.append(fault)
+    handing_over = led.loop.create_task(leaving.hand_over(5.0))
+    led.run(0.5)
+    led.publish()
+    led.run(0.5)
+    assert (led.node().leader, led.node().isr, handing_over.done()) == (-1, (2,), False)
+    elect(led, 2)
+    led.run()
+    assert handing_over.done()
+
+
+def test_a_state_that_has_changed_meanwhile_is_read_again(leading: Leading) -> None:
+    led, leaving = leading(1, 2)
+    led.set_node(partition_state(1, 2, 3))
+    handing_over = led.loop.create_task(leaving.hand_over(5.0))
+    led.run()
+    assert (led.node().leader, led.node().isr) == (-1, (2, 3))
+    elect(led, 3)
+    led.run()
+    assert handing_over.done()
+
+
+def test_a_thousand_partitions_are_handed_over_in_turns(leading: Leading) -> None:
+    led, leaving = leading(1, 2, count=300)
+    handing_over = led.loop.create_task(leaving.hand_over(5.0))
+    led.run()
+    assert {led.node(number).isr for number in range(300)} == {(2,)}
+    handing_over.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        led.loop.run_until_complete(handing_over)
+
+
+def test_a_failed_disk_gives_its_partitions_back_within_a_second(leading: Leading) -> None:
+    led, leaving = leading(1, 2, count=3)
+    led.set_node(partition_state(2, 1, leader=2, epoch=1), 1)
+    led.publish()
+    for number in (0, 1):
+        led.partition(number).go_offline(OSError("bad disk"))
+    led.run(1.0)
+    # Nothing is eligible there: who knows what the disk has kept.
+    assert (led.node(0).leader, led.node(0).isr, led.node(0).eligible) == (-1, (2,), {})
+    assert (led.node(1).leader, led.node(1).isr, led.node(1).eligible) == (2, (2,), {})
+    assert (led.node(2).leader, led.node(2).isr) == (1, (1, 2))
+    assert leaving is not None
+
+
+def test_a_failed_partition_is_left_as_soon_as_somebody_is_there(leading: Leading) -> None:
+    led, _ = leading(1, 2)
+    gone = led.live.pop(2)
+    led.publish()
+    led.partition().go_offline(OSError("bad disk"))
+    led.run(5.0)
+    assert (led.node().leader, led.node().isr) == (1, (1, 2))
+    led.live[2] = gone
+    led.publish()
+    led.run()
+    assert (led.node().leader, led.node().isr) == (-1, (2,))
+
+
+def test_a_failed_partition_is_left_when_there_is_a_session_again(leading: Leading) -> None:
+    led, _ = leading(1, 2)
+    led.has_session = False
+    led.partition().go_offline(OSError("bad disk"))
+    led.run(3.0)
+    led.has_session = True
+    led.run(1.0)
+    assert led.node().isr == (2,)
+
+
+def test_a_node_that_cannot_be_read_is_left_alone(leading: Leading, caplog: pytest.LogCaptureFixture) -> None:
+    led, leaving = leading(1, 2)
+    led.registry.write(SetData(znodes.state_path("t", 0), b"{"))
+    led.loop.run_until_complete(leaving.hand_over(0.5))
+    assert "t-0 is not left: registry node /brokers/topics/t/partitions/0/state" in caplog.text
