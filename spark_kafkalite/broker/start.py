@@ -29,6 +29,8 @@ from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.replication.isr_changes import IsrChanges
+from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import Lease
@@ -67,6 +69,7 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.session import RegistrySession
+from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
 
@@ -174,8 +177,11 @@ class BrokerStart:
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
         dispatcher = Dispatcher(context)
+        leaving = self._look_after_isrs(ground, storage, registry)
         await self._join_cluster(ground, storage, registry, listeners, proven)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
+        if self.config["controlled.shutdown.enable"]:
+            self._undo.push_async_callback(leaving.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
         await self._start_upkeep(ground, storage, registry, groups, context)
         acceptor.start(dispatcher.serve)
 
@@ -405,6 +411,25 @@ class BrokerStart:
             ground.inner_wire,
             ground.peers,
         )
+
+    def _look_after_isrs(self, ground: _Ground, storage: _Storage, registry: _Registry) -> IsrLeaving:
+        """Have leaders' news of their followers written to the registry; return who leaves ISRs when this stops."""
+        config, view, services = self.config, ground.view, storage.services
+        keeps_eligible = services.high_watermark_requires_min_insync = config["high.watermark.requires.min.insync"]
+
+        def store() -> Store:
+            return registry.membership.session.store
+
+        lag_max_s = config["replica.lag.time.max.ms"] / 1000
+        changes = IsrChanges(ground.loop, ground.slices, view, storage.replicas, config.broker_id, store, lag_max_s)
+        leaving = IsrLeaving(
+            ground.loop, view, storage.replicas, config.broker_id, store, keeps_eligible=keeps_eligible
+        )
+        services.isr_changes, services.on_offline = changes, leaving.partition_failed
+        for each in (changes, leaving):
+            each.start()
+            self._undo.push_async_callback(each.stop)
+        return leaving
 
     async def _join_cluster(
         self,

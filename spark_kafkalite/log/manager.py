@@ -416,6 +416,7 @@ class LogManager:
             if end_offset and was_topic_id in (None, topic_id):
                 # Where the log that has vanished ended: an offset is never given twice.
                 log.truncate_fully(end_offset)
+                log.hole_start_offset = 0
             return log
 
         try:

@@ -96,6 +96,7 @@ class Leader(Appender):
         "consumers",
         "end_reason",
         "epoch",
+        "epoch_start_offset",
         "followers",
         "in_sync",
         "log",
@@ -117,6 +118,8 @@ class Leader(Appender):
         what has been heard under this epoch, if this broker has led with it before."""
         self.topic_partition = topic_partition
         self.epoch = epoch
+        # Below it lies what earlier leaders have shown.
+        self.epoch_start_offset = log.epochs.latest_start_offset
         # Why the epoch is over; None while it lasts.
         self.end_reason: KafkaError | None = None
         self.in_sync = in_sync
