@@ -58,7 +58,7 @@ def test_the_life_of_a_topic_at_each_broker(broker: str, cluster: KafkaliteClust
     assert altered.error_code == 0, altered.error_message
     for each in cluster.brokers.values():
         with Admin(bootstrap_servers=each.bootstrap) as asked:
-            wait_until(lambda: asked.describe_configs(topic=name)["retention.ms"].value == "1234567", "not heard of")  # noqa: B023
+            wait_until(lambda: asked.describe_configs(topic=name)["retention.ms"].value == "1234567", "not heard of")
             assert len(asked.describe_topics([name])[name].partitions) == 5
     gone = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000)
     deleted = ask(broker, gone, 6).responses[0]  # type: ignore[attr-defined]
