@@ -244,6 +244,12 @@ class Partition:
         self._stop_leading(follower, leader_epoch)
 
     @property
+    def is_replicated(self) -> bool:
+        """Whether other brokers have the partition, too, as far as is known here."""
+        role = self.role
+        return len(role.in_sync.state.replicas) > 1 if isinstance(role, Leader) else isinstance(role, Follower)
+
+    @property
     def is_truncating(self) -> bool:
         """Whether threads have the log to themselves for a truncation; until then the partition takes no other role."""
         return self.log.local.truncating
