@@ -182,7 +182,7 @@ def test_members_go_on_when_their_coordinator_moves(
         for one in members:
             one.leave()
         if members[0].commit:
-            committed = admin.list_group_offsets(members[0].group)
+            committed = admin.group_offsets(members[0].group)
             assert sum(each.offset for each in committed.values()) == 90, name
 
 
@@ -227,7 +227,7 @@ def test_acknowledged_commits_survive_their_coordinator(
         committing.join()
     assert problems == []
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        assert admin.list_group_offsets(group)[partition].offset == acknowledged[0]
+        assert admin.group_offsets(group)[partition].offset == acknowledged[0]
 
 
 def test_a_deposed_coordinator_commits_nothing(cluster: KafkaliteCluster, new_topic: Callable[..., str]) -> None:
@@ -247,7 +247,7 @@ def test_a_deposed_coordinator_commits_nothing(cluster: KafkaliteCluster, new_to
             assert topic.partitions[0].error_code in (7, 14, 15, 16), "acknowledged by a broker that was deposed"
         until(lambda: former in cluster.in_sync(OFFSETS, partition_for(group, OFFSETS_PARTITIONS)), "its return")
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            assert admin.list_group_offsets(group)[partition].offset == 9
+            assert admin.group_offsets(group)[partition].offset == 9
 
 
 def commit_request(group: str, partition: TopicPartition, offset: int) -> OffsetCommitRequest:
