@@ -96,7 +96,6 @@ class Leader(Appender):
         "consumers",
         "end_reason",
         "epoch",
-        "epoch_start_offset",
         "followers",
         "in_sync",
         "log",
@@ -118,8 +117,6 @@ class Leader(Appender):
         what has been heard under this epoch, if this broker has led with it before."""
         self.topic_partition = topic_partition
         self.epoch = epoch
-        # Below it lies what earlier leaders have shown.
-        self.epoch_start_offset = log.epochs.latest_start_offset
         # Why the epoch is over; None while it lasts.
         self.end_reason: KafkaError | None = None
         self.in_sync = in_sync
@@ -264,10 +261,10 @@ class Leader(Appender):
         self._counted_anew()
 
     @property
-    def has_reached_epoch_start(self) -> bool:
-        """Whether the high watermark has reached the first offset of this epoch. Before that it may be lower than what
-        the former leader has shown (KIP-207): ListOffsets answers OFFSET_NOT_AVAILABLE."""
-        return self._bounds.high_watermark >= self.in_sync.epoch_start_offset
+    def epoch_start_offset(self) -> int:
+        """Where this epoch begins. While the high watermark is below, it may be lower than what the former leader has
+        shown to consumers (KIP-207)."""
+        return self.in_sync.epoch_start_offset
 
     # Acknowledgements -----------------------------------------------------------------------------------------------
 

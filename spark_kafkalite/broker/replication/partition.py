@@ -187,7 +187,8 @@ class Partition:
         in_sync = self._in_sync
         if in_sync is None or in_sync.state.leader_epoch != leader_epoch:
             me = BrokerId(self._services.broker_id)
-            in_sync = self._in_sync = InSyncReplicas(me, self.log.log_end_offset, self._services.live_brokers)
+            start_offset = self.log.epochs.latest_start_offset
+            in_sync = self._in_sync = InSyncReplicas(me, start_offset, self._services.live_brokers)
         # What is missing here is missing everywhere from now on.
         self.log.hole_start_offset = None
         leader = Leader(
