@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -99,7 +99,11 @@ class Door:
                 _reset(writer)
         link.connections.clear()
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection."""
+        self._network.run(self._forward(reader, writer))
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = self.link(self._network.source_of(writer.get_extra_info("peername")[1], self.port))
         try:
             if link.is_cut:
@@ -165,6 +169,7 @@ class Network:
         self._thread = threading.Thread(target=self._run, name="chaos-network", daemon=True)
         self._news = asyncio.Event()
         self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -214,6 +219,12 @@ class Network:
         """Wait for the next change of conditions."""
         await self._news.wait()
 
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something until it ends, or the network does."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def source_of(self, port: int, door_port: int) -> int:
         """Return the number of the process at the other end of a connection, by its port; 0 when it has none."""
         # The kernel's table may leave one out while others come and go.
@@ -230,7 +241,7 @@ class Network:
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
-        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        rest = list(self._tasks)
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
