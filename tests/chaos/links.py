@@ -32,14 +32,24 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 @dataclass
 class Direction:
     """How data goes one way. ``held`` data waits until it is not held any more, as in a network that drops packets;
-    ``delay_s`` and ``bytes_per_s`` are those of the line."""
+    ``delay_s`` and ``bytes_per_s`` are those of the line. ``damages`` pieces will have a bit changed, behind a mark."""
 
     held: bool = False
     delay_s: float = 0.0
     bytes_per_s: float = 0.0
+    damages: int = 0
+    mark: bytes = b""
 
     def heal(self) -> None:
-        self.held, self.delay_s, self.bytes_per_s = False, 0.0, 0.0
+        self.held, self.delay_s, self.bytes_per_s, self.damages = False, 0.0, 0.0, 0
+
+    def pass_through(self, piece: bytes) -> bytes:
+        """Return a piece as it arrives."""
+        at = piece.find(self.mark) + len(self.mark) if self.damages and self.mark in piece else len(piece)
+        if at == len(piece):
+            return piece
+        self.damages -= 1
+        return piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
 
 
 @dataclass
@@ -153,7 +163,7 @@ class Door:
                 if not piece:
                     writer.write_eof()
                     return
-                writer.write(piece)
+                writer.write(way.pass_through(piece))
                 await writer.drain()
             except (OSError, RuntimeError):
                 return
