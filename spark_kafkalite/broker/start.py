@@ -32,6 +32,7 @@ from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.replication.isr_changes import IsrChanges
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.partition import PartitionServices
+from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, ReplicaFetchers
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests import handlers
@@ -177,6 +178,7 @@ class BrokerStart:
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
         dispatcher = Dispatcher(context)
+        self._copy_from_leaders(ground, storage, context)
         leaving = self._look_after_isrs(ground, storage, registry)
         await self._join_cluster(ground, storage, registry, listeners, proven)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
@@ -411,6 +413,31 @@ class BrokerStart:
             ground.inner_wire,
             ground.peers,
         )
+
+    def _copy_from_leaders(self, ground: _Ground, storage: _Storage, context: BrokerContext) -> None:
+        """Follow the leaders of what this broker has a replica of, from now on."""
+        config, services, view = self.config, storage.services, ground.view
+        backoff_s = config["replica.fetch.backoff.ms"] / 1000
+        fetchers = ReplicaFetchers(
+            ground.loop,
+            ground.slices,
+            lambda broker_id: view.state.brokers.get(broker_id),
+            ground.peers.connect,
+            FetchSettings(
+                config.broker_id,
+                ground.incarnation,
+                max_wait_ms=config["replica.fetch.wait.max.ms"],
+                min_bytes=config["replica.fetch.min.bytes"],
+                max_bytes=config["replica.fetch.response.max.bytes"],
+                partition_max_bytes=config["replica.fetch.max.bytes"],
+                backoff_s=backoff_s,
+            ),
+        )
+        services.follower_backoff_s = backoff_s
+        services.on_following = fetchers.role_changed
+        services.on_leader_log_start = context.retention.follow_leader
+        view.add_listener(lambda _, __, change: fetchers.registered((*change.new_brokers, *change.bounced_brokers)))
+        self._undo.callback(fetchers.close)
 
     def _look_after_isrs(self, ground: _Ground, storage: _Storage, registry: _Registry) -> IsrLeaving:
         """Have leaders' news of their followers written to the registry; return who leaves ISRs when this stops."""

@@ -187,7 +187,8 @@ class Partition:
         in_sync = self._in_sync
         if in_sync is None or in_sync.state.leader_epoch != leader_epoch:
             me = BrokerId(self._services.broker_id)
-            in_sync = self._in_sync = InSyncReplicas(me, self.log.log_end_offset, self._services.live_brokers)
+            start_offset = self.log.epochs.latest_start_offset
+            in_sync = self._in_sync = InSyncReplicas(me, start_offset, self._services.live_brokers)
         # What is missing here is missing everywhere from now on.
         self.log.hole_start_offset = None
         leader = Leader(
@@ -242,6 +243,12 @@ class Partition:
             on_log_start=self._leader_starts_at,
         )
         self._stop_leading(follower, leader_epoch)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether other brokers have the partition, too, as far as is known here."""
+        role = self.role
+        return len(role.in_sync.state.replicas) > 1 if isinstance(role, Leader) else isinstance(role, Follower)
 
     @property
     def is_truncating(self) -> bool:

@@ -473,11 +473,12 @@ class ReplicaFetchers:
             self._followed[partition.topic_partition] = fetcher, key
             fetcher.add(key, role)
 
-    def broker_registered(self, broker_id: int) -> None:
-        """Do not wait any longer to connect to a broker: it has just registered."""
-        fetcher = self._fetchers.get(broker_id)
-        if fetcher is not None:
-            fetcher.leader_changed()
+    def registered(self, broker_ids: Iterable[int]) -> None:
+        """Do not wait any longer to connect to brokers that have just registered."""
+        for broker_id in broker_ids:
+            fetcher = self._fetchers.get(broker_id)
+            if fetcher is not None:
+                fetcher.leader_changed()
 
     def close(self) -> None:
         """End: nothing is copied any more."""

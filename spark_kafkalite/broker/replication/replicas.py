@@ -106,9 +106,14 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the high watermark of every hosted partition, for the checkpoint."""
-        return {key: partition.high_watermark for key, partition in self._partitions.items()}
+    def high_watermarks(self, *, replicated: bool = False) -> dict[TopicPartition, int]:
+        """Return the high watermark of every hosted partition, for the checkpoint; or of those that have other
+        replicas."""
+        return {
+            key: partition.high_watermark
+            for key, partition in self._partitions.items()
+            if not replicated or partition.is_replicated
+        }
 
     def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether clients can be sent to the partition's leader; if this broker is it, whether it leads."""

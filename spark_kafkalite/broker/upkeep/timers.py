@@ -17,7 +17,9 @@ from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.directories.checkpoints import CheckpointJob
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 _FLUSH_LOOK_S = 1.0
 _DELETIONS_LOOK_S = 1.0
 _PRODUCERS_LOOK_S = 60.0
+_STRAYS_LOOK_S = 3600.0
 # What the log directories do not know of a registry that is lost; each note is an fsync, and only when it has moved.
 _REGISTRY_NOTE_S = 1.0
 
@@ -48,6 +51,9 @@ class Upkeep:
         self._logs = logs
         self._replicas = replicas
         self._checkpoint_s = config["log.flush.offset.checkpoint.interval.ms"] / 1000
+        self._high_watermarks_s = config["replica.high.watermark.checkpoint.interval.ms"] / 1000
+        self._noted_high_watermarks: dict[TopicPartition, int] = {}
+        self._stray_retention_ms: int = config["stray.log.retention.ms"]
         self._checkpointed: dict[object, tuple[int, int]] = {}
         self._checkpointing = False
         self._own_registry = own_registry
@@ -61,6 +67,10 @@ class Upkeep:
         """Begin."""
         self._repeat("flush", _FLUSH_LOOK_S, self._look_at_flushes)
         self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
+        self._repeat("high watermarks", self._high_watermarks_s, self._checkpoint_high_watermarks)
+        if self._stray_retention_ms >= 0:
+            self._repeat("strays", min(_STRAYS_LOOK_S, self._stray_retention_ms / 1000 + 1), self._look_at_strays)
+            self._look_at_strays()
         self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
         self._repeat("producers", _PRODUCERS_LOOK_S, self._expire_producers)
         if self._own_registry is not None:
@@ -115,14 +125,33 @@ class Upkeep:
 
         self._io.submit(lambda: registry.note(zxid), done, done, lane=Lane.SYNC)
 
+    def _look_at_strays(self) -> None:
+        job = self._logs.look_at_strays(self._stray_retention_ms)
+        self._io.submit(job.run, lambda _: None, lambda error: logger.error("removing old logs failed: %s", error))
+
+    def _checkpoint_high_watermarks(self) -> None:
+        """Write those that other replicas have a part in; alone, a broker's is the end of its log."""
+        offsets = self._replicas.high_watermarks(replicated=True)
+        if self._checkpointing or offsets == self._noted_high_watermarks:
+            return
+        self._run_checkpoint(self._logs.checkpoints.start_high_watermarks(offsets))
+        self._noted_high_watermarks = offsets
+
     def _checkpoint(self) -> None:
         offsets: dict[object, tuple[int, int]] = {
             key: (log.recovery_point, log.log_start_offset) for key, log in self._logs.logs.items()
         }
         if self._checkpointing or offsets == self._checkpointed:
             return
-        self._checkpointing = True
         job = self._logs.checkpoints.start(self._replicas.high_watermarks())
+
+        def written() -> None:
+            self._checkpointed = offsets
+
+        self._run_checkpoint(job, written)
+
+    def _run_checkpoint(self, job: CheckpointJob, written: Callable[[], None] = lambda: None) -> None:
+        self._checkpointing = True
 
         def done(error: BaseException | None) -> None:
             self._checkpointing = False
@@ -130,7 +159,7 @@ class Upkeep:
                 if error is not None:
                     raise KafkaStorageError(f"cannot write the checkpoints: {error}")
                 self._logs.finish_checkpoint(job)
-                self._checkpointed = offsets
+                written()
             except KafkaStorageError as problem:
                 logger.error("%s", problem)
 

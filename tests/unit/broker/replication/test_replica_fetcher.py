@@ -17,9 +17,9 @@ from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, TopicPartition
+from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -477,7 +477,7 @@ def test_connects_again_and_begins_a_new_session(
     world.leader.refuses = None
     world.leader.append(0)
     # Not a second later: it has registered.
-    world.fetchers.broker_registered(LEADER)
+    world.fetchers.registered((LEADER,))
     world.run()
     assert world.is_same()
     assert len(world.leader.connections) == 2
@@ -572,7 +572,9 @@ def test_nothing_is_asked_any_more_at_the_end(make_world: Callable[..., World]) 
     world.follow()
     world.run()
     count = len(world.leader.requests)
-    world.partitions[0].become_leader(6, (ME,), (ME, LEADER), 2)
+    replicas = BrokerId(ME), BrokerId(LEADER)
+    state = PartitionState(replicas, BrokerId(ME), LeaderEpoch(6), replicas[:1], version=2)
+    world.partitions[0].become_leader(state)
     world.run()
     # The leader is told with the next request, for which it is not called away from a wait.
     assert len(world.leader.requests) == count
