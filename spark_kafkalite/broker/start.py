@@ -134,6 +134,11 @@ class _Groups:
 class BrokerStart:
     """The start of one broker; see the module's text."""
 
+    # What is not there where time and network are simulated.
+    make_io = IoThreads
+    make_peers = Peers
+    read_boot_id = staticmethod(boot_id)
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -178,12 +183,14 @@ class BrokerStart:
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
         dispatcher = Dispatcher(context)
-        self._copy_from_leaders(ground, storage, context)
+        fetchers = self._copy_from_leaders(ground, storage, context)
         leaving = self._look_after_isrs(ground, storage, registry)
         await self._join_cluster(ground, storage, registry, listeners, proven)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         if self.config["controlled.shutdown.enable"]:
             self._undo.push_async_callback(leaving.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
+            # Before that: what is copied later would bring this broker back into ISRs.
+            self._undo.callback(fetchers.close)
         await self._start_upkeep(ground, storage, registry, groups, context)
         acceptor.start(dispatcher.serve)
 
@@ -198,7 +205,7 @@ class BrokerStart:
         peer_settings = PeerSettings(
             config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
         )
-        peers = Peers(loop, slices, lambda: inner_wire.identity, peer_settings)
+        peers = self.make_peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
         # Before all others, which ask for settings when they hear of a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
@@ -238,7 +245,7 @@ class BrokerStart:
         # Comes too late to do anything when the orderly shutdown has been before, as it has once the logs are loaded.
         self._undo.callback(logs.abandon)
         evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir, logs.directories.missing)
-        io = IoThreads(ground.loop, config["num.io.threads"])
+        io = self.make_io(ground.loop, config["num.io.threads"])
         self._undo.callback(io.close)
         services = PartitionServices(
             config.broker_id,
@@ -323,7 +330,7 @@ class BrokerStart:
         follow(self.config, ground.settings.current)
         ground.settings.add_listener(follow)
         await replicas.set_strays_aside()
-        return logs.begin_run(ground.incarnation, boot_id())
+        return logs.begin_run(ground.incarnation, self.read_boot_id())
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
         """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
@@ -419,7 +426,7 @@ class BrokerStart:
             ground.peers,
         )
 
-    def _copy_from_leaders(self, ground: _Ground, storage: _Storage, context: BrokerContext) -> None:
+    def _copy_from_leaders(self, ground: _Ground, storage: _Storage, context: BrokerContext) -> ReplicaFetchers:
         """Follow the leaders of what this broker has a replica of, from now on."""
         config, services, view = self.config, storage.services, ground.view
         backoff_s = config["replica.fetch.backoff.ms"] / 1000
@@ -443,6 +450,7 @@ class BrokerStart:
         services.on_leader_log_start = context.retention.follow_leader
         view.add_listener(lambda _, __, change: fetchers.registered((*change.new_brokers, *change.bounced_brokers)))
         self._undo.callback(fetchers.close)
+        return fetchers
 
     def _look_after_isrs(self, ground: _Ground, storage: _Storage, registry: _Registry) -> IsrLeaving:
         """Have leaders' news of their followers written to the registry; return who leaves ISRs when this stops."""
