@@ -10,7 +10,6 @@ of a change, to ask.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerEpoch, BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.store import NoNode, SessionState, Store
+from spark_kafkalite.security.cluster_secret import new_secret
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerProcess, RegistryProcess
 
@@ -58,7 +58,8 @@ class KafkaliteCluster:
 
         Broker 1 listens on ``port``, the next ones on those that follow; 0 takes free ones, which later starts keep.
         ``overrides`` are settings of all brokers in Kafka's names, ``overrides_of`` of single ones by their number, in
-        place of what the cluster would choose (its ``zookeeper.connect``, for one). ``environment`` is added to this
+        place of what the cluster would choose (its ``zookeeper.connect``, for one); None leaves a setting at the
+        broker's default. ``environment`` is added to this
         process's own, ``command_prefix`` stands before each broker's command.
         """
         if size < 1:
@@ -304,7 +305,7 @@ class KafkaliteCluster:
         return BrokerProcess(
             self.data_dir / f"broker-{number}",
             port=self._port + number - 1 if self._port else 0,
-            overrides=settings,
+            overrides={name: value for name, value in settings.items() if value is not None},
             environment=self._environment,
             command_prefix=self._command_prefix,
         )
@@ -316,7 +317,7 @@ class KafkaliteCluster:
     def _write_secret(self) -> None:
         if not self._secret_file.exists():
             self._secret_file.touch(mode=0o600)
-            self._secret_file.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
+            self._secret_file.write_text(new_secret() + "\n", encoding="ascii")
 
     def stop_all(self) -> None:
         """Stop the brokers in order, one after the other, then the registry; ``start()`` goes on with what they hold.

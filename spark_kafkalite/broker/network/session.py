@@ -13,7 +13,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from spark_kafkalite.broker.network.listeners import Listener
-from spark_kafkalite.errors import ClusterAuthorizationFailed
 from spark_kafkalite.security.scram import ScramServer
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Session:
         self.handshake_due_s = due_s
 
     def fail_handshake(self, now_s: float) -> None:
-        """Have it closed at the next request, or soon: the answer that says why leaves before."""
+        """Serve nothing more; whoever calls this closes the connection once the answer that says why has left."""
         self.scram = None
         self.handshake = Handshake.FAILED
         self.handshake_due_s = now_s
@@ -89,17 +88,6 @@ class Session:
         self.principal = f"User:broker-{broker_id}"
         self.handshake = Handshake.COMPLETE
         self.handshake_due_s = math.inf
-
-    def check_replica(self, replica_id: int) -> None:
-        """Raise ClusterAuthorizationFailed (31) for a replica id that is not that of the broker at the other end.
-
-        Ids below 0 are no replica's.
-        """
-        if replica_id >= 0 and replica_id != self.broker_id:
-            proved = "nothing" if self.broker_id is None else f"to be broker {self.broker_id}"
-            raise ClusterAuthorizationFailed(
-                f"replica id {replica_id} is refused: this connection has proved {proved}; clients leave it at -1"
-            )
 
     @property
     def client_host(self) -> str:

@@ -23,13 +23,7 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, SessionPartition
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
-from spark_kafkalite.errors import (
-    FencedLeaderEpoch,
-    InconsistentTopicId,
-    KafkaError,
-    NotLeaderOrFollower,
-    UnknownTopicId,
-)
+from spark_kafkalite.errors import InconsistentTopicId, KafkaError, UnknownTopicId
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import Incarnation, TopicPartition
@@ -40,8 +34,6 @@ from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchR
 _READ_AT_ONCE = 64
 # Partitions that are read, and whose answers are packed, in one go.
 _INLINE_PARTITIONS = 1000
-# The first version whose clients are told where else to go.
-_HINTS_VERSION = 16
 
 
 class Fetching:
@@ -106,7 +98,7 @@ class Reading:
         self._replicas = context.replicas
         self._left_bytes = min(max(fetching.request.max_bytes, 0), context.config["fetch.max.bytes"])
         self._patience = nullcontext() if may_wait else without_waiting()
-        self._hints: LeaderHints | None = None
+        self._hints = LeaderHints(context, fetching.exchange)
         # Of a session: what it tells the reader, and what there was no room to read.
         self._found: list[tuple[SessionPartition, FetchedPartition]] = []
         self._unread: list[SessionPartition] = []
@@ -124,7 +116,7 @@ class Reading:
     @property
     def endpoints(self) -> tuple[NodeEndpoint, ...]:
         """Where the leaders are reached that the answer names."""
-        return self._hints.endpoints if self._hints is not None else ()
+        return self._hints.endpoints
 
     # Passes ---------------------------------------------------------------------------------------------------------
 
@@ -253,7 +245,7 @@ class Reading:
             return self._read(partition, leader, asked, in_session)
         except KafkaError as error:
             self.is_enough = True
-            return FetchedPartition(asked.partition, error.code, current_leader=self._hint(topic_partition, error))
+            return FetchedPartition(asked.partition, error.code, current_leader=self._hints.of(topic_partition, error))
         except NeedsThread as missing:
             # The other partitions go on, so that a thread gets all that is missing at once.
             self.needs_thread.append(missing)
@@ -316,11 +308,3 @@ class Reading:
         if not leader.log.local.reaches_end(found):
             self.is_enough = True
         return FileRange(found.file, found.position, found.length, found.sending)
-
-    def _hint(self, topic_partition: TopicPartition, error: KafkaError) -> tuple[int, int] | None:
-        exchange = self._fetching.exchange
-        if exchange.api_version < _HINTS_VERSION or not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
-            return None
-        if self._hints is None:
-            self._hints = LeaderHints(self._fetching.context, exchange)
-        return self._hints.of(topic_partition)

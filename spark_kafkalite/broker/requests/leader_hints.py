@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import NodeEndpoint
+
+_FIRST_VERSIONS: dict[int, int] = {ApiKey.PRODUCE: 10, ApiKey.FETCH: 16}
 
 
 class LeaderHints:
@@ -18,15 +22,23 @@ class LeaderHints:
         self._exchange = exchange
         self._nodes: dict[int, NodeEndpoint] = {}
 
-    def of(self, topic_partition: TopicPartition) -> tuple[int, int] | None:
-        """Return a partition's leader and its epoch, as the registry has them; None where nobody leads."""
-        context = self._context
+    def of(self, topic_partition: TopicPartition, error: KafkaError) -> tuple[int, int] | None:
+        """Return the leader and its epoch, as the registry has them, of a partition that is refused with ``error``.
+
+        None where nobody leads, or where the error is another than NotLeaderOrFollower (6) and FencedLeaderEpoch (74),
+        or the request's version knows no hints.
+        """
+        if not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
+            return None
+        exchange, context = self._exchange, self._context
+        if exchange.api_version < _FIRST_VERSIONS[exchange.api_key]:
+            return None
         state = context.cluster.partition(topic_partition)
         if state is None or state.leader < 0:
             return None
         broker = context.cluster.brokers.get(state.leader)
         if broker is not None and state.leader not in self._nodes:
-            address = context.address_of(broker, self._exchange.session)
+            address = context.address_of(broker, exchange.session)
             if address is not None:
                 self._nodes[state.leader] = NodeEndpoint(state.leader, *address, broker.rack)
         return state.leader, state.leader_epoch

@@ -32,6 +32,8 @@ from spark_kafkalite.wire.messages import (
     metadata,
     offset_commit,
     offset_fetch,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
 )
 from spark_kafkalite.wire.messages import create_partitions as partitions
@@ -86,6 +88,14 @@ def produce_one(topic: str, records: int, record_bytes: int) -> bytes:
 
 def fetch(asked: list[packed.FetchPartition], topic: str = "wide", max_wait_ms: int = 0) -> bytes:
     return packed.pack_fetch_request(1, "worst", 11, packed.FetchRequest([(topic, asked)], max_wait_ms, 1 << 30))
+
+
+def session_fetch(asked: list[packed.FetchPartition], session_id: int = 0, epoch: int = 0) -> bytes:
+    """A fetch of a session, which opens it unless it has an id and an epoch."""
+    topics = [("wide", asked)] if asked else []
+    return packed.pack_fetch_request(
+        1, "worst", 11, packed.FetchRequest(topics, 0, 1 << 30, session_id=session_id, session_epoch=epoch)
+    )
 
 
 def positions(partitions: Iterable[int]) -> list[packed.FetchPartition]:
@@ -291,6 +301,8 @@ ALL = [
     Worst("fetch of 200,000 unknown partitions", 1, lambda: fetch(positions(range(MANY)))),
     Worst("fetch of 120,000 unknown topics", 1, lambda: fetch_topics(120_000)),
     Worst("fetch of 1,000 partitions again and again", 1, lambda: fetch(positions(wide()))),
+    Worst("fetch that opens a session of 10,000 partitions", 1, lambda: session_fetch(positions(range(10_000)))),
+    Worst("fetch that would open a session of 200,000 partitions", 1, lambda: session_fetch(positions(range(MANY)))),
     Worst("offsets of a partition again and again", 2, lambda: list_offsets_of([0] * MANY)),
     Worst("offsets of 1,000 partitions again and again", 2, lambda: list_offsets_of(wide())),
     Worst("metadata of a wide topic 5,000 times", 3, lambda: metadata_of(["wide"] * 5_000)),
@@ -313,6 +325,8 @@ ALL = [
         describe_groups.DescribeGroupsRequest(groups=names("g")), 5)),
     Worst("groups by 250,000 states", 16, lambda: frame(
         list_groups.ListGroupsRequest(states_filter=names("s")), 4)),
+    Worst("a mechanism of 32,000 characters", 17, lambda: frame(
+        sasl_handshake.SaslHandshakeRequest(mechanism="x" * 32_000), 1)),
     Worst("versions with tags", 18, lambda: tags(api_versions.ApiVersionsRequest(
         client_software_name="n", client_software_version="1"), 3, 4_000)),
     Worst("20,000 topics, validated only", 19, lambda: new_topics(20_000)),
@@ -344,6 +358,8 @@ ALL = [
     Worst("changes of 100,000 topics", 44, lambda: increments(100_000, 1)),
     Worst("deletion of 250,000 offsets", 47, lambda: delete_offsets(list(range(MANY)))),
     Worst("deletion of offsets again and again", 47, lambda: delete_offsets(wide())),
+    Worst("a proof of 30 MB", 36, lambda: frame(
+        sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"x" * 30_000_000), 2)),
     Worst("the cluster with tags", 60, lambda: tags(describe_cluster.DescribeClusterRequest(), 1, 4_000)),
     Worst("resources of 250,000 types", 74, lambda: resources_of([TOPIC, BROKER, LOGGER] * (MANY // 3))),
     Worst("partitions of all topics", 75, lambda: pages_of([])),

@@ -1,9 +1,13 @@
 """ListOffsets (key 2), versions 1 to 9: the offset of a time, or of one end of the log.
 
-Timestamp -1 asks for the end that the reader may see, -2 for the log start, -3 (v7) for the record with the largest
-timestamp, -4 (v8) for the first offset on this broker's own disk, -5 (v9) for the last one that is only in tiered
-storage; anything from 0 on for the first record that is not older. A time after the last record has no offset, which is
-no error: -1 and -1. There is no tiered storage: -4 is -2, and -5 has no offset.
+Timestamp -1 asks for the end that the reader may see (followers: the log end), -2 for the log start, -3 (v7) for the
+record with the largest timestamp, -4 (v8) for the first offset on this broker's own disk, -5 (v9) for the last one that
+is only in tiered storage; anything from 0 on for the first record that is not older. A time after the last record has
+no offset, which is no error: -1 and -1. There is no tiered storage: -4 is -2, and -5 has no offset.
+
+A leader whose high watermark has not reached the offset at which its epoch began does not know yet how much of what the
+leader before had shown to consumers is committed: the end, and times behind what is, are not available so long, or the
+end would seem to go back (KIP-207). Source: kafka.cluster.Partition.fetchOffsetForTimestamp.
 
 Replica id -2 asks for the end of this broker's own log (timestamp -1), whether it leads or not: what an operator wants
 to know before an unclean election.
@@ -11,7 +15,7 @@ to know before an unclean election.
 v1  one offset per partition
 v2  isolation level
 v4  leader epochs in the request (fencing) and in the answer
-v5  may answer OFFSET_NOT_AVAILABLE
+v5  OFFSET_NOT_AVAILABLE; before, LEADER_NOT_AVAILABLE in its place
 v6  flexible
 v7  timestamp -3
 v8  timestamp -4
@@ -23,10 +27,18 @@ from __future__ import annotations
 from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.page_cache import look_up
-from spark_kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
+from spark_kafkalite.errors import (
+    InvalidRequest,
+    KafkaError,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
+    UnsupportedVersion,
+)
 from spark_kafkalite.model import (
     DEBUGGING_REPLICA_ID,
     EARLIEST_LOCAL_TIMESTAMP,
@@ -55,6 +67,9 @@ _FIRST_VERSIONS = {
 }
 
 
+_FIRST_VERSION_NOT_AVAILABLE = 5
+
+
 @handles(ApiKey.LIST_OFFSETS, 1, 9)
 def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsRequest) -> Work[ListOffsetsResponse]:
     """Look up one offset for each partition; a partition asked for twice is an error for that partition."""
@@ -69,10 +84,11 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsReque
                 if topic_partition in seen:
                     raise InvalidRequest(f"{topic_partition} is asked for twice")
                 seen.add(topic_partition)
+                exchange.session.check_replica(message.replica_id)
                 if message.replica_id == DEBUGGING_REPLICA_ID and asked.timestamp == LATEST_TIMESTAMP:
                     partitions.append(_own_end(context, topic_partition))
                     continue
-                find = partial(_look_up, context, exchange, topic_partition, asked, message.isolation_level)
+                find = partial(_look_up, context, exchange, topic_partition, asked, message)
                 partitions.append((yield from look_up(context.io, context.loop, find)))
             except KafkaError as error:
                 partitions.append(
@@ -98,16 +114,20 @@ def _look_up(
     exchange: Exchange,
     topic_partition: TopicPartition,
     asked: ListOffsetsPartition,
-    isolation_level: int,
+    message: ListOffsetsRequest,
 ) -> ListOffsetsPartitionResponse:
     if asked.timestamp < 0 and exchange.api_version < _FIRST_VERSIONS.get(asked.timestamp, exchange.api_version + 1):
         raise UnsupportedVersion(f"timestamp {asked.timestamp} is not known in version {exchange.api_version}")
     partition = context.replicas.get(topic_partition)
-    partition.check_leader(asked.current_leader_epoch)
+    leader = partition.check_leader(asked.current_leader_epoch)
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     if asked.timestamp == LATEST_TIMESTAMP:
-        context.lease.check_leads(context.clock.monotonic_s())
-        answer.offset = partition.last_stable_offset if isolation_level else partition.visible_end_offset
+        if message.replica_id >= 0:
+            answer.offset = partition.log.log_end_offset
+        else:
+            context.lease.check_leads(context.clock.monotonic_s())
+            _check_known(exchange, partition, leader)
+            answer.offset = partition.last_stable_offset if message.isolation_level else partition.visible_end_offset
         answer.leader_epoch = partition.leader_epoch
         return answer
     if asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
@@ -117,9 +137,22 @@ def _look_up(
     if asked.timestamp == LATEST_TIERED_TIMESTAMP:
         return answer
     if asked.timestamp == MAX_TIMESTAMP:
+        _check_known(exchange, partition, leader)
         found = partition.log.offset_of_max_timestamp(partition.visible_end_offset)
     else:
         found = partition.log.offset_for_timestamp(asked.timestamp, partition.visible_end_offset)
+        if found is None:
+            _check_known(exchange, partition, leader)
     if found is not None:
         answer.offset, answer.timestamp, answer.leader_epoch = found
     return answer
+
+
+def _check_known(exchange: Exchange, partition: Partition, leader: Leader) -> None:
+    """Raise OffsetNotAvailable (78), in old versions LeaderNotAvailable (5), while nobody knows what is committed."""
+    if not leader.has_reached_epoch_start:
+        text = (
+            f"{partition.topic_partition}: what was shown before epoch {leader.epoch} is not known to be in enough "
+            "replicas yet"
+        )
+        raise (OffsetNotAvailable if exchange.api_version >= _FIRST_VERSION_NOT_AVAILABLE else LeaderNotAvailable)(text)

@@ -7,7 +7,7 @@ The log end is given to consumers too, whatever they may see of it (``visibility
 position for truncation, and a leader that has just taken over may have flushed less than the one before had shown.
 
 v2  current leader epoch in the request
-v3  replica id in the request (-1: a consumer)
+v3  replica id in the request (below 0: a consumer), which the connection must have proven
 v4  flexible
 """
 
@@ -33,6 +33,9 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: OffsetForLeaderEpochRequest
 ) -> Work[OffsetForLeaderEpochResponse]:
     """Look up the end of one epoch for each partition."""
+    if exchange.session.fetch_session is not None:
+        # The answer to a follower's fetch that waits would keep this one back.
+        exchange.session.fetch_session.end_wait()
     topics = []
     for topic in message.topics:
         results = []
@@ -40,6 +43,7 @@ def handle(
             yield None
             result = EpochEndOffset(partition=asked.partition)
             try:
+                exchange.session.check_replica(message.replica_id)
                 partition = context.replicas.get(TopicPartition(topic.topic, asked.partition))
                 partition.check_leader(asked.current_leader_epoch)
                 result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)

@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 3 to 9: appends one batch to each named partition.
+"""Produce (key 0), versions 3 to 10: appends one batch to each named partition.
 
 Advertised from version 0 on, although versions 0 to 2 are not served (such a request closes the connection):
 librdkafka up to 2.11.0 sends gzip, snappy and lz4 uncompressed unless version 0 is in the range. Apache Kafka 4 does
@@ -9,6 +9,7 @@ v5  log start offset in the answer
 v7  zstd
 v8  error texts in the answer
 v9  flexible
+v10 current leaders and where they are reached, beside the errors that say that others lead (KIP-951)
 
 Each partition has its own outcome. A batch is checked and appended straight from the request's memory; one that a
 thread must work on is queued with its partition, and later batches of that partition queue behind it; their memory is
@@ -32,6 +33,7 @@ from spark_kafkalite.broker.replication.bounds import ACKS_ALL
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.leader_hints import LeaderHints
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.errors import (
     InvalidRequiredAcks,
@@ -64,7 +66,7 @@ _NO_ANSWER = b""
 _PARSED_AT_ONCE = 5
 
 
-@handles(ApiKey.PRODUCE, 3, 9, advertised_from=0, raw=True)
+@handles(ApiKey.PRODUCE, 3, 10, advertised_from=0, raw=True)
 def handle(
     context: BrokerContext, exchange: Exchange, frame: memoryview, position: int
 ) -> bytes | Work[Response | None] | None:
@@ -91,7 +93,11 @@ def handle(
     if produce.acks == 0:
         return _NO_ANSWER
     return pack_produce_response(
-        exchange.correlation_id, exchange.api_version, producing.outcomes, exchange.throttle_time_ms()
+        exchange.correlation_id,
+        exchange.api_version,
+        producing.outcomes,
+        exchange.throttle_time_ms(),
+        producing.hints.endpoints,
     )
 
 
@@ -109,7 +115,11 @@ def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, po
     if produce.acks == 0:
         return _NO_ANSWER
     body = yield from pack_produce_response_in_slices(
-        exchange.correlation_id, exchange.api_version, producing.outcomes, exchange.throttle_time_ms()
+        exchange.correlation_id,
+        exchange.api_version,
+        producing.outcomes,
+        exchange.throttle_time_ms(),
+        producing.hints.endpoints,
     )
     return as_response(body)
 
@@ -117,7 +127,7 @@ def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, po
 class _Producing:
     """One request on its way through its batches."""
 
-    __slots__ = ("_acks", "_context", "_delayed", "_refusal", "_exchange", "_timeout_ms", "outcomes")
+    __slots__ = ("_acks", "_context", "_delayed", "_exchange", "_refusal", "_timeout_ms", "hints", "outcomes")
 
     def __init__(self, context: BrokerContext, exchange: Exchange, produce: ProduceRequest) -> None:
         self._context = context
@@ -126,6 +136,7 @@ class _Producing:
         self._timeout_ms = produce.timeout_ms
         self._refusal = _refusal(produce)
         self._delayed: DelayedProduce | None = None
+        self.hints = LeaderHints(context, exchange)
         self.outcomes: Outcomes = []
 
     def begin(self, name: str) -> list[ProducedPartition]:
@@ -141,12 +152,13 @@ class _Producing:
         context, exchange, acks = self._context, self._exchange, self._acks
         for number, records in batches:
             batch = _EMPTY if records is None else records
+            topic_partition = TopicPartition(name, number)
             try:
                 if self._refusal is not None:
                     raise self._refusal
                 if name in INTERNAL_TOPICS:
                     raise InvalidTopic(f"{name} is an internal topic; only brokers write to it")
-                leader = context.replicas.get(TopicPartition(name, number)).check_leader()
+                leader = context.replicas.get(topic_partition).check_leader()
                 leader.check_acks(acks)
                 if acks != ACKS_ALL:
                     context.lease.check_leads(context.clock.monotonic_s())
@@ -163,15 +175,15 @@ class _Producing:
                     header = None
                 self._delay().append_later(leader, batch, header, produced)
             except KafkaError as error:
-                produced.append(_failure(number, error))
+                produced.append(_failure(topic_partition, error, self.hints))
                 if acks == 0:
-                    exchange.close(f"a produce with acks=0 to {name}-{number} failed: {error}")
+                    exchange.close(f"a produce with acks=0 to {topic_partition} failed: {error}")
                     return False
         return True
 
     def _delay(self) -> DelayedProduce:
         if self._delayed is None:
-            self._delayed = DelayedProduce(self._context, self._exchange, self._acks, self.outcomes)
+            self._delayed = DelayedProduce(self._context, self._exchange, self._acks, self.outcomes, self.hints)
         return self._delayed
 
     def waits(self) -> bool:
@@ -197,16 +209,17 @@ def _success(number: int, appended: AppendResult, leader: Leader) -> ProducedPar
     return ProducedPartition(number, 0, appended.base_offset, appended.log_append_time_ms, leader.log.log_start_offset)
 
 
-def _failure(number: int, error: KafkaError) -> ProducedPartition:
+def _failure(topic_partition: TopicPartition, error: KafkaError, hints: LeaderHints) -> ProducedPartition:
     # Clients fail the named record for what is wrong with it, and the others only for being in its batch (KIP-467).
     index = getattr(error, "record_index", None)
     record_errors = () if index is None else ((index, str(error)),)
     return ProducedPartition(
-        number,
+        topic_partition.partition,
         error.code,
         log_start_offset=getattr(error, "log_start_offset", -1),
         record_errors=record_errors,
         error_message=str(error) or None,
+        current_leader=hints.of(topic_partition, error),
     )
 
 
@@ -223,18 +236,22 @@ class DelayedProduce(DelayedOperation):
         "_acks",
         "_awaiting",
         "_context",
+        "_exchange",
+        "_hints",
         "_outcomes",
         "_queued",
-        "_exchange",
         "_started",
     )
 
-    def __init__(self, context: BrokerContext, exchange: Exchange, acks: int, outcomes: Outcomes) -> None:
+    def __init__(
+        self, context: BrokerContext, exchange: Exchange, acks: int, outcomes: Outcomes, hints: LeaderHints
+    ) -> None:
         super().__init__()
         self._context = context
         self._exchange = exchange
         self._acks = acks
         self._outcomes = outcomes
+        self._hints = hints
         self._queued = 0
         # For each partition (its leader then) what was appended, in order, and where the outcome of it goes.
         self._awaiting: dict[Leader, deque[tuple[AppendResult, list[ProducedPartition], int]]] = {}
@@ -277,7 +294,7 @@ class DelayedProduce(DelayedOperation):
         if isinstance(outcome, KafkaError):
             if self._acks == 0:
                 self._exchange.close(f"a produce with acks=0 to {leader.topic_partition} failed: {outcome}")
-            produced[index] = _failure(number, outcome)
+            produced[index] = _failure(leader.topic_partition, outcome, self._hints)
         elif self._acks == 0 or outcome.last_offset < leader.acknowledged_end_offset(self._acks):
             produced[index] = self._acknowledged(number, outcome, leader)
         elif not self.finished:
@@ -285,12 +302,14 @@ class DelayedProduce(DelayedOperation):
         self.try_complete()
 
     def _acknowledged(self, number: int, appended: AppendResult, leader: Leader) -> ProducedPartition:
-        if self._acks != ACKS_ALL:
-            # It was checked before the append, and this broker may have stood still since (rule R6).
-            try:
+        """Return the outcome of what is acknowledged now: what was checked before the append may not hold any more."""
+        try:
+            leader.check_acknowledged(self._acks)
+            if self._acks != ACKS_ALL:
+                # This broker may have stood still since (rule R6).
                 self._context.lease.check_leads(self._context.clock.monotonic_s())
-            except KafkaError as error:
-                return _failure(number, error)
+        except KafkaError as error:
+            return _failure(leader.topic_partition, error, self._hints)
         return _success(number, appended, leader)
 
     def _watch(self, leader: Leader, appended: AppendResult, produced: list[ProducedPartition], index: int) -> None:
@@ -308,7 +327,7 @@ class DelayedProduce(DelayedOperation):
             if leader.end_reason is not None:
                 # The bounds may speak of another leader's records by now (rule R15).
                 for _, produced, index in waiting:
-                    produced[index] = _failure(number, leader.end_reason)
+                    produced[index] = _failure(leader.topic_partition, leader.end_reason, self._hints)
             else:
                 acknowledged_end = leader.acknowledged_end_offset(self._acks)
                 while waiting and waiting[0][0].last_offset < acknowledged_end:
@@ -340,9 +359,14 @@ class DelayedProduce(DelayedOperation):
         if self._acks == 0:
             exchange.answer(_NO_ANSWER)
         else:
-            throttle_ms = exchange.throttle_time_ms()
             exchange.answer(
-                pack_produce_response(exchange.correlation_id, exchange.api_version, self._outcomes, throttle_ms)
+                pack_produce_response(
+                    exchange.correlation_id,
+                    exchange.api_version,
+                    self._outcomes,
+                    exchange.throttle_time_ms(),
+                    self._hints.endpoints,
+                )
             )
 
 

@@ -14,6 +14,7 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
 from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
+from spark_kafkalite.broker.requests.leader_hints import LeaderHints
 from spark_kafkalite.errors import NotLeaderOrFollower, OffsetOutOfRange
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.model import UNKNOWN_INCARNATION, Incarnation
@@ -185,7 +186,7 @@ class Answers:
     """An exchange whose answer is kept."""
 
     def __init__(self) -> None:
-        self.api_version, self.correlation_id = 8, 1
+        self.api_key, self.api_version, self.correlation_id = 1, 8, 1
         self.answers: list[object] = []
 
     def defer(self) -> None:
@@ -213,7 +214,8 @@ def test_a_produce_that_waits_is_refused_when_its_epoch_ends(harness: Harness, p
     """Also when what it has appended is below the high watermark by then: it is the next leader's (rule R15)."""
     produced: list[Any] = []
     exchange: Any = Answers()
-    waiting = DelayedProduce(context_of(harness, partition), exchange, -1, [("t", produced)])
+    context = context_of(harness, partition)
+    waiting = DelayedProduce(context, exchange, -1, [("t", produced)], LeaderHints(context, exchange))
     waiting.await_acknowledgement(partition.check_leader(), harness.append(partition), produced)
     waiting.start(30_000)
     harness.run_loop()
@@ -223,6 +225,23 @@ def test_a_produce_that_waits_is_refused_when_its_epoch_ends(harness: Harness, p
     harness.run_loop()
     assert waiting.finished and len(exchange.answers) == 1
     assert [one.error_code for one in produced] == [56 if partition.storage_error is not None else 6]
+
+
+def test_a_produce_is_told_when_too_few_are_in_sync_by_the_time_it_is_acknowledged(harness: Harness) -> None:
+    harness.services.live_brokers = lambda: {1: live_broker(1), FOLLOWER: live_broker(FOLLOWER)}
+    partition = harness.partition(lead=False, min_insync_replicas=2)
+    partition.become_leader(of_two(1, FOLLOWER, version=1))
+    produced: list[Any] = []
+    exchange: Any = Answers()
+    context = context_of(harness, partition)
+    waiting = DelayedProduce(context, exchange, -1, [("t", produced)], LeaderHints(context, exchange))
+    waiting.await_acknowledgement(partition.check_leader(), harness.append(partition), produced)
+    waiting.start(30_000)
+    # Both in one pass of the loop.
+    partition.check_leader().follower_fetched(FOLLOWER, INCARNATION, 1)
+    partition.become_leader(of_two(1))
+    harness.run_loop()
+    assert (waiting.finished, [one.error_code for one in produced]) == (True, [20])
 
 
 @pytest.mark.parametrize("end", END)

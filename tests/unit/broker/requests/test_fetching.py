@@ -1,0 +1,534 @@
+"""The handlers of Fetch, ListOffsets and Produce over real partitions: sessions, followers, and what is refused how."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.broker.network.outbox import FileRange
+from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.requests import fetch_sessions
+from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
+from spark_kafkalite.broker.requests.handlers import fetch, list_offsets, offset_for_leader_epoch, produce
+from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState
+from spark_kafkalite.slices import Slices, run_whole
+from spark_kafkalite.testing.batches import values_of
+from spark_kafkalite.testing.partition_states import live_broker, partition_state
+from spark_kafkalite.wire import packed
+from spark_kafkalite.wire.header import read_request_header
+from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.unit.broker.replication.test_partition import Harness
+
+TOPIC, TOPIC_ID = "t", b"i" * 16
+ME, FOLLOWER, INCARNATION = 1, 2, 20
+WAIT_MS = 60_000
+
+
+class Connection:
+    """What an exchange goes over; answers are kept."""
+
+    def __init__(self, bed: Bed, broker_id: int | None = None) -> None:
+        self._bed = bed
+        self.session = Session("127.0.0.1:5", bed.listener)
+        self.session.broker_id = broker_id
+        self.received_s = 0.0
+        self.held = 0
+        self.answers: list[Any] = []
+        self.closed = ""
+
+    def now_s(self) -> float:
+        return self.received_s
+
+    def answered(self, exchange: Exchange) -> None:
+        assert exchange.response is not None
+        self.answers.append(exchange.response)
+
+    def take_place(self, exchange: Exchange) -> None:
+        exchange.has_place = True
+
+    def hold(self) -> None:
+        self.held += 1
+
+    def release(self) -> None:
+        self.held -= 1
+
+    def mute(self, seconds: float) -> None:
+        raise AssertionError
+
+    def keep(self, frame: memoryview) -> tuple[memoryview, Any]:
+        return frame, lambda: None
+
+    def close(self, reason: str, *, hostile: bool = False) -> None:
+        self.closed = reason
+        if self.session.on_close is not None:
+            self.session.on_close()
+
+    # Fetching -------------------------------------------------------------------------------------------------------
+
+    def send(self, request: packed.FetchRequest, version: int = 17) -> None:
+        frame = memoryview(packed.pack_fetch_request(1, "c", version, request))
+        header, position = read_request_header(frame)
+        exchange = Exchange(self, header)
+        response = fetch.handle(self._bed.context, exchange, frame, position)
+        if response is not None and not isinstance(response, tuple):
+            response = run_whole(response)
+        if response is not None:
+            exchange.answer(response)
+
+    def receive(self, version: int = 17) -> packed.FetchResponse:
+        """Take the one answer that there is."""
+        self._bed.harness.run_loop()
+        ((pieces, _),) = self.answers
+        self.answers.clear()
+        whole = b"".join(
+            piece.file.pread(piece.length, piece.position) if isinstance(piece, FileRange) else piece
+            for piece in pieces
+        )
+        return packed.parse_fetch_response(whole, version)
+
+    def fetch(self, request: packed.FetchRequest, version: int = 17) -> packed.FetchResponse:
+        self.send(request, version)
+        return self.receive(version)
+
+
+class Bed:
+    """Partitions of one topic and what handlers need around them."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        harness.services.live_brokers = lambda: {each: live_broker(each) for each in (1, 2, 3)}
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.listener: Any = SimpleNamespace(name="OUTSIDE", advertised_host="me", advertised_port=1)
+        self.cluster = ClusterState()
+        self.config = {"fetch.max.bytes": 1 << 20, "max.incremental.fetch.session.cache.slots": 2}
+        self.context: Any = SimpleNamespace(
+            loop=harness.loop,
+            slices=Slices(harness.loop),
+            io=harness.io,
+            replicas=SimpleNamespace(get=self._get),
+            config=self.config,
+            fetch_sessions=FetchSessions(),
+            clock=harness.clock,
+            lease=SimpleNamespace(check_leads=lambda now_s: None),
+            address_of=lambda broker, session: (broker.host + "-" + session.listener.name, broker.port),
+        )
+        self.set_leader(ME, 4)
+
+    def _get(self, topic_partition: TopicPartition) -> Partition:
+        if topic_partition not in self.partitions:
+            raise UnknownTopicOrPartition(str(topic_partition))
+        return self.partitions[topic_partition]
+
+    def set_leader(self, leader: int, epoch: int) -> None:
+        """Have the registry say so."""
+        state = PartitionState((1, 2, 3), leader, epoch)  # type: ignore[arg-type]
+        topics = {TOPIC: TopicState(TOPIC_ID, {0: state}, {})}
+        brokers = {3: BrokerInfo(3, "three", 93, "rack", 1)}  # type: ignore[arg-type]
+        self.cluster = self.context.cluster = ClusterState(brokers=brokers, topics=topics)
+
+    def lead(self, *, isr: tuple[int, ...] = (ME,), **settings: object) -> Partition:
+        """Lead partition 0 in epoch 4."""
+        partition = self.harness.partition(lead=False, **settings)
+        partition.become_leader(partition_state(*isr, epoch=4, version=1))
+        self.partitions[TopicPartition(TOPIC, 0)] = partition
+        return partition
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    loop = asyncio.new_event_loop()
+    yield Harness(loop)
+    loop.close()
+
+
+@pytest.fixture
+def bed(harness: Harness) -> Bed:
+    return Bed(harness)
+
+
+def opening(offset: int = 0, *, max_wait_ms: int = 0, epoch: int = -1, **options: Any) -> packed.FetchRequest:
+    """A request that opens a session for partition 0."""
+    asked = packed.FetchPartition(0, offset, 1 << 20, epoch, options.pop("last_fetched_epoch", -1))
+    return packed.FetchRequest([(TOPIC_ID, [asked])], max_wait_ms, session_epoch=0, **options)
+
+
+def follower(request: packed.FetchRequest) -> packed.FetchRequest:
+    return request._replace(replica_id=FOLLOWER, replica_epoch=INCARNATION)
+
+
+def going_on(request: packed.FetchRequest, answer: packed.FetchResponse, epoch: int, **options: Any) -> Any:
+    """The next request of a session, which names nothing unless ``topics`` are given."""
+    return request._replace(**{"topics": (), "session_id": answer.session_id, "session_epoch": epoch, **options})
+
+
+class Acknowledged:
+    """What leaders are told of their followers, beside what they make of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[int, int, int]] = []
+        self.sessions: list[Any] = []
+        self.epochs: list[int] = []
+        told, heard = self, Leader.follower_fetched
+
+        def follower_fetched(
+            leader: Leader, replica_id: int, incarnation: Any, fetch_offset: int, session: Any = None
+        ) -> None:
+            heard(leader, replica_id, incarnation, fetch_offset, session)
+            told.calls.append((replica_id, incarnation, fetch_offset))
+            told.epochs.append(leader.epoch)
+            told.sessions.append(session)
+
+        monkeypatch.setattr(Leader, "follower_fetched", follower_fetched)
+
+
+@pytest.fixture
+def acknowledged(monkeypatch: pytest.MonkeyPatch) -> Acknowledged:
+    return Acknowledged(monkeypatch)
+
+
+class TestFollowers:
+    def test_a_leader_is_told_once_for_each_offset(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4))
+        answer = connection.fetch(first)
+        assert acknowledged.calls == [(FOLLOWER, INCARNATION, 0)]
+        ((_, (one,)),) = answer.topics
+        # Followers get what is not committed, and the high watermark itself.
+        assert (one.high_watermark, len(values_of(one.records))) == (0, 3)
+        connection.received_s = 5.0
+        following = [(TOPIC_ID, [packed.FetchPartition(0, 3, 1 << 20, 4, 4)])]
+        answer = connection.fetch(going_on(first, answer, 1, topics=following))
+        assert acknowledged.calls[1:] == [(FOLLOWER, INCARNATION, 3)]
+        # It has moved by this very fetch.
+        assert [one.high_watermark for _, ones in answer.topics for one in ones] == [3]
+        session = acknowledged.sessions[0]
+        assert session is acknowledged.sessions[1] and session.last_fetch_s == 5.0
+        # A request without news is a fetch at the same offset, of which the session's time tells the leader.
+        for epoch, now_s in ((2, 6.0), (3, 7.0)):
+            connection.received_s = now_s
+            assert connection.fetch(going_on(first, answer, epoch)).topics == []
+            assert session.last_fetch_s == now_s
+        assert len(acknowledged.calls) == 2
+
+    def test_a_leader_of_another_epoch_is_told_too(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4))
+        answer = connection.fetch(first)
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=5, version=2))
+        now = [(TOPIC_ID, [packed.FetchPartition(0, 0, 1 << 20, 5)])]
+        connection.fetch(going_on(first, answer, 1, topics=now))
+        assert acknowledged.epochs == [4, 5]
+
+    def test_what_was_asked_for_under_no_epoch_is_nothing_to_the_next_leader(
+        self, bed: Bed, acknowledged: Acknowledged
+    ) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening())
+        answer = connection.fetch(first)
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=5, version=2))
+        connection.fetch(going_on(first, answer, 1))
+        assert acknowledged.epochs == [4]
+
+    def test_one_of_an_epoch_that_is_over_acknowledges_nothing(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4, max_wait_ms=WAIT_MS))
+        connection.send(first)
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=5, version=2))
+        ((_, (one,)),) = connection.receive().topics
+        assert (one.error_code, one.current_leader, acknowledged.epochs) == (74, (ME, 4), [4])
+
+    def test_a_log_that_has_parted_acknowledges_nothing(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=6, version=2))
+        bed.harness.append(partition, 2)
+        connection = Connection(bed, FOLLOWER)
+        # It has records of epoch 4 up to 5, which ended at 3.
+        first = follower(opening(5, epoch=6, last_fetched_epoch=4, max_wait_ms=WAIT_MS))
+        answer = connection.fetch(first)
+        ((_, (one,)),) = answer.topics
+        assert (one.error_code, one.diverging_epoch, bytes(one.records or b"")) == (0, (4, 3), b"")
+        assert acknowledged.calls == []
+        # It is told again until it asks for something else; an offset beyond the log says nothing either.
+        answer = connection.fetch(going_on(first, answer, 1))
+        assert answer.topics[0][1][0].diverging_epoch == (4, 3)
+        beyond = [(TOPIC_ID, [packed.FetchPartition(0, 9, 1 << 20, 6, 6)])]
+        answer = connection.fetch(going_on(first, answer, 2, topics=beyond))
+        assert answer.topics[0][1][0].diverging_epoch == (6, 5)
+        no_epoch = [(TOPIC_ID, [packed.FetchPartition(0, 9, 1 << 20, 6)])]
+        answer = connection.fetch(going_on(first, answer, 3, topics=no_epoch))
+        assert (answer.topics[0][1][0].error_code, acknowledged.calls) == (1, [])
+
+    def test_divergence_is_looked_for_again_when_a_waiting_fetch_wakes(
+        self, bed: Bed, acknowledged: Acknowledged
+    ) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        for _ in range(3):
+            bed.harness.append(partition)
+        connection = Connection(bed, FOLLOWER)
+        connection.send(follower(opening(3, last_fetched_epoch=4, max_wait_ms=WAIT_MS)))
+        bed.harness.run_loop()
+        assert connection.answers == []
+        # The broker stops leading and comes back with a log that has been cut meanwhile.
+        partition.resign(3, 5, 2)
+        partition.log.truncate_to(1)
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=6, version=3))
+        ((_, (one,)),) = connection.receive().topics
+        assert (one.error_code, one.diverging_epoch) == (0, (4, 1))
+
+    def test_a_replica_that_the_leader_does_not_have_gets_its_error(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        bed.harness.append(bed.lead())
+        connection = Connection(bed, 7)
+        ((_, (one,)),) = connection.fetch(follower(opening())._replace(replica_id=7)).topics
+        assert (one.error_code, one.records) == (6, b"")
+
+    def test_a_high_watermark_that_moves_is_told_of_but_not_waited_for(
+        self, bed: Bed, acknowledged: Acknowledged
+    ) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER, 3))
+        bed.harness.append(partition, 2)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(2))
+        answer = connection.fetch(first)
+        assert answer.topics[0][1][0].high_watermark == 0
+        connection.send(going_on(first, answer, 1, max_wait_ms=WAIT_MS))
+        partition.check_leader().follower_fetched(3, Incarnation(30), 2)
+        bed.harness.run_loop()
+        assert (connection.answers, partition.high_watermark) == ([], 2)
+        # The next request ends the wait, and gets it.
+        connection.send(going_on(first, answer, 2))
+        assert [len(response[0]) for response in connection.answers] == [1, 1]
+        ended, told = (packed.parse_fetch_response(b"".join(pieces), 17) for pieces, _ in connection.answers)
+        assert ended.topics == []
+        assert [one.high_watermark for _, ones in told.topics for one in ones] == [2]
+
+    def test_only_a_connection_that_has_proven_it_is_a_replica(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        bed.lead(isr=(ME, FOLLOWER))
+        for broker_id in (None, 3):
+            connection = Connection(bed, broker_id)
+            for version in (12, 15, 17):
+                request = follower(opening())
+                if version < packed.FETCH_BY_ID:
+                    request = request._replace(topics=[(TOPIC, request.topics[0][1])])
+                assert connection.fetch(request, version).error_code == 31
+            listed = ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+            assert self.listed(bed, connection, ListOffsetsRequest(replica_id=FOLLOWER, topics=[listed])) == (31, -1)
+            ended = OffsetForLeaderTopic(
+                topic=TOPIC, partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=4)]
+            )
+            exchange = Exchange(connection, (23, 4, 1, "c"))
+            asked = OffsetForLeaderEpochRequest(replica_id=FOLLOWER, topics=[ended])
+            result = run_whole(offset_for_leader_epoch.handle(bed.context, exchange, asked))
+            assert result.topics[0].partitions[0].error_code == 31
+        assert acknowledged.calls == []
+
+    def test_a_follower_is_told_the_log_end(self, bed: Bed) -> None:
+        bed.harness.append(bed.lead(isr=(ME, FOLLOWER)), 3)
+        listed = ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+        connection = Connection(bed, FOLLOWER)
+        assert self.listed(bed, connection, ListOffsetsRequest(replica_id=FOLLOWER, topics=[listed])) == (0, 3)
+        assert self.listed(bed, connection, ListOffsetsRequest(replica_id=-1, topics=[listed])) == (0, 0)
+
+    @staticmethod
+    def listed(bed: Bed, connection: Connection, request: ListOffsetsRequest) -> tuple[int, int]:
+        exchange = Exchange(connection, (2, 9, 1, "c"))
+        result = run_whole(list_offsets.handle(bed.context, exchange, request)).topics[0].partitions[0]
+        return result.error_code, result.offset
+
+
+class TestNewLeaders:
+    @pytest.mark.parametrize(("version", "code"), [(1, 5), (4, 5), (5, 78), (9, 78)])
+    def test_the_end_is_not_known_before_what_was_shown_is(self, bed: Bed, version: int, code: int) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        partition.check_leader().follower_fetched(FOLLOWER, Incarnation(INCARNATION), 2)
+        # By what it knows 2 are committed; the leader before may have shown the third.
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=5, version=2))
+        bed.harness.append(partition, 1)
+        now_ms = bed.harness.clock.wall_ms()
+        connection = Connection(bed)
+
+        def found(timestamp: int) -> tuple[int, int]:
+            asked = ListOffsetsTopic(
+                name=TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
+            )
+            exchange = Exchange(connection, (2, version, 1, "c"))
+            request = ListOffsetsRequest(replica_id=-1, topics=[asked])
+            result = run_whole(list_offsets.handle(bed.context, exchange, request)).topics[0].partitions[0]
+            return result.error_code, result.offset
+
+        not_known = [-1, now_ms + 1000] + [-3] * (version >= 7)
+        assert {found(timestamp) for timestamp in not_known} == {(code, -1)}
+        assert found(-2) == (0, 0)
+        assert found(now_ms - 1000) == (0, 0)
+        partition.check_leader().follower_fetched(FOLLOWER, Incarnation(INCARNATION), 3)
+        assert (found(-1), found(now_ms + 1000)) == ((0, 3), (0, -1))
+
+
+class TestHints:
+    def test_a_fetch_is_told_who_leads_and_where(self, bed: Bed) -> None:
+        bed.lead().resign(3, 5, 2)
+        bed.set_leader(3, 5)
+        connection = Connection(bed)
+        expected = {15: (None, ()), 16: ((3, 5), [packed.NodeEndpoint(3, "three-OUTSIDE", 93, "rack")])}
+        for version, (leader, endpoints) in expected.items():
+            answer = connection.fetch(opening(max_wait_ms=WAIT_MS), version)
+            ((_, (one,)),) = answer.topics
+            assert (one.error_code, one.current_leader, answer.node_endpoints) == (6, leader, endpoints)
+        # Where it cannot be reached, its name is something already; where there is none, nothing.
+        bed.set_leader(2, 6)
+        answer = connection.fetch(opening())
+        assert (answer.topics[0][1][0].current_leader, answer.node_endpoints) == ((2, 6), ())
+        bed.set_leader(-1, 6)
+        assert connection.fetch(opening()).topics[0][1][0].current_leader is None
+
+    def test_other_errors_name_nobody(self, bed: Bed) -> None:
+        bed.lead()
+        answer = Connection(bed).fetch(opening(9))
+        assert (answer.topics[0][1][0].error_code, answer.topics[0][1][0].current_leader) == (1, None)
+
+    @pytest.mark.parametrize("acks", [1, -1])
+    def test_a_produce_is_told_who_leads_and_where(self, bed: Bed, acks: int) -> None:
+        """At once, and when the leader goes while the produce waits."""
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.set_leader(3, 5)
+        connection = Connection(bed)
+
+        def outcomes(version: int) -> list[packed.ProduceResponse]:
+            pieces, _ = packed.pack_produce_request(
+                1, "c", version, acks, WAIT_MS, [(TOPIC, [(0, bytes(bed.harness.batch()))])]
+            )
+            frame = memoryview(bytearray(b"".join(bytes(piece) for piece in pieces)))  # type: ignore[arg-type]
+            header, position = read_request_header(frame)
+            exchange = Exchange(connection, header)
+            response = produce.handle(bed.context, exchange, frame, position)
+            if response is not None:
+                exchange.answer(response)
+            partition.resign(3, 5, 2)
+            bed.harness.run_loop()
+            found = [packed.parse_produce_response(each, version) for each in connection.answers]
+            connection.answers.clear()
+            return found
+
+        if acks == 1:
+            partition.resign(3, 5, 2)
+        (answer,) = outcomes(10)
+        ((_, (one,)),) = answer.topics
+        assert (one.error_code, one.current_leader) == (6, (3, 5))
+        assert answer.node_endpoints == [packed.NodeEndpoint(3, "three-OUTSIDE", 93, "rack")]
+        (answer,) = outcomes(9)
+        assert (answer.topics[0][1][0].error_code, answer.topics[0][1][0].current_leader) == (6, None)
+
+
+class TestSessionsInAll:
+    def opened(self, bed: Bed, *, broker_id: int | None = None) -> tuple[Connection, packed.FetchResponse]:
+        connection = Connection(bed, broker_id)
+        connection.received_s = bed.now_s  # type: ignore[attr-defined]
+        request = opening() if broker_id is None else follower(opening())
+        return connection, connection.fetch(request)
+
+    @pytest.fixture(autouse=True)
+    def _lead(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        bed.lead(isr=(ME, FOLLOWER))
+        bed.now_s = 0.0  # type: ignore[attr-defined]
+
+    def test_a_slot_is_given_up_by_who_does_not_use_it(self, bed: Bed) -> None:
+        (first, one), (second, two) = self.opened(bed), self.opened(bed)
+        assert one.session_id and two.session_id and not self.opened(bed)[1].session_id
+        bed.now_s = first.received_s = EVICTION_S  # type: ignore[attr-defined]
+        assert first.fetch(going_on(opening(), one, 1)).error_code == 0
+        bed.now_s = EVICTION_S + 1  # type: ignore[attr-defined]
+        assert self.opened(bed)[1].session_id
+        assert second.fetch(going_on(opening(), two, 1)).error_code == 70
+        # Now the first has been there for long, and is not larger than the next.
+        assert self.opened(bed)[1].session_id
+        assert first.fetch(going_on(opening(), one, 2)).error_code == 70
+        assert not self.opened(bed)[1].session_id
+
+    def test_one_whose_slot_is_given_away_does_not_wait_on(self, bed: Bed) -> None:
+        (waiting, one), _ = self.opened(bed), self.opened(bed)
+        waiting.send(going_on(opening(), one, 1, max_wait_ms=WAIT_MS))
+        bed.now_s = EVICTION_S + 1  # type: ignore[attr-defined]
+        assert self.opened(bed)[1].session_id
+        assert waiting.receive().topics == []
+
+    def test_followers_need_no_slot(self, bed: Bed) -> None:
+        assert all(self.opened(bed)[1].session_id for _ in range(2))
+        assert self.opened(bed, broker_id=FOLLOWER)[1].session_id
+        assert (len(bed.context.fetch_sessions), bed.context.fetch_sessions.partition_count) == (2, 2)
+
+    def test_no_slots_no_sessions(self, bed: Bed) -> None:
+        bed.config["max.incremental.fetch.session.cache.slots"] = 0
+        assert not self.opened(bed)[1].session_id
+
+    def test_nothing_is_left_of_a_connection_that_closes(self, bed: Bed) -> None:
+        partition = bed.partitions[TopicPartition(TOPIC, 0)]
+        connection, _ = self.opened(bed)
+        leader = partition.check_leader()
+        assert (len(leader.consumers.watchers), bed.context.fetch_sessions.partition_count) == (1, 1)
+        connection.close("for a test")
+        sessions = bed.context.fetch_sessions
+        assert (len(leader.consumers.watchers), len(sessions), sessions.partition_count) == (0, 0, 0)
+
+    def test_what_sessions_hold_is_bounded(self, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fetch_sessions, "MOST_PARTITIONS", 3)
+        monkeypatch.setattr(fetch_sessions, "MOST_PARTITIONS_IN_ALL", 5)
+
+        def asked(*numbers: int) -> Any:
+            return [(TOPIC_ID, [packed.FetchPartition(number, 0, 1) for number in numbers])]
+
+        sessions = bed.context.fetch_sessions
+        connection = Connection(bed)
+        request = opening()._replace(topics=asked(0, 1, 2, 3))
+        assert not connection.fetch(request).session_id
+        # Named twice it counts once.
+        answer = connection.fetch(request._replace(topics=asked(0, 1, 1)))
+        assert answer.session_id and sessions.partition_count == 2
+        assert connection.fetch(going_on(request, answer, 1, topics=asked(2, 0))).error_code == 0
+        assert connection.fetch(going_on(request, answer, 2, topics=asked(4))).error_code == 70
+        assert (len(sessions), sessions.partition_count) == (0, 0)
+        assert Connection(bed).fetch(request._replace(topics=asked(0, 1, 2))).session_id
+        assert not Connection(bed).fetch(request._replace(topics=asked(0, 1, 2))).session_id
+        assert Connection(bed).fetch(request._replace(topics=asked(0, 1))).session_id
+        assert sessions.partition_count == 5
+
+    def test_a_round_looks_only_at_what_has_news(self, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+        partition = bed.partitions[TopicPartition(TOPIC, 0)]
+        asked: list[TopicPartition] = []
+
+        def get(topic_partition: TopicPartition) -> Partition:
+            asked.append(topic_partition)
+            return partition
+
+        monkeypatch.setattr(bed.context.replicas, "get", get)
+        connection = Connection(bed)
+        many = [(TOPIC_ID, [packed.FetchPartition(number, 0, 1 << 20) for number in range(900)])]
+        request = opening()._replace(topics=many)
+        answer = connection.fetch(request)
+        assert len(answer.topics[0][1]) == 900
+        assert connection.fetch(going_on(request, answer, 1)).topics == []
+        asked.clear()
+        assert connection.fetch(going_on(request, answer, 2)).topics == []
+        assert asked == []
+        one = [(TOPIC_ID, [packed.FetchPartition(7, 0, 9)])]
+        assert connection.fetch(going_on(request, answer, 3, topics=one)).topics == []
+        assert asked == [TopicPartition(TOPIC, 7)]
