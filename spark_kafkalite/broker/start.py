@@ -178,12 +178,14 @@ class BrokerStart:
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
         dispatcher = Dispatcher(context)
-        self._copy_from_leaders(ground, storage, context)
+        fetchers = self._copy_from_leaders(ground, storage, context)
         leaving = self._look_after_isrs(ground, storage, registry)
         await self._join_cluster(ground, storage, registry, listeners, proven)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         if self.config["controlled.shutdown.enable"]:
             self._undo.push_async_callback(leaving.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
+        # First of all: what is fetched after this broker has left an ISR would bring it back.
+        self._undo.callback(fetchers.close)
         await self._start_upkeep(ground, storage, registry, groups, context)
         acceptor.start(dispatcher.serve)
 
@@ -414,7 +416,7 @@ class BrokerStart:
             ground.peers,
         )
 
-    def _copy_from_leaders(self, ground: _Ground, storage: _Storage, context: BrokerContext) -> None:
+    def _copy_from_leaders(self, ground: _Ground, storage: _Storage, context: BrokerContext) -> ReplicaFetchers:
         """Follow the leaders of what this broker has a replica of, from now on."""
         config, services, view = self.config, storage.services, ground.view
         backoff_s = config["replica.fetch.backoff.ms"] / 1000
@@ -438,6 +440,7 @@ class BrokerStart:
         services.on_leader_log_start = context.retention.follow_leader
         view.add_listener(lambda _, __, change: fetchers.registered((*change.new_brokers, *change.bounced_brokers)))
         self._undo.callback(fetchers.close)
+        return fetchers
 
     def _look_after_isrs(self, ground: _Ground, storage: _Storage, registry: _Registry) -> IsrLeaving:
         """Have leaders' news of their followers written to the registry; return who leaves ISRs when this stops."""
