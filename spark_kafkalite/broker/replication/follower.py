@@ -21,10 +21,10 @@ from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.rules.following import (
-    LeaderAnswer,
     Append,
     Asked,
     Following,
+    LeaderAnswer,
     Refused,
     StartAnew,
     Truncate,

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from spark_kafkalite.broker.replication.rules.following import (
-    LeaderAnswer,
     Append,
     Asked,
     Following,
+    LeaderAnswer,
     Refused,
     StartAnew,
     Truncate,
