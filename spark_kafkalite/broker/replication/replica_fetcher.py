@@ -193,7 +193,7 @@ class LeaderFetcher:
         self._followed.clear()
         self._disconnect()
 
-    # LeaderConnection -----------------------------------------------------------------------------------------------------
+    # Connection -----------------------------------------------------------------------------------------------------
 
     def _disconnect(self) -> None:
         if self._retry is not None:
