@@ -74,9 +74,8 @@ class _Asking:
         self._world.later(_TIMEOUT_S, lambda: self._too_late(number))
 
     def frame_came(self, frame: bytes) -> None:
-        correlation_id, answer = decode_response(*self._version, frame)
-        if correlation_id == self._asked:
-            self._done(answer)
+        if int.from_bytes(frame[:4]) == self._asked:
+            self._done(decode_response(*self._version, frame)[1])
 
     def broken(self, reason: str) -> None:
         self._done(None)
@@ -103,7 +102,7 @@ class SimulatedProducer:
         self._world = network.world
         self._finder = finder
         self._seen = seen
-        self._partition = topic_partition
+        self.topic_partition = self._partition = topic_partition
         self._number = number
         self._pause_s = pause_s
         self._asking = _Asking(network)
