@@ -303,7 +303,7 @@ class Simulation:
                 each.losses = 0
         broker.losses += 1
         losses = sum(1 for each in self.brokers.values() if each.losses)
-        if losses >= min(topic.min_insync for topic in self.topics.values()):
+        if losses >= min(min(topic.min_insync, topic.factor) for topic in self.topics.values()):
             self._allows_loss = True
 
     def _is_whole(self, broker: SimulatedBroker) -> bool:
