@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
@@ -324,7 +324,7 @@ class Controller:
             self._wanted.set()
 
     async def elect_leaders(
-        self, partitions: Iterable[TopicPartition] | None, *, unclean: bool = False
+        self, partitions: Sequence[TopicPartition] | None, *, unclean: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have the first replica of each partition lead, or, ``unclean``, a live one although it may lack records.
 

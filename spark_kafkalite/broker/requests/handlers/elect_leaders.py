@@ -61,12 +61,12 @@ def _is_refused(answer: ElectLeadersResponse) -> bool:
 
 
 def _wanted(message: ElectLeadersRequest) -> Work[list[TopicPartition]]:
-    wanted = []
+    wanted: dict[TopicPartition, None] = {}
     for topic in message.topic_partitions or ():
         for number in topic.partitions:
-            wanted.append(TopicPartition(topic.topic, number))
+            wanted[TopicPartition(topic.topic, number)] = None
             yield None
-    return wanted
+    return list(wanted)
 
 
 def _answer(outcomes: Mapping[TopicPartition, KafkaError | None], code: int) -> Work[ElectLeadersResponse]:
