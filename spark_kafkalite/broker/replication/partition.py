@@ -382,7 +382,7 @@ class Partition:
             self.role.flushed()
 
     def _log_start_moved(self) -> None:
-        if isinstance(self.role, Leader):
+        if not isinstance(self.role, NoLeader):
             self.role.log_start_moved()
 
     # For the brokers' own topics ------------------------------------------------------------------------------------
