@@ -33,6 +33,7 @@ NAMES = (
     "compaction",
     "groups",
     "topics",
+    "failover",
     "spark_read_write",
 )
 # Both connectors run on the one PySpark that the JVM connector's jars are of.

@@ -63,6 +63,7 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.retiring import Retiring
 from spark_kafkalite.log.segments.swap import Swap, forget_swap
+from spark_kafkalite.log.strays import StraysJob
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Incarnation, TopicPartition, topic_name_problem
 
@@ -416,6 +417,7 @@ class LogManager:
             if end_offset and was_topic_id in (None, topic_id):
                 # Where the log that has vanished ended: an offset is never given twice.
                 log.truncate_fully(end_offset)
+                log.hole_start_offset = 0
             return log
 
         try:
@@ -481,6 +483,11 @@ class LogManager:
         The caller runs the job in a thread. Cheap; about once a second.
         """
         return self._deletions.due(self._clock.monotonic_s())
+
+    def look_at_strays(self, retention_ms: int) -> StraysJob:
+        """Return what removes logs that were set aside so long ago; the caller runs it in a thread."""
+        online = [disk.path for disk in self.directories.online]
+        return StraysJob(self.fs, online, self._clock.wall_ms(), retention_ms)
 
     def expire_producers(self) -> Generator[None, None, None]:
         """Forget silent producers, in slices of a loop (``slices``); about once a minute."""

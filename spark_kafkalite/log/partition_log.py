@@ -103,6 +103,9 @@ class PartitionLog:
         self.cut_bytes = loaded.cut_bytes
         # Whether all is there that the last run of the broker had written; see ``recovery.LoadedLog``.
         self.was_whole = loaded.is_whole
+        # Where the first hole begins that the start has found (``loading.holes``); a follower can fill it. None when
+        # there is none, or when this log has been the leader's since, so that the hole is every replica's.
+        self.hole_start_offset = min((hole.start_offset for hole in loaded.holes), default=None)
         # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
         self.swapped_at_start = loaded.swapped
 
@@ -143,6 +146,8 @@ class PartitionLog:
             self._go_on_at_end(loaded.given_until, loaded.end_reason or reason, flush=True)
 
     def _go_on_at_end(self, end_offset: int, reason: str, *, flush: bool = False) -> None:
+        if self.hole_start_offset is None:
+            self.hole_start_offset = int(self.log_end_offset)
         try:
             self.local.go_on_at(end_offset, reason, self.epochs.epoch_at(self.log_end_offset))
             self._on_dirty(self)
@@ -546,8 +551,9 @@ class PartitionLog:
 
     def truncation_to(self, offset: int) -> Steps[None]:
         """Do what :meth:`truncate_to` does in steps; the log is not usable in between, and is not read by anybody."""
-        yield from self._prepare_truncation()
+        yield from self.readying()
         if offset >= self.log_end_offset:
+            self._forget_hole()
             return
         if offset < self.segments.first.base_offset:
             yield from self.full_truncation(offset)
@@ -576,7 +582,7 @@ class PartitionLog:
 
     def full_truncation(self, start_offset: int) -> Steps[None]:
         """Do what :meth:`truncate_fully` does in steps; as :meth:`truncation_to`."""
-        yield from self._prepare_truncation()
+        yield from self.readying()
         self.local.truncating = True
         try:
             if self.swap is not None:
@@ -596,7 +602,8 @@ class PartitionLog:
         self.epochs.clear()
         self.producers.truncate_fully(start_offset)
 
-    def _prepare_truncation(self) -> Steps[None]:
+    def readying(self) -> Steps[None]:
+        """Have the log take appends, in steps; see :meth:`unread_tail`. KafkaStorageError when it cannot."""
         missing = self.unread_tail()
         if missing is not None:
             # What goes wrong is met again.
@@ -605,8 +612,13 @@ class PartitionLog:
             self._make_ready()
 
     def _end_truncation(self) -> Steps[None]:
+        self._forget_hole()
         yield (start := Piece(self._note_truncated(self)))
         start.result()
+
+    def _forget_hole(self) -> None:
+        if self.hole_start_offset is not None and self.hole_start_offset >= self.log_end_offset:
+            self.hole_start_offset = None
 
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.

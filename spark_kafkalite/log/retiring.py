@@ -88,12 +88,20 @@ class Retiring:
 
         For logs that belong to no topic any more, or to an older one of the same name. Raises what ``delete`` does.
         """
-        job = RetireJob(self._fs, [self._take_out(topic_partition, "stray")])
+        job = self.start_setting_aside([topic_partition])
         job.run()
-        for error in self._finish(job):
+        for error in self.finish_setting_aside(job):
             raise error
         # Without its disk its files cannot be reached. When they can be, a start finds that no topic owns them.
         return job.renamed[0].target if job.renamed else job.logs[0].directory
+
+    def start_setting_aside(self, topic_partitions: Iterable[TopicPartition]) -> RetireJob:
+        """Begin to set logs aside; as :meth:`start_deletion`."""
+        return RetireJob(self._fs, [self._take_out(key, "stray") for key in topic_partitions])
+
+    def finish_setting_aside(self, job: RetireJob) -> list[KafkaStorageError]:
+        """End it; return what could not be renamed."""
+        return self._finish(job)
 
     def _take_out(self, topic_partition: TopicPartition, suffix: str) -> Retired:
         log = self._logs.pop(topic_partition, None)

@@ -10,7 +10,6 @@ of a change, to ask.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerEpoch, BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.store import NoNode, SessionState, Store
+from spark_kafkalite.security.cluster_secret import new_secret
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerProcess, RegistryProcess
 
@@ -316,7 +316,7 @@ class KafkaliteCluster:
     def _write_secret(self) -> None:
         if not self._secret_file.exists():
             self._secret_file.touch(mode=0o600)
-            self._secret_file.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
+            self._secret_file.write_text(new_secret() + "\n", encoding="ascii")
 
     def stop_all(self) -> None:
         """Stop the brokers in order, one after the other, then the registry; ``start()`` goes on with what they hold.

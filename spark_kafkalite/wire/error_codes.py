@@ -55,12 +55,6 @@ _RARE: Final = (
     _Rare(66, "DELEGATION_TOKEN_EXPIRED", KafkaError, "The delegation token has expired."),
     _Rare(67, "INVALID_PRINCIPAL_TYPE", KafkaError, "Principals of this type are not possible here."),
     _Rare(71, "INVALID_FETCH_SESSION_EPOCH", RetriableError, "The fetch session's epoch is not the next one."),
-    _Rare(
-        72,
-        "LISTENER_NOT_FOUND",
-        StaleMetadataError,
-        "The leader has no listener of the name that the request came through.",
-    ),
     _Rare(77, "STALE_BROKER_EPOCH", KafkaError, "The broker has registered again since."),
     _Rare(
         80, "PREFERRED_LEADER_NOT_AVAILABLE", StaleMetadataError, "The partition's preferred leader is not available."

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from spark_kafkalite.broker import start
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -27,6 +28,10 @@ from spark_kafkalite.log.files.os_fs import OsFile, OsFs
 
 DISK_FULL = "disk-full"
 SLOW_WRITES = "slow-writes"
+# Holds the boot id that the broker is to find.
+BOOT = "boot-id"
+# Lines of a size and a log file's path: so much of it is on the disk.
+SYNCED = "synced"
 _SLOW_S = 0.05
 NO_BUG = "-"
 
@@ -37,8 +42,12 @@ def conditions_of(data_dir: Path) -> Path:
 
 
 class _Conditions:
+    """The conditions of one broker's disk, and a record of what has been synced to it."""
+
     def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
         self._directory = str(directory)
+        self._synced = (directory / SYNCED).open("a", encoding="utf-8")
 
     def has(self, condition: str) -> bool:
         return os.path.exists(f"{self._directory}/{condition}")
@@ -48,6 +57,12 @@ class _Conditions:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         if path.endswith(".log") and self.has(SLOW_WRITES):
             time.sleep(_SLOW_S)
+
+    def note_synced(self, path: str, size_bytes: int) -> None:
+        """Note how much of a file no loss of power can take."""
+        if path.endswith(".log"):
+            self._synced.write(f"{size_bytes} {path}\n")
+            self._synced.flush()
 
 
 class _File(OsFile):
@@ -66,12 +81,28 @@ class _File(OsFile):
         self.conditions.before_write(self.path)
         super().reserve(size_bytes)
 
+    def sync(self) -> None:
+        # What is written meanwhile need not be among it.
+        size_bytes = self.size()
+        super().sync()
+        self.conditions.note_synced(self.path, size_bytes)
+
+    def truncate(self, size_bytes: int) -> None:
+        super().truncate(size_bytes)
+        self.conditions.note_synced(self.path, size_bytes)
+
 
 class _Disk(OsFs):
     def open(self, path: str, *, create: bool = False) -> OsFile:
         file = super().open(path, create=create)
         file.__class__ = _File
         return file
+
+    def sync_everything(self, path: str) -> None:
+        sizes = {str(each): each.stat().st_size for each in Path(path).glob("*/*.log")}
+        super().sync_everything(path)
+        for name, size_bytes in sizes.items():
+            _File.conditions.note_synced(name, size_bytes)
 
     def space(self, path: str) -> Space:
         found = super().space(path)
@@ -82,7 +113,11 @@ def main(arguments: list[str]) -> int:
     bug, *command = arguments
     given = tuple(value for name, value in itertools.pairwise(command) if name == "--override")
     overrides = parse_overrides(given)
-    _File.conditions = _Conditions(conditions_of(Path(str(overrides["log.dirs"]))))
+    directory = conditions_of(Path(str(overrides["log.dirs"])))
+    _File.conditions = _Conditions(directory)
+    if (directory / BOOT).exists():
+        boot_id = (directory / BOOT).read_text(encoding="ascii")
+        start.boot_id = lambda: boot_id
     if bug != NO_BUG:
         from tests.chaos.seeded_bugs import BUGS
 

@@ -17,7 +17,7 @@ from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.chaos.broker_program import NO_BUG, conditions_of
 from tests.chaos.clients.client import Place
 from tests.chaos.final_logs import complaints_of, leftovers_of, logs_of
-from tests.chaos.history import HistoryWriter, State
+from tests.chaos.history import Complaint, HistoryWriter, Leftover, State
 from tests.chaos.links import Door, Link, Network
 from tests.paths import PROJECT
 
@@ -108,13 +108,17 @@ class ChaosCluster:
     def note_files(self, history: HistoryWriter, topics: Mapping[str, str]) -> None:
         """Note what the stopped brokers' files hold of topics (id: name)."""
         for number, broker in self.brokers.items():
-            history.note(*logs_of(number, broker.data_dir, topics), *leftovers_of(number, broker.data_dir))
+            history.note(*logs_of(number, broker.data_dir, topics))
 
-    def note_complaints(self, history: HistoryWriter) -> None:
-        """Note what the brokers' outputs, of all their starts, say of things that nobody had thought of."""
+    def complaints(self) -> list[Complaint | Leftover]:
+        """Return what the stopped brokers have left behind, and what they have said, in all their starts, of things
+        that nobody had thought of."""
+        found: list[Complaint | Leftover] = []
         for number, broker in self.brokers.items():
+            found += leftovers_of(number, broker.data_dir)
             for output in sorted(broker.stderr_path.parent.glob("broker-*.err")):
-                history.note(*complaints_of(number, output))
+                found += complaints_of(number, output)
+        return found
 
     def _pids(self) -> dict[int, int]:
         return {number: broker.pid for number, broker in self.brokers.items() if broker.running}

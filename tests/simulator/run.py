@@ -53,7 +53,7 @@ class Simulation:
 
     def runs(self) -> list[Run]:
         """Return the processes of brokers that live and have come to their partitions."""
-        return [broker.run for broker in self.brokers.values() if broker.run is not None]
+        return [run for broker in self.brokers.values() if (run := broker.run) is not None and run.has_begun]
 
     # Clients ask ----------------------------------------------------------------------------------------------------
 

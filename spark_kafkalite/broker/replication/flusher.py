@@ -130,6 +130,8 @@ class Flusher:
 
     def _start(self) -> None:
         self._wanted = False
+        # A truncation takes it back.
+        self._announced_end_offset = min(self._announced_end_offset, self._log.recovery_point)
         job = None if self._closed else self._log.start_flush()
         if job is None:
             self._running = False

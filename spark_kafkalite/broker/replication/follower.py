@@ -1,25 +1,280 @@
 """What a replica does while another broker leads its partition, or none does.
 
-It serves nobody and waits for nobody. Whoever asks is sent to the leader; so far, that is all.
+A :class:`Follower` lives for one leader epoch of another broker, as a ``leader.Leader`` does for one of its own. What
+to ask and what to do with answers is decided by ``rules.following``; here it is done: appends, truncations in threads,
+flushes, the bounds. Fetches and connections are those of ``replica_fetcher``, which asks :meth:`Follower.ask`, gives
+answers to :meth:`Follower.take`, and is told through ``on_ready`` when there may be something else to ask.
+
+It serves nobody: whoever asks is sent to the leader.
+
+There is no await in this file: between reading and changing state nothing else runs, and that is the lock. While a
+truncation is under way its threads have the log to themselves; the partition takes no other role before its end.
 """
 
 from __future__ import annotations
 
-from spark_kafkalite.errors import NotLeaderOrFollower
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.replication.bounds import Bounds
+from spark_kafkalite.broker.replication.flusher import Flusher
+from spark_kafkalite.broker.replication.rules.following import (
+    Answer,
+    Append,
+    Asked,
+    Following,
+    Refused,
+    StartAnew,
+    Truncate,
+)
+from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageError, NotLeaderOrFollower
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.error_codes import name_of
+from spark_kafkalite.wire.packed import FetchedPartition
+
+logger = logging.getLogger(__name__)
+
+# A leader that has not heard yet that it leads is no news; one that has not after so many tries is.
+_FAILURES_TO_TELL = 5
 
 
-class Follower:
-    """One replica under one leader epoch of another broker's; ``leader_id`` -1: nobody leads."""
+class FollowerServices(Protocol):
+    """What a follower asks of what all partitions share; see ``partition.PartitionServices``."""
 
-    __slots__ = ("_reason", "leader_id")
+    io: IoThreads
+    follower_backoff_s: float
 
-    def __init__(self, topic_partition: TopicPartition, leader_id: int, reason: str = "") -> None:
-        """``reason`` says why nobody leads here, where that is not another broker's leading."""
-        self.leader_id = leader_id
-        leads = f"is led by broker {leader_id}" if leader_id >= 0 else "has no leader"
-        self._reason = reason or f"{topic_partition} {leads}"
+
+class NoLeader:
+    """The replica of a partition that nobody leads, as far as this broker knows, or that is not served."""
+
+    __slots__ = ("_reason",)
+
+    leader_id = -1
+
+    def __init__(self, topic_partition: TopicPartition, reason: str = "") -> None:
+        self._reason = reason or f"{topic_partition} has no leader"
 
     def refusal(self) -> NotLeaderOrFollower:
         """Return what requests are answered with, also those that had waited for a leader which this has followed."""
         return NotLeaderOrFollower(self._reason)
+
+
+class Follower:
+    """See the module's text. Made by the partition, which ends it, too."""
+
+    __slots__ = (
+        "_bounds",
+        "_flusher",
+        "_on_log_start",
+        "_on_refused",
+        "_on_settled",
+        "_rules",
+        "_services",
+        "_told",
+        "epoch",
+        "has_ended",
+        "leader_id",
+        "log",
+        "on_ready",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        leader_id: int,
+        epoch: int,
+        log: PartitionLog,
+        bounds: Bounds,
+        flusher: Flusher,
+        services: FollowerServices,
+        *,
+        on_refused: Callable[[KafkaStorageError], None],
+        on_settled: Callable[[], None],
+        on_log_start: Callable[[int], None],
+    ) -> None:
+        """Follow broker ``leader_id`` in ``epoch``. ``on_refused`` is told when the log takes nothing, ``on_settled``
+        when a truncation has ended, ``on_log_start`` where the log should start, with the leader's."""
+        self.topic_partition = topic_partition
+        self.leader_id = leader_id
+        self.epoch = epoch
+        self.log = log
+        self.has_ended = False
+        self.on_ready: Callable[[], None] = _nothing
+        self._bounds = bounds
+        self._flusher = flusher
+        self._services = services
+        self._on_refused = on_refused
+        self._on_settled = on_settled
+        self._on_log_start = on_log_start
+        self._rules = Following(services.follower_backoff_s)
+        # What was said last of why nothing is copied.
+        self._told = ""
+
+    def refusal(self) -> NotLeaderOrFollower:
+        """Return what requests are answered with, also those that had waited for a leader which this has followed."""
+        return NotLeaderOrFollower(f"{self.topic_partition} is led by broker {self.leader_id}")
+
+    def end(self) -> None:
+        """Ask nothing and take nothing any more: the leader epoch is over, or nothing is served."""
+        self.has_ended = True
+        self.on_ready = _nothing
+
+    # Asking ---------------------------------------------------------------------------------------------------------
+
+    def ask(self, now_s: float) -> Asked | None:
+        """Return what the next fetch says, None while nothing is to be asked: until ``on_ready`` is called, or it is
+        :attr:`ready_at_s`."""
+        log = self.log
+        if self.has_ended or not log.local.is_usable:
+            return None
+        if not self._rules.is_busy and (not log.local.is_ready or log.hole_start_offset is not None):
+            self._prepare()
+        flushed_only = self._bounds.acknowledges_flushed
+        asked = self._rules.ask(log, now_s, flushed_only=flushed_only)
+        if asked is None and flushed_only and log.recovery_point < log.log_end_offset:
+            self._flusher.request()
+        return asked
+
+    @property
+    def ready_at_s(self) -> float:
+        """Until when nothing is asked, because of an error."""
+        return self._rules.ready_at_s
+
+    def _prepare(self) -> None:
+        """Have a thread read what a fast start has left unread, and cut off what the start has put in the place of lost
+        records: the leader has them."""
+        log, hole = self.log, self.log.hole_start_offset
+        self._rules.is_busy = True
+        if hole is None:
+            self._run(log.readying())
+        else:
+            logger.warning("%s: copying from offset %d on what this broker has lost", self.topic_partition, hole)
+            self._run(log.truncation_to(hole))
+
+    # Answers --------------------------------------------------------------------------------------------------------
+
+    def take(self, asked: Asked, fetched: FetchedPartition, now_s: float) -> None:
+        """Do what the leader's answer to what was asked asks for. Its records are valid during this call."""
+        if self.has_ended or not self.log.local.is_usable:
+            return
+        answer = Answer(
+            fetched.error_code,
+            fetched.high_watermark,
+            fetched.log_start_offset,
+            bool(fetched.records),
+            fetched.diverging_epoch,
+        )
+        effect = self._rules.answered(asked, answer, self.log, now_s)
+        match effect:
+            case Append():
+                self._append(fetched.records, now_s)
+            case Truncate(offset):
+                self._cut(self.log.truncation_to(offset), offset)
+            case StartAnew(offset):
+                self._cut(self.log.full_truncation(offset), offset)
+            case Refused(code, problem):
+                self._refused(code, problem)
+        self._follow_bounds()
+
+    def has_no_news(self, asked: Asked) -> None:
+        """Take up that the leader's answer to a request that asked this says nothing of this partition."""
+        if not self.has_ended:
+            self._rules.has_no_news(asked)
+            self._follow_bounds()
+
+    def _follow_bounds(self) -> None:
+        log, bounds = self.log, self._bounds
+        bounds.commit(self._rules.high_watermark(log))
+        start = self._rules.log_start(log, bounds.high_watermark)
+        if start > log.log_start_offset and not self._rules.is_busy:
+            self._on_log_start(start)
+
+    def _append(self, records: Any, now_s: float) -> None:
+        try:
+            self.log.append_as_follower(records, self.epoch)
+        except CorruptMessage as error:
+            self._rules.failed(now_s)
+            self._tell(f"what broker {self.leader_id} sends is refused and fetched again: {error}")
+        except (KafkaStorageError, ClosedError) as error:
+            self._rules.failed(now_s)
+            self._tell(str(error))
+            if isinstance(error, KafkaStorageError):
+                self._on_refused(error)
+        except MemoryError:
+            self._rules.failed(now_s)
+            self._tell("there is no memory for what is copied; trying again")
+        else:
+            self._rules.appended()
+            self._flusher.appended(len(records), self._bounds.acknowledges_flushed)
+            if self._told:
+                logger.info("%s is copied from broker %d again", self.topic_partition, self.leader_id)
+                self._told = ""
+
+    def _refused(self, code: int, problem: str) -> None:
+        if problem or self._rules.failures >= _FAILURES_TO_TELL:
+            self._tell(f"broker {self.leader_id} says {problem or name_of(code)}; asking again")
+
+    def _tell(self, problem: str) -> None:
+        """Say why nothing is copied, once."""
+        if problem != self._told:
+            logger.warning("%s is not copied: %s", self.topic_partition, problem)
+            self._told = problem
+
+    # Truncation -----------------------------------------------------------------------------------------------------
+
+    def _cut(self, steps: Steps[None], offset: int) -> None:
+        log, bounds = self.log, self._bounds
+        text = "%s: cut back from offset %d to %d, where its log parts from that of broker %d, leader of epoch %d"
+        arguments = (self.topic_partition, log.log_end_offset, offset, self.leader_id, self.epoch)
+        if offset < bounds.high_watermark:
+            # Only a leader that was elected although it was not in sync has so little; see rule R16.
+            text += "; that is below the high watermark %d: committed records are gone, as after an unclean election"
+            logger.error(text, *arguments, bounds.high_watermark)
+        else:
+            logger.info(text, *arguments)
+        bounds.truncated(offset)
+        self._run(steps)
+
+    def _run(self, steps: Steps[None]) -> None:
+        """Do the next step, and have a thread run what comes before the one after it."""
+        try:
+            piece = next(steps)
+        except StopIteration:
+            self._settled(None)
+        except (KafkaStorageError, ClosedError) as error:
+            self._settled(error)
+        else:
+            self._submit(piece, steps)
+
+    def _submit(self, piece: Piece[Any], steps: Steps[None]) -> None:
+        def failed(error: BaseException) -> None:
+            piece.fail(error)
+            self._run(steps)
+
+        self._services.io.submit(piece.run, lambda _: self._run(steps), failed)
+
+    def _settled(self, error: KafkaStorageError | ClosedError | None) -> None:
+        self._bounds.truncated(self.log.log_end_offset)
+        # With an error too: the log has failed or is closed, and nothing is asked.
+        self._rules.cut()
+        if isinstance(error, KafkaStorageError):
+            self._on_refused(error)
+        self._on_settled()
+        self.on_ready()
+
+    def flushed(self) -> None:
+        """Ask for more where acknowledgement means flushed."""
+        if self._bounds.acknowledges_flushed:
+            self.on_ready()
+
+    def __repr__(self) -> str:
+        return f"<Follower {self.topic_partition} of broker {self.leader_id} epoch={self.epoch}>"
+
+
+def _nothing() -> None: ...

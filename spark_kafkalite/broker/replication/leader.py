@@ -261,10 +261,10 @@ class Leader(Appender):
         self._counted_anew()
 
     @property
-    def has_reached_epoch_start(self) -> bool:
-        """Whether the high watermark has reached the first offset of this epoch. Before that it may be lower than what
-        the former leader has shown (KIP-207): ListOffsets answers OFFSET_NOT_AVAILABLE."""
-        return self._bounds.high_watermark >= self.in_sync.epoch_start_offset
+    def epoch_start_offset(self) -> int:
+        """Where this epoch begins. While the high watermark is below, it may be lower than what the former leader has
+        shown to consumers (KIP-207)."""
+        return self.in_sync.epoch_start_offset
 
     # Acknowledgements -----------------------------------------------------------------------------------------------
 

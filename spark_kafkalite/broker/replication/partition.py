@@ -23,7 +23,7 @@ from collections.abc import Callable
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
-from spark_kafkalite.broker.replication.follower import Follower
+from spark_kafkalite.broker.replication.follower import Follower, NoLeader
 from spark_kafkalite.broker.replication.leader import IsrLooks, Leader
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, LiveBrokers
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
@@ -37,6 +37,9 @@ from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 logger = logging.getLogger(__name__)
 
 
+Role = Leader | Follower | NoLeader
+
+
 class PartitionServices:
     """What every partition shares; made once by the broker."""
 
@@ -44,12 +47,16 @@ class PartitionServices:
         "broker_id",
         "clock",
         "high_watermark_requires_min_insync",
+        "follower_backoff_s",
         "io",
         "isr_changes",
         "live_brokers",
         "max_decompressed_bytes",
         "on_offline",
+        "on_following",
+        "on_leader_log_start",
         "on_role_change",
+        "on_settled",
         "on_storage_failure",
         "purgatory",
     )
@@ -77,6 +84,14 @@ class PartitionServices:
         self.on_offline: Callable[[Partition], None] = lambda partition: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
         self.on_role_change: Callable[[Partition], None] = lambda partition: None
+        # Told when a partition has another role; with a Follower it is to be copied from its leader.
+        self.on_following: Callable[[Partition], None] = lambda partition: None
+        # Told when a truncation has ended, so that the partition can have another role again.
+        self.on_settled: Callable[[Partition], None] = lambda partition: None
+        # Told where a follower's log should start, with its leader's.
+        self.on_leader_log_start: Callable[[Partition, int], None] = lambda partition, offset: None
+        # replica.fetch.backoff.ms
+        self.follower_backoff_s = 1.0
 
 
 class _NoIsrLooks:
@@ -115,7 +130,7 @@ class Partition:
         self.topic_id = topic_id
         self.log = log
         self._services = services
-        self.role: Leader | Follower = Follower(topic_partition, -1)
+        self.role: Role = NoLeader(topic_partition)
         # What was heard under the last epoch that this broker led with; it may lead with that again.
         self._in_sync: InSyncReplicas | None = None
         self.leader_epoch = -1
@@ -172,7 +187,10 @@ class Partition:
         in_sync = self._in_sync
         if in_sync is None or in_sync.state.leader_epoch != leader_epoch:
             me = BrokerId(self._services.broker_id)
-            in_sync = self._in_sync = InSyncReplicas(me, self.log.log_end_offset, self._services.live_brokers)
+            start_offset = self.log.epochs.latest_start_offset
+            in_sync = self._in_sync = InSyncReplicas(me, start_offset, self._services.live_brokers)
+        # What is missing here is missing everywhere from now on.
+        self.log.hole_start_offset = None
         leader = Leader(
             self.topic_partition,
             leader_epoch,
@@ -199,11 +217,49 @@ class Partition:
             raise
 
     def resign(self, leader_id: int, leader_epoch: int, state_version: int) -> None:
-        """Stop leading: ``leader_id`` (-1: nobody) leads now. Waiting requests are answered with the field's errors."""
+        """Do not lead (any more): follow ``leader_id``, who leads now; -1: nobody does.
+
+        Requests that wait for this leader are answered with the field's errors. Older states are ignored (rule R2).
+        """
         if state_version <= self.state_version:
             return
         self.state_version = state_version
-        self._stop_leading(Follower(self.topic_partition, leader_id), leader_epoch)
+        role = self.role
+        if isinstance(role, Follower) and (role.leader_id, role.epoch) == (leader_id, leader_epoch):
+            return
+        if leader_id < 0:
+            self._stop_leading(NoLeader(self.topic_partition), leader_epoch)
+            return
+        follower = Follower(
+            self.topic_partition,
+            leader_id,
+            leader_epoch,
+            self.log,
+            self.bounds,
+            self._flusher,
+            self._services,
+            on_refused=self._log_refused,
+            on_settled=self._settled,
+            on_log_start=self._leader_starts_at,
+        )
+        self._stop_leading(follower, leader_epoch)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether other brokers have the partition, too, as far as is known here."""
+        role = self.role
+        return len(role.in_sync.state.replicas) > 1 if isinstance(role, Leader) else isinstance(role, Follower)
+
+    @property
+    def is_truncating(self) -> bool:
+        """Whether threads have the log to themselves for a truncation; until then the partition takes no other role."""
+        return self.log.local.truncating
+
+    def _settled(self) -> None:
+        self._services.on_settled(self)
+
+    def _leader_starts_at(self, offset: int) -> None:
+        self._services.on_leader_log_start(self, offset)
 
     def fence(self, why: str) -> None:
         """Stop leading, because this broker cannot prove any more that it leads (rule R6).
@@ -213,30 +269,37 @@ class Partition:
         """
         if self.is_leader:
             self.state_version -= 1
-            gone = Follower(self.topic_partition, -1, f"{self.topic_partition} has no leader: {why}")
+            gone = NoLeader(self.topic_partition, f"{self.topic_partition} has no leader: {why}")
             self._stop_leading(gone, self.leader_epoch)
 
-    def _stop_leading(self, follower: Follower, leader_epoch: int) -> None:
+    def _stop_leading(self, role: Follower | NoLeader, leader_epoch: int) -> None:
         # What this broker has shown says nothing about the records that another leader puts there.
         self.bounds.forget_shown()
-        self._change_role(follower, leader_epoch)
+        self._change_role(role, leader_epoch)
         self._services.on_role_change(self)
 
-    def _change_role(self, role: Leader | Follower, leader_epoch: int, reason: KafkaError | None = None) -> None:
+    def _change_role(self, role: Role, leader_epoch: int, reason: KafkaError | None = None) -> None:
         """Have another role; whoever waits for the leader that this broker has been so far is answered."""
         before, self.role, self.leader_epoch = self.role, role, leader_epoch
-        if isinstance(before, Leader):
+        if isinstance(before, Follower):
+            before.end()
+        elif isinstance(before, Leader):
             if reason is None:
-                after = role if isinstance(role, Follower) else Follower(self.topic_partition, self._services.broker_id)
+                after = (
+                    NoLeader(self.topic_partition, f"{self.topic_partition} is led anew by this broker")
+                    if isinstance(role, Leader)
+                    else role
+                )
                 reason = after.refusal()
             before.end(reason)
+        self._services.on_following(self)
 
     def go_offline(self, error: BaseException) -> None:
         """Serve nothing any more, because the disk failed."""
         self._flusher.close()
         if self.storage_error is None:
             self.storage_error = KafkaStorageError(f"{self.topic_partition}: {error}")
-        self._change_role(Follower(self.topic_partition, -1), self.leader_epoch, self.storage_error)
+        self._change_role(NoLeader(self.topic_partition), self.leader_epoch, self.storage_error)
         self._services.on_role_change(self)
         self._services.on_offline(self)
 
@@ -246,7 +309,7 @@ class Partition:
     def close(self) -> None:
         """Answer everybody who waits, because the partition goes or the broker stops."""
         self._flusher.close()
-        gone = Follower(self.topic_partition, -1, f"{self.topic_partition} is not hosted here any more")
+        gone = NoLeader(self.topic_partition, f"{self.topic_partition} is not hosted here any more")
         self._change_role(gone, self.leader_epoch)
         self._services.on_role_change(self)
         self._flusher.forget_partition()
@@ -315,7 +378,7 @@ class Partition:
         self._flusher.request()
 
     def _flushed(self) -> None:
-        if isinstance(self.role, Leader):
+        if not isinstance(self.role, NoLeader):
             self.role.flushed()
 
     def _log_start_moved(self) -> None:

@@ -37,7 +37,7 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import UNKNOWN_INCARNATION, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.znodes import state_path
+from spark_kafkalite.registry.znodes import NO_LEADER, state_path
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 
 logger = logging.getLogger(__name__)
@@ -73,8 +73,11 @@ class Replicas:
         self._work: deque[Callable[[], Work[None] | None]] = deque()
         self._working = False
         self._waiters: set[asyncio.Future[None]] = set()
+        # Who waits for the end of a partition's truncation.
+        self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
         services.live_brokers = lambda: view.state.brokers
+        services.on_settled = self._settled
 
     # Look-up --------------------------------------------------------------------------------------------------------
 
@@ -103,9 +106,14 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the high watermark of every hosted partition, for the checkpoint."""
-        return {key: partition.high_watermark for key, partition in self._partitions.items()}
+    def high_watermarks(self, *, replicated: bool = False) -> dict[TopicPartition, int]:
+        """Return the high watermark of every hosted partition, for the checkpoint; or of those that have other
+        replicas."""
+        return {
+            key: partition.high_watermark
+            for key, partition in self._partitions.items()
+            if not replicated or partition.is_replicated
+        }
 
     def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether clients can be sent to the partition's leader; if this broker is it, whether it leads."""
@@ -232,6 +240,7 @@ class Replicas:
             keys = []
             for partition in dropped[first : first + _DELETED_AT_ONCE]:
                 partition.close()
+                yield from self._untruncated(partition)
                 if self._logs.get(partition.topic_partition) is partition.log:
                     keys.append(partition.topic_partition)
                 yield None
@@ -308,15 +317,30 @@ class Replicas:
         """Whether everything that the registry has said so far has been acted upon."""
         return not self._work and not self._working
 
-    def _apply_state(self, topic_partition: TopicPartition) -> None:
+    def _settled(self, partition: Partition) -> None:
+        """Take up what the registry has said while a partition's log was being truncated."""
+        if self._partitions.get(partition.topic_partition) is partition:
+            self._queue_partition(partition.topic_partition)
+            self._start_work()
+        for waiter in self._truncations.pop(partition, ()):
+            _complete(waiter)
+
+    def _untruncated(self, partition: Partition) -> Work[None]:
+        """Wait until no thread works on a partition's log."""
+        while partition.is_truncating:
+            waiter = self._loop.create_future()
+            self._truncations.setdefault(partition, []).append(waiter)
+            yield waiter
+
+    def _apply_state(self, topic_partition: TopicPartition) -> Work[None] | None:
         """Bring one partition into the state that the registry has for it now."""
         cluster = self._view.state
         topic = cluster.topics.get(topic_partition.topic)
         state = topic.partitions.get(topic_partition.partition) if topic is not None else None
         if topic is None or state is None or not state.has_state or self._me is None:
-            return
+            return None
         if self._services.broker_id not in state.replicas:
-            return
+            return self._leave(topic_partition) if self._logs.knows(topic_partition) else None
         partition = self._partitions.get(topic_partition)
         if state.unreadable or (partition is None and state.epochs_are_used_up):
             problem = "cannot be read" if state.unreadable else f"has the last leader epoch, {state.leader_epoch}"
@@ -325,15 +349,18 @@ class Replicas:
             if not state.unreadable and topic_partition not in self._failed:
                 logger.error("%s; write a lower one that its log has not seen, or delete the topic", problem)
             self._failed[topic_partition] = KafkaStorageError(problem)
-            return
+            return None
         if partition is None:
-            log = self._open_log(topic_partition, topic.topic_id)
+            log = self._open_log(topic_partition, topic.topic_id, state)
             if log is None or self._is_ahead(log, state):
-                return
+                return None
             self._failed.pop(topic_partition, None)
             checkpointed = self._logs.high_watermark(topic_partition)
             partition = Partition(topic_partition, topic.topic_id, log, self._services, checkpointed)
             self._partitions[topic_partition] = partition
+        if partition.is_truncating:
+            # It comes here again when that has ended.
+            return None
         if state.is_led_by(self._me):
             try:
                 partition.become_leader(state)
@@ -343,8 +370,30 @@ class Replicas:
                 self._services.on_storage_failure(partition, error)
         elif state.leader != self._services.broker_id:
             partition.resign(state.leader, state.leader_epoch, state.version)
+        else:
+            # The state means another run of this broker, whose log this may not be; the controller elects again.
+            partition.resign(-1, state.leader_epoch, state.version)
+        return None
 
-    def _open_log(self, topic_partition: TopicPartition, topic_id: bytes) -> PartitionLog | None:
+    def _leave(self, topic_partition: TopicPartition) -> Work[None]:
+        """Set the log of a partition aside that this broker is no replica of (any more)."""
+        partition = self._partitions.pop(topic_partition, None)
+        self._failed.pop(topic_partition, None)
+        if partition is not None:
+            partition.close()
+            yield from self._untruncated(partition)
+        if self._logs.get(topic_partition) is not None:
+            yield from self._set_aside([topic_partition], "this broker is no replica of it any more")
+
+    def _set_aside(self, keys: Sequence[TopicPartition], why: str) -> Work[None]:
+        job = self._logs.retiring.start_setting_aside(keys)
+        yield from self._in_thread(job.run)
+        for error in self._logs.retiring.finish_setting_aside(job):
+            logger.error("%s", error)
+        for key, _, _, _, target in job.renamed:
+            logger.warning("the log of %s is out of use, because %s; its files are kept in %s", key, why, target)
+
+    def _open_log(self, topic_partition: TopicPartition, topic_id: bytes, state: PartitionState) -> PartitionLog | None:
         log = self._logs.get(topic_partition)
         try:
             is_missed = log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition)
@@ -358,7 +407,13 @@ class Replicas:
                     kept,
                 )
             log = self._logs.create(topic_partition, topic_id)
-            if is_missed and not log.log_end_offset:
+            if is_missed and state.leader not in (self._services.broker_id, NO_LEADER):
+                logger.warning(
+                    "%s has no log in any log directory; it is copied from its leader, broker %d",
+                    topic_partition,
+                    state.leader,
+                )
+            elif is_missed and not log.log_end_offset:
                 # A broker that is killed while it makes or removes a log leaves the same.
                 logger.warning(
                     "%s has no log in any log directory: unless it was being made or deleted when the broker was "

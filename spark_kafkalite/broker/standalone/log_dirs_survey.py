@@ -24,10 +24,10 @@ from spark_kafkalite.log.files.small_files import (
 )
 from spark_kafkalite.log.loading.highest_ids import HighestIds, highest_ids
 from spark_kafkalite.log.loading.loader import topic_partition_of
+from spark_kafkalite.log.strays import STRAY_SUFFIX
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry import znodes
 
-_STRAY_SUFFIX: Final = "-stray"
 # So many partitions below a directory's number may have no log, however few have one, and this many for each that has.
 _FEW_MISSING: Final = 1_000
 _MISSING_FOR_EACH: Final = 10
@@ -78,7 +78,7 @@ def survey_log_dirs(fs: Fs, log_dirs: Sequence[str]) -> ClusterSurvey:
     for path in log_dirs:
         for entry in fs.entries(path):
             key = topic_partition_of(entry.name)
-            if entry.is_directory and entry.name.endswith(_STRAY_SUFFIX):
+            if entry.is_directory and entry.name.endswith(STRAY_SUFFIX):
                 survey.strays.append(f"{path}/{entry.name}")
             if key is not None and not entry.is_directory:
                 problem = misplaced(f"{path}/{entry.name}", entry.kind, Kind.DIRECTORY).strerror

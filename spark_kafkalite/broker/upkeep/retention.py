@@ -83,6 +83,8 @@ class Retention:
         # Found since a thread was last given some.
         self._moves: dict[PartitionLog, tuple[Partition, int, str]] = {}
         self._reads: list[tuple[Partition, list[Segment]]] = []
+        # Where the logs of leaders start, for those that this broker follows.
+        self._leader_starts: dict[Partition, int] = {}
         # Logs whose start is on its way to the disk.
         self._moving: set[PartitionLog] = set()
 
@@ -104,6 +106,11 @@ class Retention:
         self._soon.add(partition)
         if "soon" not in self._timers:
             self._call_later("soon", _SOON_S, self._look_at_those_asked_for)
+
+    def follow_leader(self, partition: Partition, offset: int) -> None:
+        """Have the log of a follower start where its leader's does, soon: there records were deleted by hand."""
+        self._leader_starts[partition] = offset
+        self.look_soon(partition)
 
     async def advance_log_starts(self, moves: Mapping[Partition, int]) -> dict[Partition, KafkaStorageError]:
         """Move log starts forward, on the disk first; return what could not be moved.
@@ -183,7 +190,17 @@ class Retention:
     def _look_at(self, partition: Partition) -> None:
         self._queued.discard(partition)
         log = partition.log
-        if _is_out_of_use(partition) or log in self._moving:
+        if _is_out_of_use(partition):
+            self._leader_starts.pop(partition, None)
+            return
+        if log in self._moving:
+            if partition in self._leader_starts:
+                self.look_soon(partition)
+            return
+        leader_start = min(self._leader_starts.pop(partition, 0), partition.high_watermark)
+        if leader_start > log.log_start_offset:
+            self._moves[log] = partition, leader_start, "its leader's log starts there"
+            self._moving.add(log)
             return
         until_offset = partition.visible_end_offset
         plan = self._plan(log, until_offset)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.settings.config import BrokerConfig
-from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.directories.checkpoints import CheckpointJob
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 _FLUSH_LOOK_S = 1.0
 _DELETIONS_LOOK_S = 1.0
 _PRODUCERS_LOOK_S = 60.0
+_STRAYS_LOOK_S = 3600.0
 # What the log directories do not know of a registry that is lost; each note is an fsync, and only when it has moved.
 _REGISTRY_NOTE_S = 1.0
 
@@ -40,17 +42,19 @@ class Upkeep:
         io: IoThreads,
         logs: LogManager,
         replicas: Replicas,
-        own_registry: OwnRegistry | None,
+        registry_notes: RegistryNotes,
     ) -> None:
-        """``own_registry`` is None when the registry is elsewhere."""
         self._loop = loop
         self._io = io
         self._logs = logs
         self._replicas = replicas
         self._checkpoint_s = config["log.flush.offset.checkpoint.interval.ms"] / 1000
+        self._high_watermarks_s = config["replica.high.watermark.checkpoint.interval.ms"] / 1000
+        self._noted_high_watermarks: dict[TopicPartition, int] = {}
+        self._stray_retention_ms: int = config["stray.log.retention.ms"]
         self._checkpointed: dict[object, tuple[int, int]] = {}
         self._checkpointing = False
-        self._own_registry = own_registry
+        self._registry_notes = registry_notes
         self._noted_zxid = 0
         self._noting = False
         self._slices = slices
@@ -61,12 +65,14 @@ class Upkeep:
         """Begin."""
         self._repeat("flush", _FLUSH_LOOK_S, self._look_at_flushes)
         self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
+        self._repeat("high watermarks", self._high_watermarks_s, self._checkpoint_high_watermarks)
+        if self._stray_retention_ms >= 0:
+            self._repeat("strays", min(_STRAYS_LOOK_S, self._stray_retention_ms / 1000 + 1), self._look_at_strays)
+            self._look_at_strays()
         self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
         self._repeat("producers", _PRODUCERS_LOOK_S, self._expire_producers)
-        if self._own_registry is not None:
-            note = partial(self._note_registry, self._own_registry)
-            self._repeat("registry", _REGISTRY_NOTE_S, note)
-            note()
+        self._repeat("registry", _REGISTRY_NOTE_S, self._note_registry)
+        self._note_registry()
 
     def stop(self) -> None:
         """End; nothing is called afterwards."""
@@ -104,8 +110,8 @@ class Upkeep:
         if job is not None:
             self._io.submit(job.run, lambda _: None, lambda error: logger.error("removing files failed: %s", error))
 
-    def _note_registry(self, registry: OwnRegistry) -> None:
-        zxid = registry.committed_zxid
+    def _note_registry(self) -> None:
+        zxid = self._registry_notes.zxid
         if self._noting or zxid == self._noted_zxid:
             return
         self._noting = True
@@ -113,7 +119,19 @@ class Upkeep:
         def done(_: object) -> None:
             self._noting, self._noted_zxid = False, zxid
 
-        self._io.submit(lambda: registry.note(zxid), done, done, lane=Lane.SYNC)
+        self._io.submit(lambda: self._registry_notes.write(zxid), done, done, lane=Lane.SYNC)
+
+    def _look_at_strays(self) -> None:
+        job = self._logs.look_at_strays(self._stray_retention_ms)
+        self._io.submit(job.run, lambda _: None, lambda error: logger.error("removing old logs failed: %s", error))
+
+    def _checkpoint_high_watermarks(self) -> None:
+        """Write those that other replicas have a part in; alone, a broker's is the end of its log."""
+        offsets = self._replicas.high_watermarks(replicated=True)
+        if self._checkpointing or offsets == self._noted_high_watermarks:
+            return
+        self._run_checkpoint(self._logs.checkpoints.start_high_watermarks(offsets))
+        self._noted_high_watermarks = offsets
 
     def _checkpoint(self) -> None:
         offsets: dict[object, tuple[int, int]] = {
@@ -121,8 +139,15 @@ class Upkeep:
         }
         if self._checkpointing or offsets == self._checkpointed:
             return
-        self._checkpointing = True
         job = self._logs.checkpoints.start(self._replicas.high_watermarks())
+
+        def written() -> None:
+            self._checkpointed = offsets
+
+        self._run_checkpoint(job, written)
+
+    def _run_checkpoint(self, job: CheckpointJob, written: Callable[[], None] = lambda: None) -> None:
+        self._checkpointing = True
 
         def done(error: BaseException | None) -> None:
             self._checkpointing = False
@@ -130,7 +155,7 @@ class Upkeep:
                 if error is not None:
                     raise KafkaStorageError(f"cannot write the checkpoints: {error}")
                 self._logs.finish_checkpoint(job)
-                self._checkpointed = offsets
+                written()
             except KafkaStorageError as problem:
                 logger.error("%s", problem)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-from typing import Final
-
 import click
 
 from spark_kafkalite.cli.cluster.elect import elect
@@ -12,8 +9,6 @@ from spark_kafkalite.cli.cluster.log_dirs import log_dirs
 from spark_kafkalite.cli.cluster.status import status
 from spark_kafkalite.cli.cluster.up import up
 from spark_kafkalite.cli.options import ActionGroup
-
-_SECRET_BYTES: Final = 32
 
 
 @click.group(
@@ -42,4 +37,6 @@ command.add_command(log_dirs)
 @command.command("new-secret")
 def new_secret() -> None:
     """Print a new secret for inter.broker.secret.file, by which brokers prove themselves to each other."""
-    click.echo(secrets.token_urlsafe(_SECRET_BYTES))
+    from spark_kafkalite.security import cluster_secret
+
+    click.echo(cluster_secret.new_secret())

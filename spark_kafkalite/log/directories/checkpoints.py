@@ -115,6 +115,18 @@ class Checkpoints:
                 checkpoints[disk] = (*self._set_recovery_points(path, logs), starts, marks)
         return CheckpointJob(checkpoints, dict(self._removed))
 
+    def start_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointJob:
+        """As :meth:`start`, for the checkpoints of high watermarks alone."""
+        self.high_watermarks.update((key, at) for key, at in high_watermarks.items() if key in self._logs)
+        checkpoints = {}
+        for path, logs in self.logs_by_directory().items():
+            disk = self._directories[path]
+            if disk.offline is None:
+                marks, unopened = self._high_watermark_files[path], self._unopened.in_directory(path)
+                marks.set({key: at for key, at in self.high_watermarks.items() if key in logs or key in unopened})
+                checkpoints[disk] = (marks,)
+        return CheckpointJob(checkpoints, {})
+
     def finish(self, job: CheckpointJob, on_broken: Callable[[str, str], None]) -> None:
         """Look at what became of a job.
 

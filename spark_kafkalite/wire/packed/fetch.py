@@ -302,11 +302,18 @@ def _parse_request_tags(view: memoryview, position: int, version: int) -> tuple[
 
 def pack_fetch_request(correlation_id: int, client_id: str | None, version: int, request: FetchRequest) -> bytes:
     """Return a Fetch request with its header."""
+    return bytes(header.pack_request_header(FETCH, version, correlation_id, client_id)) + pack_fetch_body(
+        version, request
+    )
+
+
+def pack_fetch_body(version: int, request: FetchRequest) -> bytes:
+    """Return a Fetch request without a header."""
     check_version("Fetch", version, FETCH_VERSIONS)
     flexible = version >= _FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
     put_topic = _topic_writer(version, layout)
-    out = header.pack_request_header(FETCH, version, correlation_id, client_id)
+    out = bytearray()
     if version < _REPLICA_STATE:
         out += _I.pack(request.replica_id)
     out += _FETCH_HEAD_15.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level)
@@ -450,12 +457,21 @@ def parse_fetch_response(view: Buffer, version: int) -> FetchResponse:
 
 
 def _parse_fetch_response(view: memoryview, position: int, version: int) -> FetchResponse:
+    correlation_id, position = header.read_response_header(view, FETCH, version)
+    return _parse_answer(view, position, version)._replace(correlation_id=correlation_id)
+
+
+def parse_fetch_answer(view: Buffer, version: int) -> FetchResponse:
+    """Parse a Fetch response without its header; the records are views into it. Its correlation id is -1."""
+    return parsed(_parse_answer, view, 0, version, FETCH_VERSIONS, "Fetch response")
+
+
+def _parse_answer(view: memoryview, position: int, version: int) -> FetchResponse:
     flexible = version >= _FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
     read_topic = _topic_reader(version, layout)
     fixed = _FETCHED_5 if version >= 5 else _FETCHED_4
     aborted_size = _QQ.size + flexible
-    correlation_id, position = header.read_response_header(view, FETCH, version)
     (throttle_time_ms,) = _I.unpack_from(view, position)
     position += 4
     error_code = session_id = 0
@@ -513,7 +529,7 @@ def _parse_fetch_response(view: memoryview, position: int, version: int) -> Fetc
         node_endpoints = read_node_endpoints(view, position)
     elif flexible:
         skip_tags(view, position)
-    return FetchResponse(correlation_id, topics, throttle_time_ms, error_code, session_id, node_endpoints)
+    return FetchResponse(-1, topics, throttle_time_ms, error_code, session_id, node_endpoints)
 
 
 def _parse_fetched_tags(view: memoryview, position: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:

@@ -155,6 +155,7 @@ class JavaProducer(ChaosProducer):
         super().__init__(who, place, rate)
         self._class_path = class_path
         self._errors = errors
+        self._process: subprocess.Popen[str] | None = None
 
     def run(self) -> None:
         arguments = (self.place.bootstrap, self.place.topic, str(self.place.partitions), self.who, str(self.rate))
@@ -175,8 +176,8 @@ class JavaProducer(ChaosProducer):
 
     def stop(self) -> None:
         super().stop()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def _take(self, fields: list[str]) -> None:
         number, partition, begun, ended, offset = map(int, fields[:5])

@@ -32,6 +32,8 @@ from spark_kafkalite.wire.messages import (
     metadata,
     offset_commit,
     offset_fetch,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
 )
 from spark_kafkalite.wire.messages import create_partitions as partitions
@@ -323,6 +325,8 @@ ALL = [
         describe_groups.DescribeGroupsRequest(groups=names("g")), 5)),
     Worst("groups by 250,000 states", 16, lambda: frame(
         list_groups.ListGroupsRequest(states_filter=names("s")), 4)),
+    Worst("a mechanism of 32,000 characters", 17, lambda: frame(
+        sasl_handshake.SaslHandshakeRequest(mechanism="x" * 32_000), 1)),
     Worst("versions with tags", 18, lambda: tags(api_versions.ApiVersionsRequest(
         client_software_name="n", client_software_version="1"), 3, 4_000)),
     Worst("20,000 topics, validated only", 19, lambda: new_topics(20_000)),
@@ -354,6 +358,8 @@ ALL = [
     Worst("changes of 100,000 topics", 44, lambda: increments(100_000, 1)),
     Worst("deletion of 250,000 offsets", 47, lambda: delete_offsets(list(range(MANY)))),
     Worst("deletion of offsets again and again", 47, lambda: delete_offsets(wide())),
+    Worst("a proof of 30 MB", 36, lambda: frame(
+        sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"x" * 30_000_000), 2)),
     Worst("the cluster with tags", 60, lambda: tags(describe_cluster.DescribeClusterRequest(), 1, 4_000)),
     Worst("resources of 250,000 types", 74, lambda: resources_of([TOPIC, BROKER, LOGGER] * (MANY // 3))),
     Worst("partitions of all topics", 75, lambda: pages_of([])),

@@ -335,7 +335,7 @@ class Cluster:
     def state(self) -> Any:
         return SimpleNamespace(topics={TOPIC.name: SimpleNamespace(partitions=range(4))} if self.exists else {})
 
-    async def create(self, topics: list[TopicSpec], timeout_s: float) -> dict[str, KafkaError | None]:
+    async def make(self, topics: list[TopicSpec], timeout_s: float) -> dict[str, KafkaError | None]:
         self.asked += topics
         await self.may_answer.wait()
         return {TOPIC.name: self.outcome}

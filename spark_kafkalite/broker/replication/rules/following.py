@@ -147,6 +147,11 @@ class Following:
         return Asked(log.log_end_offset, log.last_record_epoch, log.log_start_offset, self._cut_count)
 
     @property
+    def failures(self) -> int:
+        """How many errors there have been in a row."""
+        return self._failures
+
+    @property
     def ready_at_s(self) -> float:
         """Until when nothing is asked, because of an error."""
         return self._ready_at_s

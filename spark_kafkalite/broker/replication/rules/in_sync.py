@@ -110,7 +110,7 @@ class InSyncReplicas:
     )
 
     def __init__(self, me: BrokerId, epoch_start_offset: int, live: LiveBrokers) -> None:
-        """Begin an epoch at ``epoch_start_offset``, the log's end then; ``live`` gives the registered brokers."""
+        """Lead in an epoch that begins at ``epoch_start_offset``; ``live`` gives the registered brokers."""
         self._me = me
         self._live = live
         self.epoch_start_offset = epoch_start_offset

@@ -150,9 +150,9 @@ def _look_up(
 
 def _check_known(exchange: Exchange, partition: Partition, leader: Leader) -> None:
     """Raise OffsetNotAvailable (78), in old versions LeaderNotAvailable (5), while nobody knows what is committed."""
-    if not leader.has_reached_epoch_start:
+    if partition.high_watermark < leader.epoch_start_offset:
         text = (
-            f"{partition.topic_partition}: what was shown before epoch {leader.epoch} is not known to be in enough "
-            "replicas yet"
+            f"{partition.topic_partition}: what was shown before epoch {leader.epoch}, below offset "
+            f"{leader.epoch_start_offset}, is not known to be in enough replicas yet"
         )
         raise (OffsetNotAvailable if exchange.api_version >= _FIRST_VERSION_NOT_AVAILABLE else LeaderNotAvailable)(text)

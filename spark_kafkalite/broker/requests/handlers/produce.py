@@ -302,12 +302,14 @@ class DelayedProduce(DelayedOperation):
         self.try_complete()
 
     def _acknowledged(self, number: int, appended: AppendResult, leader: Leader) -> ProducedPartition:
-        if self._acks != ACKS_ALL:
-            # It was checked before the append, and this broker may have stood still since (rule R6).
-            try:
+        """Return the outcome of what is acknowledged now: what was checked before the append may not hold any more."""
+        try:
+            leader.check_acknowledged(self._acks)
+            if self._acks != ACKS_ALL:
+                # This broker may have stood still since (rule R6).
                 self._context.lease.check_leads(self._context.clock.monotonic_s())
-            except KafkaError as error:
-                return _failure(leader.topic_partition, error, self._hints)
+        except KafkaError as error:
+            return _failure(leader.topic_partition, error, self._hints)
         return _success(number, appended, leader)
 
     def _watch(self, leader: Leader, appended: AppendResult, produced: list[ProducedPartition], index: int) -> None:

@@ -117,6 +117,8 @@ class LedPartitions:
         self.harness = Harness(self.loop)
         self.registry = TreeStore()
         self.has_session = True
+        # Of the topic that the registry has now.
+        self.topic_id = TOPIC_ID
         self.hosted = Hosted()
         self.view = ClusterView()
         self.live: dict[int, BrokerInfo] = {each: live_broker(each) for each in (1, 2, 3)}
@@ -167,7 +169,7 @@ class LedPartitions:
     def publish(self) -> None:
         """Have the broker see what the registry has, and obey."""
         states = {key.partition: self.node(key.partition) for key in self.hosted.partitions}
-        topic = TopicState(TOPIC_ID, MappingProxyType(states), MappingProxyType({}))
+        topic = TopicState(self.topic_id, MappingProxyType(states), MappingProxyType({}))
         new = ClusterState("id", dict(self.live), {"t": topic})
         self.view.publish(new, diff(self.view.state, new))
         for key, partition in self.hosted.partitions.items():

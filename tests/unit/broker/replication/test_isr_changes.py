@@ -147,15 +147,29 @@ def test_a_state_of_another_epoch_is_left_alone(leading: Leading) -> None:
     assert (led.node().isr, led.partition().high_watermark, led.registry.writes) == ((2,), 0, 1)
 
 
-def test_a_topic_made_again_is_not_touched(leading: Leading) -> None:
-    """Its state has version 0 again, and the write that is under way must not hit it."""
+def test_a_write_under_way_does_not_hit_a_topic_made_again(leading: Leading) -> None:
+    """Its state has version 0, like the one before."""
     led = leading(1, 2)
     led.registry.write(Delete(znodes.topic_guard_path(TOPIC_ID)))
     led.registry.write(Create(znodes.topic_guard_path(b"j" * 16)))
     led.fetch(3, 0)
+    led.run(0.1)
+    assert (led.node().isr, led.registry.writes) == ((1, 2), 1)
+    # The news come.
+    led.topic_id = b"j" * 16
+    led.publish()
+    led.run(3.0)
+    writes = led.registry.writes
+    led.run(3.0)
+    assert (led.node().isr, led.registry.writes) == ((1, 2), writes)
+
+
+def test_a_guard_that_comes_late_is_waited_for(leading: Leading) -> None:
+    led = leading(1, 2)
+    led.registry.write(Delete(znodes.topic_guard_path(TOPIC_ID)))
+    led.fetch(3, 0)
     led.run(1.0)
     assert led.node().isr == (1, 2)
-    # While the view shows the topic the guard may only be late.
     led.registry.write(Create(znodes.topic_guard_path(TOPIC_ID)))
     led.run(1.0)
     assert led.node().isr == (1, 2, 3)

@@ -227,6 +227,23 @@ def test_a_produce_that_waits_is_refused_when_its_epoch_ends(harness: Harness, p
     assert [one.error_code for one in produced] == [56 if partition.storage_error is not None else 6]
 
 
+def test_a_produce_is_told_when_too_few_are_in_sync_by_the_time_it_is_acknowledged(harness: Harness) -> None:
+    harness.services.live_brokers = lambda: {1: live_broker(1), FOLLOWER: live_broker(FOLLOWER)}
+    partition = harness.partition(lead=False, min_insync_replicas=2)
+    partition.become_leader(of_two(1, FOLLOWER, version=1))
+    produced: list[Any] = []
+    exchange: Any = Answers()
+    context = context_of(harness, partition)
+    waiting = DelayedProduce(context, exchange, -1, [("t", produced)], LeaderHints(context, exchange))
+    waiting.await_acknowledgement(partition.check_leader(), harness.append(partition), produced)
+    waiting.start(30_000)
+    # Both in one pass of the loop.
+    partition.check_leader().follower_fetched(FOLLOWER, INCARNATION, 1)
+    partition.become_leader(of_two(1))
+    harness.run_loop()
+    assert (waiting.finished, [one.error_code for one in produced]) == (True, [20])
+
+
 @pytest.mark.parametrize("end", END)
 def test_a_fetch_that_waits_is_answered_when_its_epoch_ends(harness: Harness, partition: Partition, end: Any) -> None:
     context = context_of(harness, partition)

@@ -1,0 +1,500 @@
+"""Fetches what this broker follows: one connection to each leader, and an incremental fetch session on it (KIP-227).
+
+A :class:`LeaderFetcher` keeps the partitions that one broker leads, and what its session at the leader says of each. A
+request names only those of which the session is to know something else: what has been appended since, what is new, what
+is not to be asked any more. So a round costs what has news, not what is followed. Which records are asked for and what
+answers mean is decided by each partition's ``follower.Follower``.
+
+One request is on its way at a time, and a second one when there is something to ask that the first does not say (a
+partition whose leader has changed): the leader then ends the wait of the first. Answers are worked on in slices, where
+they lie in the connection's buffer; the next request leaves when all of it is done.
+
+Whatever fails is tried again, sooner at first and later every ``replica.fetch.backoff.ms`` (KAFKA-7414): the
+connection, with a session of its own; the session, when the leader does not know it any more; each partition by itself.
+
+Everything here happens in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol
+
+from spark_kafkalite.broker.replication.follower import Follower
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.rules.following import Asked
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
+from spark_kafkalite.slices import Slices, Work
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.error_codes import name_of
+from spark_kafkalite.wire.packed import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    pack_fetch_body,
+    parse_fetch_answer,
+)
+
+logger = logging.getLogger(__name__)
+
+FETCH_VERSION: Final = 17
+# Partitions that one request names; others follow with the next, so that making one takes a few milliseconds.
+_NAMED_AT_ONCE: Final = 1000
+# Partitions of an answer that are worked on before others may have their turn.
+_TAKEN_AT_ONCE: Final = 16
+_FIRST_BACKOFF_S: Final = 0.05
+_TIMER_SLACK_S: Final = 0.002
+
+# A partition as requests name it: the topic's id, and the number.
+Key = tuple[bytes, int]
+
+
+class Connection(Protocol):
+    """A connection to a leader; see ``network.peer.PeerConnection``."""
+
+    def send(self, api_key: int, version: int, body: bytes, on_answer: Callable[[memoryview], None], /) -> None: ...
+
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[BrokerInfo, Callable[[KafkaliteError], None]], Connection]
+
+
+class FetchSettings(NamedTuple):
+    """How followers fetch: the ``replica.fetch.*`` settings, and who asks."""
+
+    broker_id: int
+    incarnation: Incarnation
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 10 << 20
+    partition_max_bytes: int = 1 << 20
+    backoff_s: float = 1.0
+
+
+class _Followed:
+    """A partition, and what the session says of it: ``asked``, since request number ``asked_in``; None: nothing.
+
+    ``before`` is what it said up to that request, which an answer may still be to.
+    """
+
+    __slots__ = ("asked", "asked_in", "before", "follower", "timer")
+
+    def __init__(self, follower: Follower) -> None:
+        self.follower = follower
+        self.asked: Asked | None = None
+        self.asked_in = 0
+        self.before: Asked | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def say(self, asked: Asked | None, request: int) -> None:
+        self.before, self.asked, self.asked_in = self.asked, asked, request
+
+    def asked_by(self, request: int) -> Asked | None:
+        """Return what the session said when a request had been sent."""
+        return self.asked if request >= self.asked_in else self.before
+
+
+class _Request(NamedTuple):
+    """A request that is to be answered: its number, whether it begins a session, and what it names."""
+
+    number: int
+    is_first: bool
+    named: list[Key]
+
+
+class LeaderFetcher:
+    """Follows what one broker leads."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        slices: Slices,
+        leader_id: int,
+        broker: Callable[[int], BrokerInfo | None],
+        connect: Connect,
+        settings: FetchSettings,
+    ) -> None:
+        """``broker`` gives the registration of a broker, None when it has none."""
+        self._loop = loop
+        self._slices = slices
+        self.leader_id = leader_id
+        self._broker = broker
+        self._connect = connect
+        self._settings = settings
+        self._followed: dict[Key, _Followed] = {}
+        # What the session is perhaps to know something else of.
+        self._changed: dict[Key, None] = {}
+        # What the session says of partitions that are not followed any more.
+        self._gone: set[Key] = set()
+        self._connection: Connection | None = None
+        self._known: BrokerInfo | None = None
+        self._unanswered: deque[_Request] = deque()
+        self._request_count = 0
+        self._session_id = 0
+        self._session_epoch = 0
+        # The last request of the session before.
+        self._void_until = 0
+        self._is_working = False
+        self._is_scheduled = False
+        self._failures = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # Partitions -----------------------------------------------------------------------------------------------------
+
+    def add(self, key: Key, follower: Follower) -> None:
+        """Follow a partition from now on."""
+        self.remove(key)
+        self._followed[key] = _Followed(follower)
+        follower.on_ready = lambda: self._look_at(key, follower)
+        self._look_at(key, follower)
+
+    def remove(self, key: Key) -> None:
+        """Follow a partition no longer; the leader is told with the next request."""
+        followed = self._followed.pop(key, None)
+        if followed is None:
+            return
+        followed.follower.on_ready = _nothing
+        if followed.timer is not None:
+            followed.timer.cancel()
+        if followed.asked is not None:
+            self._gone.add(key)
+        self._changed.pop(key, None)
+        self._send_soon()
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def _look_at(self, key: Key, follower: Follower) -> None:
+        """See whether the session is to know something else of a partition."""
+        followed = self._followed.get(key)
+        if followed is not None and followed.follower is follower:
+            self._changed[key] = None
+            self._send_soon()
+
+    def close(self) -> None:
+        """End: nothing is asked or taken any more."""
+        self._closed = True
+        for followed in self._followed.values():
+            followed.follower.on_ready = _nothing
+            if followed.timer is not None:
+                followed.timer.cancel()
+        self._followed.clear()
+        self._disconnect()
+
+    # Connection -----------------------------------------------------------------------------------------------------
+
+    def _disconnect(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._unanswered.clear()
+        self._forget_session()
+
+    def _forget_session(self) -> None:
+        """Begin anew with a session of which the leader knows nothing; what is still answered says nothing."""
+        self._session_id = self._session_epoch = 0
+        self._void_until = self._request_count
+        self._gone.clear()
+        for key, followed in self._followed.items():
+            followed.say(None, self._request_count + 1)
+            followed.before = None
+            self._changed[key] = None
+
+    def _connected(self) -> Connection | None:
+        """Return the connection, a new one if need be; None while there is to be none."""
+        if self._connection is None and self._retry is None:
+            self._known = self._broker(self.leader_id) or self._known
+            try:
+                if self._known is None:
+                    raise KafkaliteError("it is not registered")
+                connection = self._connect(self._known, self._lost)
+            except KafkaliteError as error:
+                self._lost(error)
+            else:
+                self._connection = connection
+        return self._connection
+
+    def _lost(self, error: KafkaliteError) -> None:
+        """Connect again after a while."""
+        if self._closed or not self._followed:
+            return
+        if not self._failures:
+            logger.warning(
+                "broker %d, from which %d partitions are copied, cannot be reached: %s; trying again",
+                self.leader_id,
+                len(self._followed),
+                error,
+            )
+        self._disconnect()
+        backoff_s = min(_FIRST_BACKOFF_S * 2 ** min(self._failures, 20), self._settings.backoff_s)
+        self._failures += 1
+        self._retry = self._loop.call_later(backoff_s, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._send_soon()
+
+    def leader_changed(self) -> None:
+        """Try at once to connect to a leader that has registered."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._try_again()
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    def _send_soon(self) -> None:
+        """Send what there is to ask after this pass of the loop, in which more may come."""
+        if not self._is_scheduled and not self._closed:
+            self._is_scheduled = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_scheduled = False
+        if not self._followed:
+            # A session that nobody asks in any more is the leader's to forget.
+            self._disconnect()
+        if self._closed or self._is_working or not self._followed or len(self._unanswered) > 1:
+            return
+        connection = self._connected()
+        if connection is None:
+            return
+        if self._unanswered and not (self._session_id and self._has_more_to_ask()):
+            return
+        now_s = self._loop.time()
+        is_first = not self._session_id
+        number = self._request_count + 1
+        named: list[Key] = []
+        forgotten, self._gone = self._gone, set()
+        asked_by_topic: dict[bytes, list[FetchPartition]] = {}
+        for key in list(self._changed):
+            if len(named) >= _NAMED_AT_ONCE:
+                break
+            if key in forgotten:
+                # Followed anew, under another leader epoch: it comes with the next request, as one of which the session
+                # has said nothing yet. Else it would not tell what has not changed since.
+                continue
+            del self._changed[key]
+            followed = self._followed[key]
+            asked = followed.follower.ask(now_s)
+            if asked is None:
+                self._wait_for(key, followed, now_s)
+                if followed.asked is not None:
+                    forgotten.add(key)
+                    followed.say(None, number)
+            elif asked != followed.asked:
+                named.append(key)
+                followed.say(asked, number)
+                asked_by_topic.setdefault(key[0], []).append(self._fetch_partition(key[1], asked, followed.follower))
+        if is_first and not named:
+            return
+        self._request_count = number
+        self._unanswered.append(_Request(number, is_first, named))
+        settings = self._settings
+        request = FetchRequest(
+            list(asked_by_topic.items()),
+            settings.max_wait_ms,
+            settings.min_bytes,
+            settings.max_bytes,
+            replica_id=settings.broker_id,
+            replica_epoch=settings.incarnation,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            forgotten_topics=_by_topic(forgotten),
+        )
+        # After the largest it goes on with 1: 0 begins a session.
+        self._session_epoch = self._session_epoch % 0x7FFF_FFFF + 1
+        connection.send(ApiKey.FETCH, FETCH_VERSION, pack_fetch_body(FETCH_VERSION, request), self._answered)
+        if self._changed:
+            self._send_soon()
+
+    def _has_more_to_ask(self) -> bool:
+        """Whether there is something to ask that the request under way does not say."""
+        now_s = self._loop.time()
+        for key in self._changed:
+            followed = self._followed[key]
+            asked = followed.follower.ask(now_s)
+            if asked is not None and asked != followed.asked:
+                return True
+        return False
+
+    def _fetch_partition(self, number: int, asked: Asked, follower: Follower) -> FetchPartition:
+        return FetchPartition(
+            number,
+            asked.fetch_offset,
+            self._settings.partition_max_bytes,
+            follower.epoch,
+            asked.last_fetched_epoch,
+            asked.log_start_offset,
+        )
+
+    def _wait_for(self, key: Key, followed: _Followed, now_s: float) -> None:
+        """Ask again when the wait after an error is over; everything else says by itself when it is."""
+        if followed.timer is not None:
+            followed.timer.cancel()
+            followed.timer = None
+        if followed.follower.ready_at_s > now_s:
+            follower = followed.follower
+            # Not before: loops call a little early.
+            at_s = follower.ready_at_s + _TIMER_SLACK_S
+            followed.timer = self._loop.call_at(at_s, lambda: self._look_at(key, follower))
+
+    # Answers --------------------------------------------------------------------------------------------------------
+
+    def _answered(self, body: memoryview) -> None:
+        request = self._unanswered.popleft()
+        if request.number <= self._void_until:
+            self._send_soon()
+            return
+        try:
+            answer = parse_fetch_answer(body, FETCH_VERSION)
+        except KafkaliteError as error:
+            self._lost(error)
+            return
+        if answer.error_code:
+            self._refused(answer.error_code)
+            return
+        self._failures = 0
+        if request.is_first:
+            self._session_id = answer.session_id
+        connection = self._connection
+        assert connection is not None
+        self._is_working = True
+        connection.hold()
+
+        def done(_: None, error: BaseException | None) -> None:
+            self._is_working = False
+            if error is not None:
+                logger.critical("an answer of broker %d could not be worked on", self.leader_id, exc_info=error)
+            if self._connection is connection:
+                connection.release()
+                if error is not None:
+                    self._lost(KafkaliteError(f"an error in this broker: {error}"))
+            self._send_soon()
+
+        self._slices.start(self._take(connection, request, answer), done)
+
+    def _refused(self, code: int) -> None:
+        if code in _SESSION_ERRORS:
+            logger.debug("broker %d: %s; beginning a new session", self.leader_id, name_of(code))
+            self._forget_session()
+            self._send_soon()
+        else:
+            self._lost(KafkaliteError(f"it answers with {name_of(code)}"))
+
+    def _take(self, connection: Connection, request: _Request, answer: FetchResponse) -> Work[None]:
+        """Give each partition its part of the answer."""
+        silent = dict.fromkeys(request.named)
+        since = 0
+        for topic_id, partitions in answer.topics:
+            assert isinstance(topic_id, bytes)
+            for fetched in partitions:
+                if self._connection is not connection:
+                    return
+                key = topic_id, fetched.partition
+                silent.pop(key, None)
+                self._take_one(key, request, fetched)
+                records = fetched.records
+                since += 1 + (len(records) >> 16 if isinstance(records, memoryview) else 0)
+                if since >= _TAKEN_AT_ONCE:
+                    since = 0
+                    yield None
+        for key in silent:
+            followed = self._followed.get(key)
+            asked = followed.asked_by(request.number) if followed is not None else None
+            if followed is not None and asked is not None:
+                followed.follower.has_no_news(asked)
+        if request.is_first and not answer.session_id:
+            # The leader has no session to give: everything is asked with each request.
+            for key, followed in self._followed.items():
+                followed.say(None, request.number)
+                self._changed[key] = None
+            self._session_epoch = 0
+
+    def _take_one(self, key: Key, request: _Request, fetched: FetchedPartition) -> None:
+        followed = self._followed.get(key)
+        asked = followed.asked_by(request.number) if followed is not None else None
+        if followed is None or asked is None:
+            return
+        followed.follower.take(asked, fetched, self._loop.time())
+        self._changed[key] = None
+
+    def __repr__(self) -> str:
+        return f"<LeaderFetcher of broker {self.leader_id} partitions={len(self._followed)}>"
+
+
+class ReplicaFetchers:
+    """All that this broker follows, by leader."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        slices: Slices,
+        broker: Callable[[int], BrokerInfo | None],
+        connect: Connect,
+        settings: FetchSettings,
+    ) -> None:
+        self._loop = loop
+        self._slices = slices
+        self._broker = broker
+        self._connect = connect
+        self._settings = settings
+        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._followed: dict[TopicPartition, tuple[LeaderFetcher, Key]] = {}
+        self._closed = False
+
+    def role_changed(self, partition: Partition) -> None:
+        """Follow a partition from now on, or no longer, as its role says."""
+        before = self._followed.pop(partition.topic_partition, None)
+        if before is not None:
+            before[0].remove(before[1])
+        role = partition.role
+        if isinstance(role, Follower) and not self._closed:
+            key = partition.topic_id, partition.topic_partition.partition
+            fetcher = self._fetchers.get(role.leader_id)
+            if fetcher is None:
+                fetcher = self._fetchers[role.leader_id] = LeaderFetcher(
+                    self._loop, self._slices, role.leader_id, self._broker, self._connect, self._settings
+                )
+            self._followed[partition.topic_partition] = fetcher, key
+            fetcher.add(key, role)
+
+    def registered(self, broker_ids: Iterable[int]) -> None:
+        """Do not wait any longer to connect to brokers that have just registered."""
+        for broker_id in broker_ids:
+            fetcher = self._fetchers.get(broker_id)
+            if fetcher is not None:
+                fetcher.leader_changed()
+
+    def close(self) -> None:
+        """End: nothing is copied any more."""
+        self._closed = True
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+
+
+_SESSION_ERRORS: Final = (70, 71)  # FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH
+
+
+def _by_topic(keys: Iterable[Key]) -> list[tuple[bytes, list[int]]]:
+    by_topic: dict[bytes, list[int]] = {}
+    for topic_id, number in keys:
+        by_topic.setdefault(topic_id, []).append(number)
+    return list(by_topic.items())
+
+
+def _nothing() -> None: ...

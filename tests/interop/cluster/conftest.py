@@ -1,0 +1,53 @@
+"""One cluster for all tests of this folder: it stays up, and each test finds it whole."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_kafkalite import Admin
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+
+_topic_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteCluster]:
+    # A group's first members need not wait for more of them.
+    overrides = {"group.initial.rebalance.delay.ms": 0, "log.initial.task.delay.ms": 86_400_000}
+    with KafkaliteCluster(tmp_path_factory.mktemp("cluster"), overrides=overrides) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(running_cluster: KafkaliteCluster) -> Iterator[KafkaliteCluster]:
+    """Three brokers, whole at the beginning; what a test kills or freezes is brought back after it."""
+    yield running_cluster
+    for broker in running_cluster.brokers.values():
+        if broker.running:
+            broker.resume()
+        else:
+            broker.start()
+    running_cluster.wait_in_sync()
+
+
+@pytest.fixture
+def admin(cluster: KafkaliteCluster) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=cluster.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def new_topic(cluster: KafkaliteCluster, admin: Admin) -> Callable[..., str]:
+    """Makes a topic of three replicas and waits until they are in sync."""
+
+    def make(partitions: int = 1, **settings: object) -> str:
+        name = f"topic-{next(_topic_numbers)}"
+        configs = {setting.replace("_", "."): str(value) for setting, value in settings.items()}
+        admin.create_topic(name, partitions, configs=configs)
+        cluster.wait_in_sync(name)
+        return name
+
+    return make

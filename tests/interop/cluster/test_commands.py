@@ -1,0 +1,247 @@
+"""The commands about a cluster as processes: what they print, what they start, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+
+pytestmark = pytest.mark.slow
+
+COMMAND = [sys.executable, "-m", "spark_kafkalite.cli"]
+
+
+def kafkalite(*arguments: str, code: int = 0, given: bytes = b"") -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*COMMAND, *arguments], input=given, capture_output=True, timeout=60)
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert "Traceback" not in err, err
+    assert done.returncode == code, out + err
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+
+@dataclass
+class Up:
+    """A ``kafkalite cluster up`` that runs."""
+
+    process: subprocess.Popen[str]
+    bootstrap: str
+    pids: dict[str, int]
+    errors: Path
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@contextmanager
+def up(tmp_path: Path, *arguments: str) -> Iterator[Up]:
+    errors = tmp_path / "up.err"
+    command = [*COMMAND, "cluster", "up", "--port", "0", "--registry-port", "0", *arguments]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with (
+        errors.open("w") as err,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, env=environment) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            said = ""
+            while "cluster ready" not in said:
+                line = process.stdout.readline()
+                assert line, said + errors.read_text()
+                said += line
+            bootstrap = re.search(r"^kafkalite cluster ready on (\S+)$", said, re.MULTILINE)
+            assert bootstrap is not None, said
+            assert re.match(r"kafkalite registry ready on 127.0.0.1:\d+\n", said)
+            pids = dict(
+                re.findall(r"^kafkalite broker (\d+) ready on 127.0.0.1:\d+ \(pid (\d+)\)$", said, re.MULTILINE)
+            )
+            yield Up(process, bootstrap.group(1), {number: int(pid) for number, pid in pids.items()}, errors)
+        finally:
+            process.kill()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def created(bootstrap: str, topic: str) -> str:
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(topic)
+    return topic
+
+
+def produced(bootstrap: str, topic: str, value: bytes) -> int:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        return producer.send(topic, value, partition=0).result(20).offset
+
+
+def test_up_runs_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
+    with up(tmp_path) as running:
+        assert list(running.pids) == ["1", "2", "3"]
+        assert produced(running.bootstrap, created(running.bootstrap, "events"), b"one") == 0
+        with Admin(bootstrap_servers=running.bootstrap) as admin:
+            (partition,) = admin.describe_topics(["events"])["events"].partitions
+        assert len(partition.replicas) == 3
+        assert running.stop() == 0
+        assert not any(map(is_running, running.pids.values()))
+        assert running.errors.read_text() == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["up.err"]
+
+
+def test_the_next_up_goes_on_with_the_data(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with up(tmp_path, "--brokers", "2", "--data", data) as running:
+        assert produced(running.bootstrap, created(running.bootstrap, "events"), b"one") == 0
+        assert running.stop(signal.SIGTERM) == 0
+    assert "has replicas of 2 brokers" in kafkalite("cluster", "up", "--brokers", "1", "--data", data, code=2).stderr
+    with up(tmp_path, "--data", data, "--override", "num.partitions=5") as running:
+        assert list(running.pids) == ["1", "2"]
+        assert produced(running.bootstrap, "events", b"two") == 1
+        with Consumer(bootstrap_servers=running.bootstrap) as consumer:
+            consumer.assign([TopicPartition("events", 0)])
+            consumer.seek_to_beginning()
+            assert [record.value for record in consumer.poll(10_000)][:1] == [b"one"]
+        with Admin(bootstrap_servers=running.bootstrap) as admin:
+            admin.create_topic("more")
+            assert len(admin.describe_topics(["more"])["more"].partitions) == 5
+
+
+def test_nothing_outlives_an_up_that_is_killed(tmp_path: Path) -> None:
+    with up(tmp_path, "--brokers", "2") as running:
+        running.stop(signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, running.pids.values())), "brokers still run")
+
+
+def test_a_broker_that_dies_is_told_of_and_can_be_started_alone(tmp_path: Path) -> None:
+    with up(tmp_path, "--data", str(tmp_path / "data")) as running:
+        os.kill(running.pids["2"], signal.SIGKILL)
+        wait_until(lambda: "broker 2 has ended" in running.errors.read_text(), "nobody is told")
+        command = re.search(r"To start it again: kafkalite (.+)", running.errors.read_text())
+        assert command is not None
+        with subprocess.Popen([*COMMAND, *command.group(1).split()], stdout=subprocess.PIPE, text=True) as alone:
+            try:
+                assert alone.stdout is not None
+                assert "broker 2 ready on" in alone.stdout.readline()
+                assert running.process.poll() is None
+            finally:
+                alone.terminate()
+        assert running.stop() == 0
+
+
+def test_an_up_whose_port_is_taken_says_so(tmp_path: Path, cluster: KafkaliteCluster) -> None:
+    port = str(cluster.broker(1).port)
+    failed = kafkalite("cluster", "up", "--brokers", "1", "--port", port, "--registry-port", "0", code=1)
+    assert f"127.0.0.1:{port}" in failed.stderr
+    assert "Address already in use" in failed.stderr
+
+
+def test_new_secrets_are_new_and_long_enough() -> None:
+    first, second = (kafkalite("cluster", "new-secret").stdout for _ in range(2))
+    assert first != second
+    assert len(first.strip()) >= 32
+
+
+def test_status_of_a_whole_cluster(cluster: KafkaliteCluster, new_topic: Callable[..., str]) -> None:
+    new_topic(3)
+    weak = new_topic(1, min_insync_replicas=1)
+    status = kafkalite("cluster", "status", "--bootstrap-server", cluster.bootstrap)
+    heading, _, *brokers, summary = status.stdout.splitlines()
+    assert heading.endswith(f"controller {cluster.controller()}")
+    assert [line.split()[:2] for line in brokers] == [[str(n), each.bootstrap] for n, each in cluster.brokers.items()]
+    assert summary.endswith("under-replicated: 0, without a live leader: 0")
+    assert re.search(rf"warning: .*min.insync.replicas is less than 2: .*{weak}", status.stderr)
+    found = json.loads(kafkalite("cluster", "status", "--json", "--bootstrap-server", cluster.bootstrap).stdout)
+    assert (found["controller"], found["underReplicated"], found["leaderless"]) == (cluster.controller(), [], [])
+    assert sum(broker["leads"] for broker in found["brokers"]) == found["partitions"]
+    assert all(broker["replicas"] == broker["inSync"] for broker in found["brokers"])
+
+
+def test_status_and_elections_while_a_broker_is_away(cluster: KafkaliteCluster, new_topic: Callable[..., str]) -> None:
+    topic = new_topic()
+    at = ("--bootstrap-server", cluster.bootstrap)
+    preferred = cluster.leader_of(topic)
+    assert preferred is not None
+    cluster.kill(preferred)
+    cluster.wait_for_leader(topic, other_than=preferred)
+    wait_until(lambda: preferred not in cluster.in_sync(topic), "the dead broker stays in sync")
+    found = json.loads(kafkalite("cluster", "status", "--json", *at).stdout)
+    assert [broker["live"] for broker in found["brokers"]] == [number != preferred for number in (1, 2, 3)]
+    assert topic in {each["topic"] for each in found["underReplicated"]}
+    assert "the cluster has 2 brokers, and 3 are needed" in found["warnings"]
+    described = kafkalite("topics", "describe", "--topic", topic, "--under-replicated-partitions", *at).stdout
+    assert re.search(rf"Topic: {topic}\tPartition: 0\tLeader: \d\tReplicas: \d,\d,\d\tIsr: \d,\d\tElr: \t", described)
+    # Whoever does not live is not elected.
+    refused = kafkalite("cluster", "elect", "--preferred", f"{topic}:0", *at, code=1)
+    assert f"{topic}-0: not elected" in refused.stdout
+    cluster.restart(preferred)
+    cluster.wait_in_sync(topic)
+    assert f"{topic}-0: led by broker" in kafkalite("cluster", "elect", "--preferred", f"{topic}:0", *at).stdout
+    assert cluster.wait_for_leader(topic) == preferred
+    assert "needs no election" in kafkalite("cluster", "elect", "--preferred", f"{topic}:0", *at).stdout
+
+
+def test_an_unclean_election_shows_what_each_replica_has_and_asks(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(1, min_insync_replicas=1)
+    at = ("--bootstrap-server", cluster.bootstrap)
+    last = cluster.leader_of(topic)
+    assert last is not None
+    led = kafkalite("cluster", "elect", "--unclean", f"{topic}:0", *at, code=1, given=b"y\n")
+    assert f"{topic}-0 has a leader, broker {last}" in led.stderr
+    others = [number for number in cluster.brokers if number != last]
+    for number in others:
+        cluster.kill(number)
+    wait_until(lambda: cluster.in_sync(topic) == {last}, "dead brokers stay in sync")
+    assert produced(cluster.broker(last).bootstrap, topic, b"only here") == 0
+    cluster.kill(last)
+    for number in others:
+        cluster.restart(number)
+    wait_until(lambda: cluster.leader_of(topic) is None, "somebody leads who lacks a record")
+    at = ("--bootstrap-server", ",".join(cluster.broker(number).bootstrap for number in others))
+    for answer in (b"n\n", b""):
+        refused = kafkalite("cluster", "elect", "--unclean", f"{topic}:0", *at, code=1, given=answer)
+        assert cluster.leader_of(topic) is None
+    rows = {line.split()[1]: line.split()[2:] for line in refused.stdout.splitlines()[1:] if line.startswith(topic)}
+    assert rows[str(last)] == ["no", "in", "sync", "?"]
+    assert all(rows[str(number)] == ["yes", "behind", "0"] for number in others)
+    kafkalite("cluster", "elect", "--unclean", f"{topic}:0", *at, given=b"y\n")
+    assert cluster.wait_for_leader(topic) in others
+    assert produced(at[1], topic, b"again from 0") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--unclean"], "name the partitions"),
+        ([], "either --preferred or --unclean"),
+        (["--preferred", "--unclean", "t:0"], "either --preferred or --unclean"),
+        (["--preferred", "t"], "not of the form TOPIC:PARTITION"),
+        (["--preferred", "t:x"], "not of the form TOPIC:PARTITION"),
+    ],
+)
+def test_elections_that_are_asked_for_in_the_wrong_way(arguments: list[str], said: str) -> None:
+    assert said in kafkalite("cluster", "elect", *arguments, code=2).stderr
