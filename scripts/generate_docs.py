@@ -44,7 +44,8 @@ highest version that both know; the answer is built from the table below, so not
 _PROTOCOL_TAIL = """
 Produce is advertised from version 0 although versions 0 to 2 are not served: librdkafka up to 2.11.0 otherwise sends
 its batches uncompressed. A request of such a version closes the connection, as any request of an API or version that is
-not in the table does; only ApiVersions itself answers a version that it does not know.
+not in the table does; only ApiVersions itself answers a version that it does not know. SaslHandshake and
+SaslAuthenticate are not advertised: only the brokers of a cluster prove themselves ([security.md](security.md)).
 
 ## What is not served
 

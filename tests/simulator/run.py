@@ -175,7 +175,7 @@ class Simulation:
                 for _ in range(2):
                     number += 1
                     self.producers.append(
-                        SimulatedProducer(self.network, self, self.seen, topic_partition, number, 0.1)
+                        SimulatedProducer(self.network, self, self.seen, topic_partition, number, 0.3)
                     )
                 SimulatedReader(self.network, self, self.seen, topic_partition)
 

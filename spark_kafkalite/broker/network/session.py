@@ -77,7 +77,7 @@ class Session:
         self.handshake_due_s = due_s
 
     def fail_handshake(self, now_s: float) -> None:
-        """Have it closed at the next request, or soon: the answer that says why leaves before."""
+        """Serve nothing more; whoever calls this closes the connection once the answer that says why has left."""
         self.scram = None
         self.handshake = Handshake.FAILED
         self.handshake_due_s = now_s

@@ -23,6 +23,8 @@ from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequ
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
+# Time for the answer to leave.
+_CLOSED_AFTER_S = 0.1
 # Kafka's words.
 _REFUSED = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
 
@@ -48,6 +50,7 @@ def handle(context: BrokerContext, exchange: Exchange, message: SaslAuthenticate
         text = "%s is refused as a broker (user %.100r): %s"
         _quiet.log(logging.WARNING, "refused", text, session.peer, scram.user, error)
         session.fail_handshake(exchange.connection.now_s())
+        context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "failed to prove itself")
         return SaslAuthenticateResponse(error_code=SaslAuthenticationFailed.code, error_message=_REFUSED)
     session.prove_broker(broker_id, proof)
     exchange.connection.allow_large_requests()

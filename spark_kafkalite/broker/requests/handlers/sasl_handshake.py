@@ -19,6 +19,9 @@ from spark_kafkalite.security.cluster_secret import MECHANISM
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
+# Time for the answer to leave.
+_CLOSED_AFTER_S = 0.1
+
 
 @handles(ApiKey.SASL_HANDSHAKE, 1, 1, is_advertised=False)
 def handle(context: BrokerContext, exchange: Exchange, message: SaslHandshakeRequest) -> SaslHandshakeResponse:
@@ -31,6 +34,7 @@ def handle(context: BrokerContext, exchange: Exchange, message: SaslHandshakeReq
     now_s = exchange.connection.now_s()
     if message.mechanism != MECHANISM:
         session.fail_handshake(now_s)
+        context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "asked for a mechanism that is not offered")
         return SaslHandshakeResponse(error_code=UnsupportedSaslMechanism.code, mechanisms=[MECHANISM])
     session.scram = secret.server()
     session.begin_handshake(Handshake.BEGUN, now_s + context.config["request.read.timeout.ms"] / 1000)

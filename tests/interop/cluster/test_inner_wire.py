@@ -1,0 +1,150 @@
+"""How brokers reach each other: listeners of their own, where the secret is from, and a controller that goes away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.security.cluster_secret import new_secret, parse_secrets
+from spark_kafkalite.testing.child_process import ChildFailed, free_ports
+from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
+from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
+from tests.interop.support.raw_client import RawClient
+
+NOT_CONTROLLER, ILLEGAL_SASL_STATE, LISTENER_NOT_FOUND = 41, 34, 72
+SCRAM = SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
+Running = tuple[RegistryProcess, list[BrokerProcess]]
+# There is no replication to wait for.
+SINGLE = {"default.replication.factor": 1, "min.insync.replicas": 1, "offsets.topic.replication.factor": 1}
+
+
+def create(address: str, name: str, partitions: int = 4, timeout_ms: int = 10_000) -> Any:
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    with RawClient(address, 40.0) as client:
+        (created,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 7).topics
+    return created
+
+
+def named(client: RawClient) -> dict[int, str]:
+    answer = client.call(DescribeClusterRequest(), 1)
+    return {broker.broker_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+
+
+def listening(inner: int, *clients: tuple[str, int]) -> dict[str, object]:
+    """Return the settings of a broker with listeners for clients, and one for brokers alone."""
+    all_of_them = [*clients, ("INNER", inner)]
+    return {
+        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in all_of_them),
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "EXTRA", "INNER")),
+        "inter.broker.listener.name": "INNER",
+    }
+
+
+def test_brokers_have_a_listener_to_themselves_and_clients_are_told_their_own(tmp_path: Path) -> None:
+    plain_1, plain_2, extra, inner_1, inner_2 = free_ports(5)
+    overrides_of = {
+        1: listening(inner_1, ("PLAINTEXT", plain_1), ("EXTRA", extra)),
+        2: listening(inner_2, ("PLAINTEXT", plain_2)),
+    }
+    with KafkaliteCluster(tmp_path, size=2, overrides=SINGLE, overrides_of=overrides_of) as cluster:
+        assert cluster.brokers[1].bootstrap == f"127.0.0.1:{plain_1}"
+        for number, port in ((1, plain_1), (2, plain_2)):
+            created = create(f"127.0.0.1:{port}", f"through-{number}")
+            assert created.error_code == 0, created.error_message
+            with RawClient(f"127.0.0.1:{port}") as client:
+                assert client.call(SCRAM, 1).error_code == ILLEGAL_SASL_STATE
+                assert named(client) == {1: f"127.0.0.1:{plain_1}", 2: f"127.0.0.1:{plain_2}"}
+        for port in (inner_1, inner_2):
+            with RawClient(f"127.0.0.1:{port}") as client:
+                client.send(MetadataRequest(topics=None), 12)
+                assert client.is_closed()
+            with RawClient(f"127.0.0.1:{port}") as client:
+                assert client.call(SCRAM, 1).error_code == 0
+        # Broker 2 cannot be reached from where only broker 1 listens.
+        with RawClient(f"127.0.0.1:{extra}") as client:
+            assert named(client) == {1: f"127.0.0.1:{extra}"}
+            (topic,) = client.call(MetadataRequest(topics=[MetadataRequestTopic(name="through-1")]), 12).topics
+            assert {(part.leader_id, part.error_code) for part in topic.partitions} == {
+                (1, 0),
+                (-1, LISTENER_NOT_FOUND),
+            }
+
+
+@contextlib.contextmanager
+def two_brokers(
+    tmp_path: Path, *settings_of: dict[str, object]
+) -> Iterator[tuple[RegistryProcess, list[BrokerProcess]]]:
+    with RegistryProcess(tmp_path / "registry") as registry, contextlib.ExitStack() as running:
+        brokers = []
+        for number, settings in enumerate(settings_of, 1):
+            overrides = {"broker.id": number, "zookeeper.connect": registry.connect, **SINGLE, **settings}
+            broker = BrokerProcess(tmp_path / f"broker-{number}", overrides=overrides)
+            brokers.append(running.enter_context(broker))
+        yield registry, brokers
+
+
+def secret_node(registry: RegistryProcess, digest: str | None = None) -> str:
+    store = open_zookeeper(registry.connect, auth=None if digest is None else ("digest", digest))
+    try:
+        data, _ = store.get(znodes.INTER_BROKER_SECRET).result(10)
+        return data.decode()
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("digest", [None, "cluster:password"])
+def test_without_a_file_brokers_share_a_secret_in_the_registry(tmp_path: Path, digest: str | None) -> None:
+    settings: dict[str, object] = {} if digest is None else {"zookeeper.digest": digest}
+    with two_brokers(tmp_path, settings, settings) as (registry, brokers):
+        for broker in brokers:
+            created = create(broker.bootstrap, f"t-{broker.bootstrap.rpartition(':')[2]}")
+            assert created.error_code == 0, created.error_message
+        assert parse_secrets(secret_node(registry, digest), "node")
+        if digest is not None:
+            for other in (None, "cluster:wrong"):
+                with pytest.raises(RegistryError):
+                    secret_node(registry, other)
+            stranger = BrokerProcess(
+                tmp_path / "stranger", overrides={"broker.id": 9, "zookeeper.connect": registry.connect}
+            )
+            with pytest.raises(ChildFailed, match=r"zookeeper\.digest"), stranger:
+                pass
+
+
+def test_a_broker_with_another_secret_says_what_to_check(tmp_path: Path) -> None:
+    settings = []
+    for number in (1, 2):
+        path = tmp_path / f"secret-{number}"
+        path.touch(mode=0o600)
+        path.write_text(new_secret())
+        settings.append({"inter.broker.secret.file": path})
+    with two_brokers(tmp_path, *settings) as (_, brokers):
+        outcomes = [create(broker.bootstrap, f"t{number}", timeout_ms=1500) for number, broker in enumerate(brokers)]
+        # The controller creates, but cannot see that the other one serves; the other one cannot ask for anything.
+        assert {outcome.error_code for outcome in outcomes} == {7, NOT_CONTROLLER}
+        (refused,) = [outcome for outcome in outcomes if outcome.error_code == NOT_CONTROLLER]
+        assert "inter.broker.secret.file" in refused.error_message
+        assert any("is refused as a broker" in broker.stderr_path.read_text() for broker in brokers)
+
+
+def test_a_controller_that_is_killed_is_replaced_before_the_request_is_over(tmp_path: Path) -> None:
+    with KafkaliteCluster(tmp_path, overrides=SINGLE) as cluster:
+        controller = cluster.controller()
+        assert controller is not None
+        (asked, _) = (number for number in cluster.brokers if number != controller)
+        assert create(cluster.brokers[asked].bootstrap, "before").error_code == 0
+        cluster.kill(controller)
+        created = create(cluster.brokers[asked].bootstrap, "after", timeout_ms=20_000)
+        assert created.error_code == 0, created.error_message
+        assert cluster.controller() not in {controller, None}
