@@ -509,6 +509,12 @@ class MemberIdRequired(KafkaError):
     code = 79
 
 
+class PreferredLeaderNotAvailable(StaleMetadataError):
+    """The partition's first replica is not live, not in sync, or has not proven that its log is whole."""
+
+    code = 80
+
+
 class GroupMaxSizeReached(KafkaError):
     """The group has ``group.max.size`` members already."""
 
@@ -519,6 +525,18 @@ class FencedInstanceId(KafkaError):
     """Another member uses this ``group.instance.id``."""
 
     code = 82
+
+
+class EligibleLeadersNotAvailable(StaleMetadataError):
+    """No replica that may lead the partition is available."""
+
+    code = 83
+
+
+class ElectionNotNeeded(StaleMetadataError):
+    """The partition has the right leader already."""
+
+    code = 84
 
 
 class GroupSubscribedToTopic(KafkaError):

@@ -29,6 +29,7 @@ from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.isr_changes import IsrChanges
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.partition import PartitionServices
@@ -133,6 +134,11 @@ class _Groups:
 class BrokerStart:
     """The start of one broker; see the module's text."""
 
+    # What is not there where time and network are simulated.
+    make_io = IoThreads
+    make_peers = Peers
+    read_boot_id = staticmethod(boot_id)
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -170,20 +176,21 @@ class BrokerStart:
         ground = self._prepare(loop)
         storage = self._lock_log_dirs(ground)
         registry = await self._open_registry(ground, storage)
-        if registry.own is None:
-            await self._get_secret(ground, storage, registry)
+        await self._get_secret(ground, storage, registry)
         proven = await self._load_logs(ground, storage)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
         dispatcher = Dispatcher(context)
-        self._copy_from_leaders(ground, storage, context)
+        fetchers = self._copy_from_leaders(ground, storage, context)
         leaving = self._look_after_isrs(ground, storage, registry)
         await self._join_cluster(ground, storage, registry, listeners, proven)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         if self.config["controlled.shutdown.enable"]:
             self._undo.push_async_callback(leaving.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
+            # Before that: what is copied later would bring this broker back into ISRs.
+            self._undo.callback(fetchers.close)
         await self._start_upkeep(ground, storage, registry, groups, context)
         acceptor.start(dispatcher.serve)
 
@@ -198,7 +205,7 @@ class BrokerStart:
         peer_settings = PeerSettings(
             config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
         )
-        peers = Peers(loop, slices, lambda: inner_wire.identity, peer_settings)
+        peers = self.make_peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
         # Before all others, which ask for settings when they hear of a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
@@ -238,7 +245,7 @@ class BrokerStart:
         # Comes too late to do anything when the orderly shutdown has been before, as it has once the logs are loaded.
         self._undo.callback(logs.abandon)
         evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir, logs.directories.missing)
-        io = IoThreads(ground.loop, config["num.io.threads"])
+        io = self.make_io(ground.loop, config["num.io.threads"])
         self._undo.callback(io.close)
         services = PartitionServices(
             config.broker_id,
@@ -279,14 +286,19 @@ class BrokerStart:
         if own is not None:
             self.registry_address = own.serve(ground.descriptors.registry_clients)
         # The embedded registry has been held against the logs when it was opened.
-        holds_logs = own is None and bool(storage.evidence.logs)
-        await membership.open(stored_cluster_id(self._fs, storage.logs.log_dirs), holds_logs=holds_logs)
+        stored, holds_logs = stored_cluster_id(self._fs, storage.logs.log_dirs), bool(storage.evidence.logs)
+        if own is not None or not holds_logs:
+            await membership.open(stored)
+        else:
+            await membership.open(stored, holds_logs=True, check_zxid=storage.evidence.check_shared)
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         return _Registry(membership, own)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
-        """Get the secret by which brokers know each other."""
+        """Get the secret by which brokers know each other, if there may be others."""
+        if registry.own is not None:
+            return
         membership = registry.membership
         keeper = SecretKeeper(self.config, ground.inner_wire, storage.io, lambda: membership.session.store)
         self._undo.callback(keeper.stop)
@@ -318,7 +330,7 @@ class BrokerStart:
         follow(self.config, ground.settings.current)
         ground.settings.add_listener(follow)
         await replicas.set_strays_aside()
-        return logs.begin_run(ground.incarnation, boot_id())
+        return logs.begin_run(ground.incarnation, self.read_boot_id())
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
         """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
@@ -414,7 +426,7 @@ class BrokerStart:
             ground.peers,
         )
 
-    def _copy_from_leaders(self, ground: _Ground, storage: _Storage, context: BrokerContext) -> None:
+    def _copy_from_leaders(self, ground: _Ground, storage: _Storage, context: BrokerContext) -> ReplicaFetchers:
         """Follow the leaders of what this broker has a replica of, from now on."""
         config, services, view = self.config, storage.services, ground.view
         backoff_s = config["replica.fetch.backoff.ms"] / 1000
@@ -438,6 +450,7 @@ class BrokerStart:
         services.on_leader_log_start = context.retention.follow_leader
         view.add_listener(lambda _, __, change: fetchers.registered((*change.new_brokers, *change.bounced_brokers)))
         self._undo.callback(fetchers.close)
+        return fetchers
 
     def _look_after_isrs(self, ground: _Ground, storage: _Storage, registry: _Registry) -> IsrLeaving:
         """Have leaders' news of their followers written to the registry; return who leaves ISRs when this stops."""
@@ -506,7 +519,11 @@ class BrokerStart:
         """Start what works by the clock."""
         config, loop, io = self.config, ground.loop, storage.io
         logs, replicas = storage.logs, storage.replicas
-        upkeep = Upkeep(loop, ground.slices, config, io, logs, replicas, registry.own)
+        own, membership = registry.own, registry.membership
+        notes = RegistryNotes(
+            logs, storage.evidence, lambda: membership.seen_zxid if own is None else own.committed_zxid
+        )
+        upkeep = Upkeep(loop, ground.slices, config, io, logs, replicas, notes)
         upkeep.start()
         self._undo.callback(upkeep.stop)
         groups.expiry.start(config["offsets.retention.check.interval.ms"] / 1000)
@@ -519,8 +536,7 @@ class BrokerStart:
         disks = DiskWatch(loop, io, logs, replicas, on_room=registry.membership.check_everything)
         disks.start()
         self._undo.callback(disks.stop)
-        if registry.own is not None:
-            await registry.own.replace_old_notes(io)
+        await notes.replace_old(io)
         # Before anybody is served: with thousands of logs its first look takes half a second.
         collector = Collector(loop)
         collector.start()

@@ -288,6 +288,11 @@ class Store(ABC):
     def session_timeout_ms(self) -> int:
         """How long the registry keeps a silent session."""
 
+    @property
+    def seen_zxid(self) -> int:
+        """The last transaction that the registry has told this session of; it is on the disk there. 0: not known."""
+        return 0
+
     @abstractmethod
     def ask(self, request: Request) -> Future[Any]:
         """Send one request; its answer is what the method of its name gives."""

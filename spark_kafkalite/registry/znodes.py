@@ -283,10 +283,15 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
-    """/brokers/topics/T: the topic's id and the replicas of each partition, the preferred leader first."""
+    """/brokers/topics/T: the topic's id and the replicas of each partition, the preferred leader first.
+
+    ``adding`` and ``removing``: of a partition that is being moved, the replicas that come and those that go.
+    """
 
     topic_id: bytes
     partitions: Mapping[int, tuple[BrokerId, ...]]
+    adding: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    removing: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         return run_whole(self.encode_work())
@@ -299,7 +304,13 @@ class TopicAssignment:
             part = {str(number): list(replicas) for number, replicas in partitions[first : first + _PARTITIONS_AT_ONCE]}
             parts.append(encode_object(part)[1:-1])
             yield None
-        rest = encode_object({"adding_replicas": {}, "removing_replicas": {}, "topic_id": uuid_text(self.topic_id)})
+        rest = encode_object(
+            {
+                "adding_replicas": {str(number): list(replicas) for number, replicas in self.adding.items()},
+                "removing_replicas": {str(number): list(replicas) for number, replicas in self.removing.items()},
+                "topic_id": uuid_text(self.topic_id),
+            }
+        )
         return b'{"version":3,"partitions":{' + b",".join(parts) + b"}," + rest[1:]
 
     @classmethod
@@ -320,7 +331,12 @@ class TopicAssignment:
                     yield None
             if not partitions or not all(partitions.values()):
                 raise ValueError("a topic without partitions, or a partition without replicas")
-            return cls(topic_id, dict(sorted(partitions.items())))
+            return cls(
+                topic_id,
+                dict(sorted(partitions.items())),
+                _moves(fields.get("adding_replicas", {})),
+                _moves(fields.get("removing_replicas", {})),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,6 +516,13 @@ def _broker_ids(value: Any) -> tuple[BrokerId, ...]:
     if len(set(found)) != len(found):
         raise ValueError("a broker is named twice")
     return found
+
+
+def _moves(value: Any) -> dict[int, tuple[BrokerId, ...]]:
+    return {
+        number(name, 0, MAX_PARTITIONS - 1): _broker_ids(replicas)
+        for name, replicas in mapping({} if value is None else value).items()
+    }
 
 
 def _incarnation(value: Any) -> Incarnation:

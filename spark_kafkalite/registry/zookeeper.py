@@ -111,6 +111,10 @@ class ZooKeeperStore(Store):
         """What the ensemble granted: it bounds what was asked for to 2 to 20 of its ticks."""
         return self._client.granted_timeout_ms or self._session_timeout_ms
 
+    @property
+    def seen_zxid(self) -> int:
+        return int(self._client.last_zxid or 0)
+
     def ask(self, request: Request) -> Future[Any]:
         send, convert = self._call(request)
         steps = steps_of(request)

@@ -138,6 +138,10 @@ class FakeStore(Store):
     def session_timeout_ms(self) -> int:
         return self.inner.session_timeout_ms
 
+    @property
+    def seen_zxid(self) -> int:
+        return self.inner.seen_zxid
+
     def ask(self, request: Request) -> Future[Any]:
         operation = partial(self.inner.ask, request)
         # A check is no reason for a fault: every write of a controller begins with one.

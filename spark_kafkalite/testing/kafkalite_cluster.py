@@ -58,7 +58,8 @@ class KafkaliteCluster:
 
         Broker 1 listens on ``port``, the next ones on those that follow; 0 takes free ones, which later starts keep.
         ``overrides`` are settings of all brokers in Kafka's names, ``overrides_of`` of single ones by their number, in
-        place of what the cluster would choose (its ``zookeeper.connect``, for one). ``environment`` is added to this
+        place of what the cluster would choose (its ``zookeeper.connect``, for one); None leaves a setting at the
+        broker's default. ``environment`` is added to this
         process's own, ``command_prefix`` stands before each broker's command.
         """
         if size < 1:
@@ -304,7 +305,7 @@ class KafkaliteCluster:
         return BrokerProcess(
             self.data_dir / f"broker-{number}",
             port=self._port + number - 1 if self._port else 0,
-            overrides=settings,
+            overrides={name: value for name, value in settings.items() if value is not None},
             environment=self._environment,
             command_prefix=self._command_prefix,
         )

@@ -56,13 +56,6 @@ _RARE: Final = (
     _Rare(67, "INVALID_PRINCIPAL_TYPE", KafkaError, "Principals of this type are not possible here."),
     _Rare(71, "INVALID_FETCH_SESSION_EPOCH", RetriableError, "The fetch session's epoch is not the next one."),
     _Rare(77, "STALE_BROKER_EPOCH", KafkaError, "The broker has registered again since."),
-    _Rare(
-        80, "PREFERRED_LEADER_NOT_AVAILABLE", StaleMetadataError, "The partition's preferred leader is not available."
-    ),
-    _Rare(
-        83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", StaleMetadataError, "No replica that may lead the partition is available."
-    ),
-    _Rare(84, "ELECTION_NOT_NEEDED", StaleMetadataError, "The partition has the right leader already."),
     _Rare(85, "NO_REASSIGNMENT_IN_PROGRESS", KafkaError, "The partition is not being moved."),
     _Rare(89, "THROTTLING_QUOTA_EXCEEDED", RetriableError, "The principal has used up its quota for such changes."),
     _Rare(91, "RESOURCE_NOT_FOUND", KafkaError, "There is no such resource."),

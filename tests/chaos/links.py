@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -32,14 +32,24 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 @dataclass
 class Direction:
     """How data goes one way. ``held`` data waits until it is not held any more, as in a network that drops packets;
-    ``delay_s`` and ``bytes_per_s`` are those of the line."""
+    ``delay_s`` and ``bytes_per_s`` are those of the line. ``damages`` pieces will have a bit changed, behind a mark."""
 
     held: bool = False
     delay_s: float = 0.0
     bytes_per_s: float = 0.0
+    damages: int = 0
+    mark: bytes = b""
 
     def heal(self) -> None:
-        self.held, self.delay_s, self.bytes_per_s = False, 0.0, 0.0
+        self.held, self.delay_s, self.bytes_per_s, self.damages = False, 0.0, 0.0, 0
+
+    def pass_through(self, piece: bytes) -> bytes:
+        """Return a piece as it arrives."""
+        at = piece.find(self.mark) + len(self.mark) if self.damages and self.mark in piece else len(piece)
+        if at == len(piece):
+            return piece
+        self.damages -= 1
+        return piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
 
 
 @dataclass
@@ -99,7 +109,11 @@ class Door:
                 _reset(writer)
         link.connections.clear()
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection."""
+        self._network.run(self._forward(reader, writer))
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = self.link(self._network.source_of(writer.get_extra_info("peername")[1], self.port))
         try:
             if link.is_cut:
@@ -149,7 +163,7 @@ class Door:
                 if not piece:
                     writer.write_eof()
                     return
-                writer.write(piece)
+                writer.write(way.pass_through(piece))
                 await writer.drain()
             except (OSError, RuntimeError):
                 return
@@ -165,6 +179,7 @@ class Network:
         self._thread = threading.Thread(target=self._run, name="chaos-network", daemon=True)
         self._news = asyncio.Event()
         self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -214,6 +229,12 @@ class Network:
         """Wait for the next change of conditions."""
         await self._news.wait()
 
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something until it ends, or the network does."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def source_of(self, port: int, door_port: int) -> int:
         """Return the number of the process at the other end of a connection, by its port; 0 when it has none."""
         # The kernel's table may leave one out while others come and go.
@@ -230,7 +251,7 @@ class Network:
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
-        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        rest = list(self._tasks)
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)

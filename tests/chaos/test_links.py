@@ -131,6 +131,15 @@ def test_a_slow_line_takes_its_time(network: Network, door: Door) -> None:
         assert time.monotonic() - began >= 0.5
 
 
+def test_a_piece_is_damaged_behind_its_mark(network: Network, door: Door) -> None:
+    with connected(door) as connection:
+        way = door.link(_ME).there
+        network.do(lambda: (setattr(way, "mark", b"a-"), setattr(way, "damages", 1)))
+        for sent, found in ((b"b-1", b"b-1"), (b"a-1", b"a-0"), (b"a-1", b"a-1")):
+            connection.sendall(sent)
+            assert hears(connection, _TIMEOUT_S) == found
+
+
 def test_a_reset_ends_connections_and_no_later_ones(door: Door) -> None:
     with connected(door) as connection:
         door.reset(_ME)

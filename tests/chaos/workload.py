@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafkalite import Admin, Consumer
+from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.files.small_files import topic_id_text
 from tests.chaos.clients.client import ChaosClient, Place
@@ -28,11 +29,18 @@ class RunFailed(Exception):
 
 
 def make_topic(
-    bootstrap: str, brokers: Mapping[int, str], name: str, history: HistoryWriter, *, replicas: int, seed: int = 0
+    bootstrap: str,
+    brokers: Mapping[int, str],
+    name: str,
+    history: HistoryWriter,
+    *,
+    replicas: int,
+    seed: int = 0,
+    configs: Mapping[str, str] | None = None,
 ) -> Place:
     """Make the topic that a workload works on, and note it."""
     with Admin(bootstrap_servers=bootstrap) as admin:
-        admin.create_topic(name, PARTITIONS, replicas)
+        admin.create_topics([NewTopic(name, PARTITIONS, replicas, dict(configs or {}))])
         deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
             # Whichever broker is asked may not have heard of it yet.

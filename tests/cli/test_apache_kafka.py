@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -49,6 +49,30 @@ def test_the_commands_work_with_apache_kafka(apache_kafka: ApacheKafka) -> None:
     assert "  cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=" in shown
     assert "flush.ms" not in shown and "retention.ms" not in shown
     kafkalite("topics", "delete", "--topic", topic, *at)
+
+
+def test_a_description_is_what_kafkas_tool_prints(apache_kafka: ApacheKafka) -> None:
+    at = ("--bootstrap-server", apache_kafka.bootstrap)
+    kafkalite("topics", "create", "--topic", "described-twice", "--partitions", "2", *at)
+    arguments = ("--describe", "--topic", "described-twice", *at)
+    theirs = kafka_tool("org.apache.kafka.tools.TopicCommand", *arguments).stdout.splitlines()
+    ours = kafkalite("topics", *arguments).splitlines()
+    # The heading of theirs has settings of the broker, too.
+    assert ours[0].split("Configs:")[0] == theirs[0].split("Configs:")[0]
+    assert ours[1:] == theirs[1:]
+    for some in ("--at-min-isr-partitions", "--under-min-isr-partitions", "--under-replicated-partitions"):
+        theirs = kafka_tool("org.apache.kafka.tools.TopicCommand", *arguments, some).stdout.splitlines()
+        assert kafkalite("topics", *arguments, some).splitlines() == theirs
+
+
+def test_the_commands_about_a_cluster_work_with_apache_kafka(apache_kafka: ApacheKafka) -> None:
+    at = ("--bootstrap-server", apache_kafka.bootstrap)
+    kafkalite("topics", "create", "--topic", "in-a-cluster", *at)
+    status = json.loads(kafkalite("cluster", "status", "--json", *at))
+    assert [(broker["live"], broker["address"]) for broker in status["brokers"]] == [(True, apache_kafka.bootstrap)]
+    assert status["leaderless"] == status["underReplicated"] == []
+    assert "the cluster has 1 broker, and 3 are needed" in status["warnings"]
+    assert "needs no election" in kafkalite("cluster", "elect", "--preferred", "in-a-cluster:0", *at)
 
 
 def test_the_commands_about_groups_work_with_apache_kafka(apache_kafka: ApacheKafka) -> None:

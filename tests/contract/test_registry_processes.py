@@ -16,9 +16,8 @@ from kazoo.exceptions import NoAuthError
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.served.jute import write_string
 from spark_kafkalite.registry.served.server import TreeServer
-from spark_kafkalite.registry.store import SessionState
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
-from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
+from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.registry.zookeeper_client import Client
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
@@ -29,26 +28,21 @@ from tests.contract.test_tree_protocol import EXISTS
 TIMEOUT_S = 15
 
 
-def test_the_registry_runs_alone_and_keeps_what_is_persistent(tmp_path: Path) -> None:
+def test_the_registry_runs_alone_and_keeps_nodes_and_sessions(tmp_path: Path) -> None:
     with RegistryProcess(tmp_path / "registry") as registry:
         first = open_zookeeper(registry.connect)
         first.create("/kept", b"data").result(TIMEOUT_S)
-        first.create("/gone", ephemeral=True).result(TIMEOUT_S)
+        first.create("/ephemeral", ephemeral=True).result(TIMEOUT_S)
         stat = first.set("/kept", b"more").result(TIMEOUT_S)
         assert registry.stop() == 0
         registry.start()
         second = open_zookeeper(registry.connect)
         assert second.get("/kept").result(TIMEOUT_S) == (b"more", stat)
-        assert second.exists("/gone").result(TIMEOUT_S) is None
-        assert second.session_id > first.session_id
-        # The session of the earlier process is told that it is over.
-        assert _lost(first)
+        assert second.get("/ephemeral").result(TIMEOUT_S)[1].ephemeral_owner == first.session_id < second.session_id
+        assert first.set("/ephemeral", b"more").result(TIMEOUT_S).version == 1
         first.close()
+        assert second.exists("/ephemeral").result(TIMEOUT_S) is None
         second.close()
-
-
-def _lost(store: ZooKeeperStore) -> bool:
-    return store.exists("/").exception(TIMEOUT_S) is not None and store.state is not SessionState.CONNECTED
 
 
 def test_a_registry_that_stood_still_expires_nobody(tmp_path: Path) -> None:

@@ -1,127 +1,299 @@
-"""A simulated broker: the real parts from the registry session to the log, in one simulated process.
+"""A simulated broker: the real one, from the registry session to the log, in one simulated process.
 
-Real are membership, watcher, controller, replicas, partitions, leaders and followers, the log manager and its logs on a
-file system in memory. Not here: sockets, the decoding of requests, clients' handlers, groups, upkeep.
+``broker.start.BrokerStart`` assembles it. Not here: sockets (``connection``, ``peers``), threads, the proof between
+brokers, and what works by the clock beside replication (retention, cleaning, checks of disks). Its disk is a file
+system in memory, which outlives its processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+import contextlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_kafkalite.broker.replication.partition import PartitionServices
+from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.requests.purgatory import Purgatory
-from spark_kafkalite.log.manager import LogManager
-from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.broker.requests.dispatch import Dispatcher
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
-from spark_kafkalite.registry.cluster.session import RegistrySession
-from spark_kafkalite.registry.znodes import BrokerRegistration
-from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.simulator.connection import ServedConnection
+from tests.simulator.network import Network, Wire
+from tests.simulator.peers import SimulatedPeers
 from tests.simulator.registry import SimulatedRegistry, SimulatedStore
-from tests.simulator.world import SimulatedClock, World
+from tests.simulator.world import ProcessLoop, SimulatedClock, World
 
 DIRECTORY = "/logs"
+_PORT = 9092
+_LONGEST_WORK_S = 0.003
 
 
 class SimulatedBroker:
     """One broker over its starts and ends; what it leaves on its disk is there at the next start."""
 
-    def __init__(self, world: World, registry: SimulatedRegistry, number: int, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        world: World,
+        registry: SimulatedRegistry,
+        network: Network,
+        number: int,
+        settings: Mapping[str, object],
+    ) -> None:
         self.world = world
         self.registry = registry
+        self.network = network
         self.broker_id = BrokerId(number)
         self.fs = MemoryFs()
+        self.boots = 1
+        # How often it has lost what was not synced.
+        self.losses = 0
         self.run: Run | None = None
-        self._defaults = TopicConfig.from_properties(settings)
-
-    @property
-    def is_running(self) -> bool:
-        return self.run is not None
+        self.config = BrokerConfig.from_properties(
+            {
+                "broker.id": str(number),
+                "log.dirs": DIRECTORY,
+                "listeners": f"PLAINTEXT://127.0.0.1:{_PORT}",
+                "zookeeper.connect": "registry:2181",
+                "log.dir.reserve.bytes": "0",
+                "log.dir.min.free.bytes": "0",
+                **settings,
+            }
+        )
 
     def start(self) -> None:
         """Begin a process; it has joined the cluster some simulated time later."""
         assert self.run is None
-        self.run = Run(self, self._defaults)
+        self.run = Run(self)
 
     def kill(self, mode: CrashMode = CrashMode.PROCESS) -> None:
         """End the process; its disk is as that leaves it."""
         assert self.run is not None
-        self.run.loop.kill()
+        self.run.die()
         self.fs = self.fs.crash(mode, self.world.random)
+        if mode is not CrashMode.PROCESS:
+            self.boots += 1
         self.run = None
+
+    def stop(self) -> None:
+        """Stop the process in order; it is gone some simulated time later."""
+        assert self.run is not None
+        self.run.stop()
 
     def pause(self, seconds: float) -> None:
         """Stop the process for a while, as SIGSTOP does."""
         assert self.run is not None
-        self.run.loop.paused_until_s = self.world.now_s + seconds
+        loop = self.run.loop
+        loop.paused_until_s = max(loop.paused_until_s, self.world.now_s + seconds)
 
 
 class Run:
     """One process of a broker."""
 
-    def __init__(self, owner: SimulatedBroker, defaults: TopicConfig) -> None:
+    def __init__(self, owner: SimulatedBroker) -> None:
         world = owner.world
         self.owner = owner
         self.loop = world.new_loop(f"broker {owner.broker_id}")
         self.clock = SimulatedClock(world)
-        self.view = ClusterView()
         self.store: SimulatedStore | None = None
         self.failure: BaseException | None = None
-        self._defaults = defaults
-        self.loop.call_soon(self._start)
-
-    def _start(self) -> None:
-        self._task = self.loop.create_task(self._join())
-
-    async def _join(self) -> None:
-        try:
-            await self._run()
-        except Exception as error:
-            self.failure = error
-            raise
-
-    async def _run(self) -> None:
-        owner, slices = self.owner, Slices(self.loop)
-        self.logs = LogManager(owner.fs, [DIRECTORY], self.clock, config_of=lambda _: self._defaults)
-        self.logs.open()
-        services = PartitionServices(
-            owner.broker_id,
+        self._undo = contextlib.AsyncExitStack()
+        self._is_cut = False
+        self._start = _Start(
+            owner.config,
             self.clock,
-            ManualThreads(self.loop),  # type: ignore[arg-type]
-            Purgatory(self.loop),
-            1 << 26,
-        )
-        self.replicas = Replicas(self.loop, self.logs, services, self.view, lambda _: self._defaults, slices)
-        self.view.add_listener(self.replicas.cluster_changed)
-        self.membership = ClusterMembership(
+            owner.fs,
             self._connect,
-            partial(
-                RegistrySession,
-                view=self.view,
-                broker_id=owner.broker_id,
-                clock=self.clock,
-                slices=slices,
-                unclean_election=lambda _: False,
-            ),
-            self.view,
-            on_registration=self.replicas.set_registration,
-            on_end=self._ended,
+            self._undo,
+            on_registry_lost=self._failed,
+            on_disks_lost=self._failed,
         )
-        await self.membership.open(None)
-        self.logs.claim(owner.broker_id, self.view.state.cluster_id)
-        self.logs.load()
-        await self.membership.join(BrokerRegistration(owner.broker_id, f"broker-{owner.broker_id}", 9092))
+        self._start.owner = self
+        self.loop.call_soon(self._begin)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there are parts to be looked at."""
+        return hasattr(self._start, "membership")
+
+    @property
+    def view(self) -> ClusterView:
+        return self._start.view
+
+    @property
+    def replicas(self) -> Replicas:
+        return self._start.replicas
+
+    @property
+    def membership(self) -> ClusterMembership:
+        return self._start.membership
+
+    def _begin(self) -> None:
+        self._task = self.loop.create_task(self._start.run(self.loop))
+        self._task.add_done_callback(self._began)
+
+    def _began(self, task: Any) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._failed(task.exception())
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure = error
+
+    def die(self) -> None:
+        """End between two passes of the loop."""
+        self._gone()
+        self.loop.kill()
+        self.owner.network.reset(self.owner.broker_id)
+
+    def stop(self) -> None:
+        """Stop in order."""
+
+        async def undo() -> None:
+            self._task.cancel()
+            await self._undo.aclose()
+
+        def ended(_: Any) -> None:
+            if self.loop.is_alive:
+                self.die()
+                self.owner.run = None
+
+        def begin() -> None:
+            self._stopping = self.loop.create_task(undo())
+            self._stopping.add_done_callback(ended)
+
+        self.loop.call_soon(begin)
+
+    def _gone(self) -> None:
+        if self.owner.network.servers.get(self.owner.broker_id, (None,))[0] is self.loop:
+            del self.owner.network.servers[self.owner.broker_id]
+
+    # The registry ---------------------------------------------------------------------------------------------------
 
     def _connect(self) -> Any:
         opening = self.owner.registry.connect(self.loop)
-        opening.add_done_callback(lambda done: setattr(self, "store", done.result()))
+        self.store = self.owner.registry.stores[-1]
+        self.store.is_cut = self._is_cut
         return opening
 
-    def _ended(self, error: BaseException) -> None:
-        self.failure = error
+    def cut_from_registry(self, seconds: float) -> None:
+        """Cut this process off from the registry for a while, in all its sessions."""
+        self._is_cut = True
+        if self.store is not None:
+            self.store.cut()
+        self.owner.world.later(seconds, self.mend_registry)
+
+    def mend_registry(self) -> None:
+        """Let it reach the registry again."""
+        self._is_cut = False
+        if self.store is not None:
+            self.store.mend()
+
+
+class _Start(BrokerStart):
+    """A start without sockets and threads."""
+
+    owner: Run
+    view: ClusterView
+    replicas: Replicas
+    membership: ClusterMembership
+
+    def make_io(self, loop: Any, count: int) -> Any:  # type: ignore[override]
+        return _Threads(self.owner.owner.world, loop)
+
+    def make_peers(self, loop: Any, *_: Any) -> Any:  # type: ignore[override]
+        owner = self.owner.owner
+        return SimulatedPeers(owner.network, loop, owner.broker_id)
+
+    def read_boot_id(self) -> str:  # type: ignore[override]
+        return f"boot-{self.owner.owner.boots}"
+
+    def _prepare(self, loop: Any) -> Any:
+        ground = super()._prepare(loop)
+        self.view = ground.view
+        return ground
+
+    def _lock_log_dirs(self, ground: Any) -> Any:
+        storage = super()._lock_log_dirs(ground)
+        self.replicas = storage.replicas
+        return storage
+
+    async def _open_registry(self, ground: Any, storage: Any) -> Any:
+        registry = await super()._open_registry(ground, storage)
+        self.membership = registry.membership
+        return registry
+
+    async def _get_secret(self, *_: Any) -> None: ...
+
+    def _bind(self, ground: Any, storage: Any) -> Any:
+        listener = self.config.listeners[0].bound(_PORT)
+        return _Acceptor(self.owner, listener), {listener.name: listener}
+
+    async def _start_upkeep(self, *_: Any) -> None: ...
+
+
+class _Acceptor:
+    """What the other parts ask of the sockets."""
+
+    has_work = False
+
+    def __init__(self, owner: Run, listener: Any) -> None:
+        self._owner = owner
+        self._listener = listener
+
+    def __len__(self) -> int:
+        return 0
+
+    def start(self, serve: Callable[..., None]) -> None:
+        owner = self._owner
+        dispatcher: Dispatcher = serve.__self__  # type: ignore[attr-defined]
+
+        def accept(wire: Wire) -> ServedConnection:
+            connection = ServedConnection(owner.loop, wire, dispatcher, self._listener)
+            if wire.from_:
+                connection.session.prove_broker(wire.from_, b"simulated")
+            return connection
+
+        owner.owner.network.servers[owner.owner.broker_id] = owner.loop, accept
+
+    def stop_accepting(self) -> None:
+        self._owner._gone()
+
+    def close(self) -> None: ...
+
+
+class _Threads:
+    """As ``IoThreads``: what a thread does takes a moment, and is done in one go."""
+
+    def __init__(self, world: World, loop: ProcessLoop) -> None:
+        self._world = world
+        self._loop = loop
+
+    def submit(
+        self,
+        work: Callable[[], Any],
+        on_done: Callable[[Any], None],
+        on_error: Callable[[BaseException], None],
+        lane: Lane = Lane.FILES,
+    ) -> None:
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                on_error(error)
+            else:
+                on_done(result)
+
+        self._loop.call_later(self._world.random.uniform(0, _LONGEST_WORK_S), run)
+
+    async def run(self, work: Callable[[], Any], lane: Lane = Lane.FILES) -> Any:
+        done = self._loop.create_future()
+        self.submit(work, done.set_result, done.set_exception, lane)
+        return await done
+
+    def resize(self, count: int) -> None: ...
+
+    async def wait_until_idle(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -68,10 +68,7 @@ class Invariants:
     def check(self) -> None:
         """Look at what has changed since the last look."""
         for run in self._running():
-            replicas = getattr(run, "replicas", None)
-            if replicas is None or not run.loop.is_alive:
-                continue
-            for partition in replicas:
+            for partition in run.replicas:
                 key = (partition.topic_id, partition.topic_partition.partition)
                 leads_under = partition.leader_epoch if partition.leader is not None else -1
                 now = (partition.high_watermark, leads_under)

@@ -50,6 +50,19 @@ class SimulatedRegistry:
         self.is_up = True
         self._tick()
 
+    def go_down(self) -> None:
+        """Answer nobody any more; sessions last, as over a restart."""
+        self.is_up = False
+        for each in list(self.stores):
+            each.drop()
+
+    def come_up(self) -> None:
+        """Answer again; every session has its whole timeout from now on."""
+        if not self.is_up:
+            self.is_up = True
+            for each in self.stores:
+                each.heard_s = self.world.now_s
+
     def connect(self, loop: ProcessLoop) -> Future[Store]:
         """Open a session for a process; comes to nothing while the registry is down, or cut off from it."""
         opening: Future[Store] = Future()

@@ -53,7 +53,7 @@ class Simulation:
 
     def runs(self) -> list[Run]:
         """Return the processes of brokers that live and have come to their partitions."""
-        return [broker.run for broker in self.brokers.values() if broker.run is not None]
+        return [run for broker in self.brokers.values() if (run := broker.run) is not None and run.has_begun]
 
     # Clients ask ----------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Simulation:
                 for _ in range(2):
                     number += 1
                     self.producers.append(
-                        SimulatedProducer(self.network, self, self.seen, topic_partition, number, 0.1)
+                        SimulatedProducer(self.network, self, self.seen, topic_partition, number, 0.3)
                     )
                 SimulatedReader(self.network, self, self.seen, topic_partition)
 

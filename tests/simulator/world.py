@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 import random
 import time
 from asyncio import events
@@ -66,12 +67,25 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.is_alive = True
         self.paused_until_s = 0.0
         self.errors: list[dict[str, Any]] = []
-        self.set_exception_handler(lambda _, context: self.errors.append(context))
+        self.set_exception_handler(self._keep_error)
+
+    def _keep_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if self.is_alive:
+            self.errors.append(context)
 
     def time(self) -> float:
         return self._world.now_s
 
     def _process_events(self, _: Any) -> None: ...
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Do the work of a thread at once."""
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
     def _write_to_self(self) -> None: ...
 
@@ -127,7 +141,7 @@ class World:
         self.random = random.Random(seed)
         self.now_s = START_S
         self.loops: list[ProcessLoop] = []
-        self._all_loops: list[ProcessLoop] = []
+        self.all_loops: list[ProcessLoop] = []
         self._on_its_way: list[tuple[float, int, Callable[[], None]]] = []
         self._sent = 0
         # After each thing that has happened.
@@ -135,6 +149,7 @@ class World:
         self._steps = 0
         # Work in slices ends its turn by the processor's time, which differs from run to run.
         slices.perf_counter = self._turn_s
+        self._urandom, os.urandom = os.urandom, self.random.randbytes
 
     def _turn_s(self) -> float:
         self._steps += 1
@@ -144,14 +159,15 @@ class World:
         """Return the loop of a new process."""
         loop = ProcessLoop(self, name)
         self.loops.append(loop)
-        self._all_loops.append(loop)
+        self.all_loops.append(loop)
         return loop
 
     def close(self) -> None:
         """End all processes, and take time back from the real ones."""
         slices.perf_counter = time.perf_counter
-        for loop in self._all_loops:
-            loop.is_alive = True
+        os.urandom = self._urandom
+        for loop in self.all_loops:
+            loop.is_alive = False
             loop.bury()
 
     def later(self, delay_s: float, do: Callable[[], None]) -> None:

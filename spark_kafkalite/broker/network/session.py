@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from spark_kafkalite.broker.network.listeners import Listener
+from spark_kafkalite.errors import ClusterAuthorizationFailed
 from spark_kafkalite.security.scram import ScramServer
 
 if TYPE_CHECKING:
@@ -88,6 +89,17 @@ class Session:
         self.principal = f"User:broker-{broker_id}"
         self.handshake = Handshake.COMPLETE
         self.handshake_due_s = math.inf
+
+    def check_replica(self, replica_id: int) -> None:
+        """Raise ClusterAuthorizationFailed (31) for a replica id that is not that of the broker at the other end.
+
+        Ids below 0 are no replica's.
+        """
+        if replica_id >= 0 and replica_id != self.broker_id:
+            proved = "nothing" if self.broker_id is None else f"to be broker {self.broker_id}"
+            raise ClusterAuthorizationFailed(
+                f"replica id {replica_id} is refused: this connection has proved {proved}; clients leave it at -1"
+            )
 
     @property
     def client_host(self) -> str:

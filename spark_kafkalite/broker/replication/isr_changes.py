@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
 # Writes that are under way at a time.
-_WRITES: Final = 200
+_WRITES: Final = 64
 _RETRY_S: Final = 0.5
 # How long other brokers have to register after this one, before they are taken for dead.
 _REGISTERING_S: Final = 0.5

@@ -17,7 +17,6 @@ from typing import Protocol
 from spark_kafkalite.broker.network.outbox import Response
 from spark_kafkalite.broker.network.request_memory import KeptMemory
 from spark_kafkalite.broker.network.session import Session
-from spark_kafkalite.errors import ClusterAuthorizationFailed
 from spark_kafkalite.wire.header import RequestHeader
 from spark_kafkalite.wire.message import ApiMessage
 
@@ -163,11 +162,6 @@ class Exchange:
     def session(self) -> Session:
         """The client that asks."""
         return self.connection.session
-
-    def check_replica(self, replica_id: int) -> None:
-        """Raise ClusterAuthorizationFailed (31) unless the connection has proven to be this broker's."""
-        if self.session.broker_id != replica_id:
-            raise ClusterAuthorizationFailed(f"{self.session} has not proven to be broker {replica_id}")
 
     def started(self) -> None:
         """Note that the handler is called next."""

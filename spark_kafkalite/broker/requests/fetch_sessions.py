@@ -83,8 +83,9 @@ class SessionPartition:
             self.unwatch()
             self.waits_in = waits_in
             waits_in.watchers[self] = None
-            # It is another leader.
-            self.is_acknowledged = False
+            # Another leader, who is to hear of an offset only if that was asked for under its epoch.
+            if self.asked.current_leader_epoch >= 0:
+                self.is_acknowledged = False
 
     def unwatch(self) -> None:
         """Hear of nothing any more."""

@@ -1,14 +1,13 @@
 """The registry that a standalone broker runs within itself: opened with the broker, lost only with its disk.
 
-It is opened only if it can be the one that the log directories knew (``registry_evidence``); how far it has come on its
-disk is noted there, so that the next start can tell. ``registry.listener`` serves it to other processes.
+It is opened only if it can be the one that the log directories knew (``registry_evidence``). ``registry.listener``
+serves it to other processes.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
 from spark_kafkalite.clock import Clock
@@ -26,7 +25,6 @@ class OwnRegistry:
         """Open the registry. Raises RegistryLost and what EmbeddedRegistry does."""
         self._config = config
         self._logs = logs
-        self._evidence = evidence
         evidence.check_file()
         self._registry = EmbeddedRegistry(config.registry_dir, clock, self._make_room, evidence.check_tree)
         self._close_server = _nothing
@@ -61,20 +59,6 @@ class OwnRegistry:
     def committed_zxid(self) -> int:
         """The number of the last transaction that is on the disk."""
         return self._registry.committed_zxid
-
-    def note(self, zxid: int) -> None:
-        """Write into the log directories that the registry has come so far. In any one thread at a time."""
-        self._evidence.note([each.path for each in self._logs.directories.online], zxid)
-
-    async def replace_old_notes(self, io: IoThreads) -> None:
-        """Note how far the registry has come if the directories say more.
-
-        It was begun anew then, and nobody missed the old one; after a crash it must not be compared with the old one's
-        numbers.
-        """
-        zxid = self.committed_zxid
-        if zxid < self._evidence.zxid:
-            await io.run(lambda: self.note(zxid), Lane.SYNC)
 
     def close(self) -> None:
         """End all sessions and release the directory."""

@@ -9,6 +9,10 @@ directories hold logs does not start unless
   within a second of a change, how far the registry has come on its disk (:meth:`RegistryEvidence.note`); so this file
   is never ahead of a registry that is whole.
 
+A registry that is shared with other brokers is held against the same, so a broker that has been a cluster by itself may
+join one with the registry that it had, served by ``kafkalite registry``; and it cannot go back to a copy that was left
+behind.
+
 Directories without that file (new ones, those of earlier versions) say nothing of the second kind. Beside the registry
 itself lies a closer note (``registry.zxid_note``), which goes with it when it is lost as a whole.
 
@@ -121,6 +125,18 @@ class RegistryEvidence:
                 f"the registry {path} is older than the logs: it ends with transaction {zxid}, the log directories "
                 f"have seen transaction {self.zxid}; its write-ahead log {DATABASE_NAME}-wal has been removed, or an "
                 f"older copy has been put in its place, {self._consequence()}"
+            )
+
+    def check_shared(self, zxid: int) -> None:
+        """Raise RegistryLost when logs were found and the registry elsewhere has not come as far as they knew."""
+        if self.logs and zxid < self.zxid:
+            log_dirs = ",".join(each.path for each in self.directories)
+            raise RegistryLost(
+                f"the registry is older than the logs: it ends with transaction {zxid}, the log directories have seen "
+                f"transaction {self.zxid}; an older copy has been put in its place, or zookeeper.connect names another "
+                f"one: {len(self.logs)} partitions ({_some(self.logs)}) may be served no more, or go back. Put the "
+                f"registry's data back, or correct zookeeper.connect; to go on with what is there, and lose what came "
+                f"later, remove {REGISTRY_ZXID_FILE} from {log_dirs}"
             )
 
     def check_unclaimed(self, cluster: ClusterState) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.settings.config import BrokerConfig
-from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.directories.checkpoints import CheckpointJob
 from spark_kafkalite.log.manager import LogManager
@@ -43,9 +42,8 @@ class Upkeep:
         io: IoThreads,
         logs: LogManager,
         replicas: Replicas,
-        own_registry: OwnRegistry | None,
+        registry_notes: RegistryNotes,
     ) -> None:
-        """``own_registry`` is None when the registry is elsewhere."""
         self._loop = loop
         self._io = io
         self._logs = logs
@@ -56,7 +54,7 @@ class Upkeep:
         self._stray_retention_ms: int = config["stray.log.retention.ms"]
         self._checkpointed: dict[object, tuple[int, int]] = {}
         self._checkpointing = False
-        self._own_registry = own_registry
+        self._registry_notes = registry_notes
         self._noted_zxid = 0
         self._noting = False
         self._slices = slices
@@ -73,10 +71,8 @@ class Upkeep:
             self._look_at_strays()
         self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
         self._repeat("producers", _PRODUCERS_LOOK_S, self._expire_producers)
-        if self._own_registry is not None:
-            note = partial(self._note_registry, self._own_registry)
-            self._repeat("registry", _REGISTRY_NOTE_S, note)
-            note()
+        self._repeat("registry", _REGISTRY_NOTE_S, self._note_registry)
+        self._note_registry()
 
     def stop(self) -> None:
         """End; nothing is called afterwards."""
@@ -114,8 +110,8 @@ class Upkeep:
         if job is not None:
             self._io.submit(job.run, lambda _: None, lambda error: logger.error("removing files failed: %s", error))
 
-    def _note_registry(self, registry: OwnRegistry) -> None:
-        zxid = registry.committed_zxid
+    def _note_registry(self) -> None:
+        zxid = self._registry_notes.zxid
         if self._noting or zxid == self._noted_zxid:
             return
         self._noting = True
@@ -123,7 +119,7 @@ class Upkeep:
         def done(_: object) -> None:
             self._noting, self._noted_zxid = False, zxid
 
-        self._io.submit(lambda: registry.note(zxid), done, done, lane=Lane.SYNC)
+        self._io.submit(lambda: self._registry_notes.write(zxid), done, done, lane=Lane.SYNC)
 
     def _look_at_strays(self) -> None:
         job = self._logs.look_at_strays(self._stray_retention_ms)

@@ -30,7 +30,7 @@ from spark_kafkalite.registry.cluster.registration import (
     create_base_nodes,
 )
 from spark_kafkalite.registry.cluster.session import RegistrySession
-from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired, Store
+from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired, Store, answer
 from spark_kafkalite.registry.znodes import BrokerRegistration
 
 _LOG = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ class ClusterMembership:
         self._retry_s = retry_s
         self._stored_cluster_id: str | None = None
         self._holds_logs = False
+        self._check_zxid: Callable[[int], None] | None = None
+        self._seen_zxid = 0
         self._session: RegistrySession | None = None
         self._watching = asyncio.Event()
         self._registration: BrokerRegistration | None = None
@@ -99,14 +101,27 @@ class ClusterMembership:
         if self._session is not None:
             self._session.controller.check_everything()
 
-    async def open(self, stored_cluster_id: str | None, *, holds_logs: bool = False) -> None:
+    @property
+    def seen_zxid(self) -> int:
+        """The last transaction that this broker has seen of the registry; it is on the disk there."""
+        if self._session is not None:
+            self._seen_zxid = max(self._seen_zxid, self._session.store.seen_zxid)
+        return self._seen_zxid
+
+    async def open(
+        self,
+        stored_cluster_id: str | None,
+        *,
+        holds_logs: bool = False,
+        check_zxid: Callable[[int], None] | None = None,
+    ) -> None:
         """Open the first session and have the view show the cluster. The broker is no part of it yet.
 
         ``stored_cluster_id`` is the one in the broker's own ``meta.properties``, None when it has none yet; with
-        ``holds_logs`` a registry that is new is refused. Raises what ``open_store`` raises, InconsistentClusterId,
-        RegistryError.
+        ``holds_logs`` a registry that is new is refused. ``check_zxid`` gets the registry's last transaction, and
+        raises when that is not far enough. Raises what ``open_store`` raises, InconsistentClusterId, RegistryError.
         """
-        self._stored_cluster_id, self._holds_logs = stored_cluster_id, holds_logs
+        self._stored_cluster_id, self._holds_logs, self._check_zxid = stored_cluster_id, holds_logs, check_zxid
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         self._keeper.add_done_callback(self._ended)
         await self._until(self._watching)
@@ -215,6 +230,10 @@ class ClusterMembership:
         if self._watching.is_set():
             await check_cluster_id(session.store, known)
         else:
+            if self._check_zxid is not None:
+                # One server of an ensemble may be behind the others.
+                await answer(session.store.sync())
+                self._check_zxid(session.store.seen_zxid)
             known = await cluster_id(session.store, self._stored_cluster_id, holds_logs=self._holds_logs)
             await create_base_nodes(session.store)
         await session.watcher.start(known)

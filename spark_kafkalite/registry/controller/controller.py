@@ -5,17 +5,18 @@ multi that begins with a check of that epoch node's version: a controller that w
 and steps down (KAFKA-6082). Partition states are written at the version that was read, because leaders write them too
 (their ISR). Brokers are never told anything: they watch the registry (rule R9).
 
-Elections and topic changes run one after the other, each on a snapshot that has caught up with the registry. Only the
-controller creates and deletes topics, so between that snapshot and the writes no topic can be replaced by another one
-whose node versions happen to be equal.
-
-Changes of topics are made by ``topic_changes``. Of elections many share a multi.
+Elections (``elections``) and topic changes (``topic_changes``) run one after the other, each on a snapshot that has
+caught up with the registry. Only the controller creates and deletes topics, so between that snapshot and the writes no
+topic can be replaced by another one whose node versions happen to be equal.
 
 A topic of more partitions than fit into one multi is written in several: a crash between leaves partitions without
 state, which the next controller gives one, or a marker in /admin/delete_topics, whose deletion it finishes.
 
-The role ends with the session: what is being written then fails, and may or may not have happened. What a broken
-connection has interrupted is taken up when it is back (:meth:`Controller.resume`, rule R13).
+One task does it all, for as long as the session lasts: it claims the role when nobody has it, looks at everything once
+it has it and after every reconnection, and then at what changes (rule R13). A step that fails is done again by itself,
+after a pause that grows. What another controller has, or this one may have lost, is found out by the next write.
+
+The role ends with the session: what is being written then fails, and may or may not have happened.
 Source: kafka.controller.KafkaController and kafka.zk.KafkaZkClient of Apache Kafka 3.9.
 """
 
@@ -24,8 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
@@ -40,9 +40,9 @@ from spark_kafkalite.model import (
     TopicPartition,
 )
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
+from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
-from spark_kafkalite.registry.controller.election import Elected, elect, needs_election, why_leaderless
+from spark_kafkalite.registry.controller.elections import Elections
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec
 from spark_kafkalite.registry.store import (
@@ -51,7 +51,6 @@ from spark_kafkalite.registry.store import (
     ConnectionLoss,
     Create,
     NodeExists,
-    NoNode,
     Operation,
     SessionExpired,
     SessionState,
@@ -67,10 +66,15 @@ __all__ = ["Controller", "Extension", "TopicSpec"]
 _LOG = logging.getLogger(__name__)
 
 NO_EPOCH: Final = ControllerEpoch(-1)
-# Elections that share a multi.
-_ELECTED_AT_ONCE: Final = 100
-
-_Candidates = Sequence[tuple[TopicPartition, PartitionState]]
+# Between two tries of a step that fails; each pause is twice the last one.
+_FIRST_PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 2.0
+# How long a controller of a new session waits for brokers that may be about to register as well: in all, and since the
+# last one came.
+_GATHER_S: Final = 1.0
+_GATHER_QUIET_S: Final = 0.3
+# Partitions whose in-sync replicas are looked through in one piece.
+_LOOKED_AT_ONCE: Final = 1000
 
 
 class Controller:
@@ -92,8 +96,7 @@ class Controller:
         work of the running loop, its own when nobody shares them."""
         self._slices = slices or Slices(asyncio.get_running_loop())
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch)
-        self._unclean_election = unclean_election
-        self._min_insync = min_insync
+        self._elections = Elections(store, self._slices, self._write, lambda: self._epoch, unclean_election, min_insync)
         self._store = store
         self._watcher = watcher
         self._broker_id = broker_id
@@ -101,12 +104,16 @@ class Controller:
         self._epoch = NO_EPOCH
         self._epoch_version = -1
         self._working = asyncio.Lock()
-        self._claiming = False
-        self._to_check: set[TopicPartition] = set()
-        self._check_all = False
-        self._electing = False
-        self._closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        # Whether what a former controller has left is to be looked at, besides elections.
+        self._may_be_unfinished = False
+        # Until when it may be that others of the cluster have lost their sessions too.
+        self._gather_until_s = 0.0
+        # What the task waits for, who waits for the end of its first step, and how its steps have gone.
+        self._wanted = asyncio.Event()
+        self._registered = asyncio.Event()
+        self._begun: asyncio.Future[None] | None = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Controller(broker {self._broker_id}, {f'epoch {self._epoch}' if self.is_active else 'not active'})"
@@ -122,22 +129,38 @@ class Controller:
         return self._epoch
 
     async def start(self) -> None:
-        """Try to get the role and, with it, bring every partition into order. The watcher must have started."""
+        """Try to get the role and, with it, bring every partition into order. The watcher must have started.
+
+        Returns once that has been tried; what a broken connection has kept from it is done later. Raises RegistryError.
+        """
+        loop = asyncio.get_running_loop()
         self._watcher.view.add_listener(self._on_change)
-        await self._claim()
+        self._gather_until_s = loop.time() + _GATHER_S
+        self._begun = loop.create_future()
+        self._wanted.set()
+        self._task = loop.create_task(self._work())
+        try:
+            await asyncio.shield(self._begun)
+        finally:
+            self._begun = None
 
     def resume(self) -> None:
-        """Go on with what a broken connection has interrupted: claim the role, or look at everything (rule R13)."""
-        if not self._closed:
-            self._spawn(self._bring_into_order() if self.is_active else self._claim())
+        """Go on with what a broken connection may have interrupted: claim the role, or look at everything (R13)."""
+        self._may_be_unfinished = True
+        self.check_everything()
+
+    def check_everything(self) -> None:
+        """Look for partitions that need a leader: what the registry had no room for may succeed now."""
+        self._elections.look_at_everything()
+        self._pause_s = _FIRST_PAUSE_S
+        self._wanted.set()
 
     async def close(self) -> None:
         """Give up the role, so that the next broker has it at once; with its session, if that has ended."""
-        self._closed = True
         self._watcher.view.remove_listener(self._on_change)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         was_active = self.is_active
         self._resign()
         if was_active and self._store.state is not SessionState.LOST:
@@ -148,23 +171,89 @@ class Controller:
 
     # The role -------------------------------------------------------------------------------------------------------
 
-    async def _claim(self) -> None:
-        if self._claiming or self.is_active or self._closed:
-            return
-        self._claiming = True
-        try:
-            if not await self._take_role():
+    async def _work(self) -> None:
+        """Do what is wanted, for as long as the session lasts."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            error: BaseException | None = None
+            try:
+                await self._step()
+                self._pause_s = _FIRST_PAUSE_S
+            except asyncio.CancelledError:
+                self._tell_begun(SessionExpired("the candidacy has ended"))
+                raise
+            except NotController:
+                # Whoever has the role now, or the end of that, is seen by the watcher; it may have been seen already.
+                self._wanted.set()
+            except SessionExpired as ended:
+                self._tell_begun(ended)
                 return
-        finally:
-            self._claiming = False
-        _LOG.info("broker %d is the controller, epoch %d", self._broker_id, self._epoch)
-        await self._bring_into_order()
+            except (KafkaError, RegistryError) as failed:
+                error = failed
+                _LOG.warning("the controller's work failed; it is tried again in %.2f s: %s", self._pause_s, failed)
+            except Exception as unforeseen:
+                error = unforeseen
+                _LOG.exception("the controller's work failed; it is tried again in %.2f s", self._pause_s)
+            self._tell_begun(None if isinstance(error, ConnectionLoss) else error)
+            if error is not None:
+                self._may_be_unfinished = True
+                self._elections.look_at_everything()
+                self._wanted.set()
+                await asyncio.sleep(self._pause_s)
+                self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
-    async def _bring_into_order(self) -> None:
-        async with self._working:
-            await self._topics.finish_deletions()
-        self._check_all = True
-        await self._elect_pending()
+    def _tell_begun(self, error: BaseException | None) -> None:
+        begun = self._begun
+        if begun is None or begun.done():
+            return
+        if error is None:
+            begun.set_result(None)
+        else:
+            begun.set_exception(error)
+
+    async def _step(self) -> None:
+        if not self.is_active:
+            if not await self._take_role():
+                if self._watcher.view.state.controller_id == znodes.NO_LEADER:
+                    # Seen gone before it is seen at all, it would never be news that nobody has the role.
+                    self._call_later(self._pause_s)
+                return
+            _LOG.info("broker %d is the controller, epoch %d", self._broker_id, self._epoch)
+            self._may_be_unfinished = True
+            self._elections.look_at_everything()
+            await self._gather()
+        if self._may_be_unfinished:
+            async with self._working:
+                await self._topics.finish_deletions()
+                await self._topics.complete_guards(await self._watcher.caught_up())
+            self._may_be_unfinished = False
+        while self.is_active and self._elections.are_due:
+            async with self._working:
+                await self._elections.run(await self._watcher.caught_up())
+
+    def _call_later(self, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s, self._wanted.set)
+
+    async def _gather(self) -> None:
+        """Wait for brokers that are about to register, if this session is as new as theirs would be.
+
+        After an outage of the registry that was longer than the sessions, every broker registers again, with the logs
+        that it had: nothing need change. Who is first would elect itself for everybody's partitions, and shrink their
+        ISRs to what it has seen by then. A controller of an older session knows that only some have gone.
+        """
+        loop = asyncio.get_running_loop()
+        while (now_s := loop.time()) < self._gather_until_s:
+            state = await self._watcher.caught_up()
+            if not await self._slices.run(_misses_somebody(state)):
+                return
+            self._tell_begun(None)
+            self._registered.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(_GATHER_QUIET_S, self._gather_until_s - now_s)):
+                    await self._registered.wait()
+                    continue
+            return
 
     async def _take_role(self) -> bool:
         """Create /controller and raise the epoch in one step; return whether this session has the role."""
@@ -222,153 +311,29 @@ class Controller:
             raise
         return results[1:]
 
-    def check_everything(self) -> None:
-        """Look for partitions that need a leader: what the registry had no room for may succeed now."""
-        if self.is_active and not self._closed:
-            self._check_all = True
-            self._spawn(self._elect_pending())
-
     # Elections --------------------------------------------------------------------------------------------------------
 
     def _on_change(self, old: ClusterState, new: ClusterState, change: ClusterChange) -> None:
-        if self._closed:
-            return
-        if not self.is_active:
-            if new.controller_id == znodes.NO_LEADER:
-                self._spawn(self._claim())
-            return
-        if change.new_brokers or change.gone_brokers or change.bounced_brokers:
-            self._check_all = True
-        # Settings may have allowed an unclean election.
-        if old.broker_configs != new.broker_configs:
-            self._check_all = True
-        for name in change.changed_configs:
-            self._to_check.update(TopicPartition(name, number) for number in new.topics[name].partitions)
-        for topic_partition in change.changed_partitions:
-            partition = new.partition(topic_partition)
-            if partition is not None and needs_election(partition, new.brokers):
-                self._to_check.add(topic_partition)
-        if (self._check_all or self._to_check) and not self._electing:
-            self._spawn(self._elect_pending())
+        if change.new_brokers or change.bounced_brokers:
+            self._registered.set()
+        if self.is_active:
+            self._elections.look_at_changes(old, new, change)
+            if self._elections.are_due:
+                self._wanted.set()
+        elif new.controller_id == znodes.NO_LEADER:
+            self._wanted.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None, *, unclean: bool = False
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have the first replica of each partition lead, or, ``unclean``, a live one although it may lack records.
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, (ConnectionLoss, SessionExpired)):
-            _LOG.warning("the controller's work was interrupted: %s", error)
-        elif error is not None:
-            _LOG.error("the controller's work failed: %s", error, exc_info=error)
-
-    def _candidates(self, state: ClusterState) -> Work[_Candidates]:
-        """Return the partitions, of those to check, that an election can help; the others are checked off."""
-        wanted: Iterable[TopicPartition] = self._to_check
-        if self._check_all:
-            wanted = (
-                TopicPartition(name, number) for name, topic in state.topics.items() for number in topic.partitions
-            )
-        # What is added from here on is for the next look.
-        self._check_all, self._to_check = False, set()
-        found = []
-        for topic_partition in wanted:
-            yield None
-            partition = state.partition(topic_partition)
-            if partition is None or not needs_election(partition, state.brokers):
-                continue
-            leaderless = partition.leader == znodes.NO_LEADER
-            if leaderless and self._outcome(topic_partition, partition, state).leader == znodes.NO_LEADER:
-                continue
-            found.append((topic_partition, partition))
-        return found
-
-    async def _elect_pending(self) -> None:
-        """Elect where it is needed, until nothing is. One pass at a time; a change meanwhile only adds to it."""
-        if self._electing:
-            return
-        self._electing = True
-        # What a write was refused for; the same again after catching up means that the node cannot be read.
-        refused: dict[TopicPartition, PartitionState] = {}
-        try:
-            while self.is_active and (self._check_all or self._to_check):
-                async with self._working:
-                    state = await self._watcher.caught_up()
-                    found = await self._slices.run(self._candidates(state))
-                    candidates = (each for each in found if refused.get(each[0]) is not each[1])
-                    while batch := list(islice(candidates, _ELECTED_AT_ONCE)):
-                        if not await self._elect(batch, state, refused):
-                            return  # after a reconnection, and in the next session, everything is looked at
-        finally:
-            self._electing = False
-
-    async def _elect(
-        self, batch: _Candidates, state: ClusterState, refused: dict[TopicPartition, PartitionState]
-    ) -> bool:
-        """Elect leaders of some partitions; return whether this broker may go on. Notes what was refused."""
-        try:
-            operations = [self._election(*candidate, state) for candidate in batch if candidate[1].has_state]
-            if operations:
-                await self._write(operations)
-        except (ConnectionLoss, NotController, SessionExpired):
-            return False
-        except RegistryError:
-            # None of them has happened: each is tried by itself, to find the one that it was for.
-            alone = batch
-        else:
-            alone = [candidate for candidate in batch if not candidate[1].has_state]
-        outcomes = await asyncio.gather(
-            *(self._elect_one(*candidate, state) for candidate in alone), return_exceptions=True
-        )
-        for candidate, outcome in zip(alone, outcomes, strict=True):
-            if isinstance(outcome, (ConnectionLoss, NotController, SessionExpired)):
-                return False
-            if isinstance(outcome, (BadVersion, NoNode, NodeExists)):
-                # Somebody else has written it meanwhile, or it cannot be read.
-                self._to_check.add(candidate[0])
-                if not isinstance(outcome, NoNode):
-                    refused[candidate[0]] = candidate[1]
-            elif isinstance(outcome, BaseException):
-                _LOG.error("electing a leader for %s failed: %s", candidate[0], outcome)
-        return True
-
-    def _election(self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState) -> SetData:
-        """Return the write that gives a partition with a state its leader."""
-        path = znodes.state_path(*topic_partition)
-        return SetData(path, self._elected(topic_partition, partition, cluster), partition.version)
-
-    def _elected(self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState) -> bytes:
-        elected = self._outcome(topic_partition, partition, cluster)
-        epoch = partition.leader_epoch + 1
-        if elected.leader == znodes.NO_LEADER:
-            why = why_leaderless(partition, cluster.brokers)
-            _LOG.warning("%s: no leader, epoch %d: %s", topic_partition, epoch, why)
-        else:
-            _LOG.info("%s: leader %d, epoch %d, ISR %s", topic_partition, elected.leader, epoch, list(elected.isr))
-        return elected.as_node(epoch, self._epoch).encode()
-
-    def _outcome(self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState) -> Elected:
-        name = topic_partition.topic
-        return elect(
-            partition,
-            cluster.brokers,
-            min_insync=self._min_insync(name),
-            unclean=self._unclean_election(name),
-        )
-
-    async def _elect_one(
-        self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState
-    ) -> None:
-        if partition.has_state:
-            await self._write([self._election(topic_partition, partition, cluster)])
-            return
-        name, number = topic_partition
-        for path in (znodes.partitions_path(name), znodes.partition_path(name, number)):
-            with contextlib.suppress(NodeExists):
-                await answer(self._store.create(path))
-        await self._write([Create(znodes.state_path(name, number), self._elected(topic_partition, partition, cluster))])
+        Of all partitions, if None is given, those are left out that need no election. Gives each one's error, None for
+        success. Raises NotController (41), RegistryError.
+        """
+        async with self._working:
+            state = await self._current_state()
+            return await self._elections.run_asked(partitions, state, self._current_state, unclean=unclean)
 
     # Topics -----------------------------------------------------------------------------------------------------------
 
@@ -401,3 +366,15 @@ class Controller:
         if not self.is_active:
             raise NotController(f"broker {self._broker_id} is not the controller")
         return await self._watcher.caught_up()
+
+
+def _misses_somebody(state: ClusterState) -> Work[bool]:
+    """Return whether a broker is not registered that is in sync with, or leads, some partition."""
+    for topic in state.topics.values():
+        for number, partition in topic.partitions.items():
+            if not all(member in state.brokers for member in partition.isr):
+                return True
+            if number % _LOOKED_AT_ONCE == 0:
+                yield None
+        yield None
+    return False

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from spark_kafkalite.registry.store import (
     Delete,
     NodeError,
     NodeExists,
+    NoNode,
     Operation,
     OutOfRoom,
     SetData,
@@ -85,7 +87,15 @@ class TopicChanges:
         async def write(*, replaces_config: bool) -> None:
             partitions, live = assignment.partitions, cluster.brokers
             await self._write_in_pieces(
-                topic_writes.creation(topic, encoded, partitions, live, self._epoch(), replaces_config=replaces_config)
+                topic_writes.creation(
+                    topic,
+                    assignment.topic_id,
+                    encoded,
+                    partitions,
+                    live,
+                    self._epoch(),
+                    replaces_config=replaces_config,
+                )
             )
 
         try:
@@ -144,7 +154,7 @@ class TopicChanges:
         data, stat = await answer(self._store.get(znodes.topic_path(name)))
         old = await self._slices.run(TopicAssignment.decode_work(name, data))
         added = await self._slices.run(planned_extension(extension, old, state))
-        extended = TopicAssignment(topic.topic_id, {**old.partitions, **added})
+        extended = replace(old, topic_id=topic.topic_id, partitions={**old.partitions, **added})
         encoded = await self._encoded(name, extended)
         if not validate_only:
             topic_node = SetData(znodes.topic_path(name), encoded, stat.version)
@@ -190,10 +200,44 @@ class TopicChanges:
         marker, config = znodes.deleted_topic_path(name), znodes.topic_config_path(name)
         with contextlib.suppress(NodeExists):
             await self._write([Create(marker)])
-        paths = [*reversed(await self._subtree(znodes.topic_path(name)))]
+        paths = await self._guard_of(name)
+        paths += reversed(await self._subtree(znodes.topic_path(name)))
         if await answer(self._store.exists(config)):
             paths.append(config)
         await self._write_in_pieces(Delete(path) for path in (*paths, marker))
+
+    async def _guard_of(self, name: str) -> list[str]:
+        """Return the path of the guard of a topic, if there is one and the topic's node can be read."""
+        try:
+            data, _ = await answer(self._store.get(znodes.topic_path(name)))
+            topic_id = (await self._slices.run(TopicAssignment.decode_work(name, data))).topic_id
+        except (NoNode, znodes.MalformedNode):
+            return []  # what it leaves is taken away by complete_guards
+        path = znodes.topic_guard_path(topic_id)
+        stat = None if topic_id == znodes.NO_TOPIC_ID else await answer(self._store.exists(path))
+        return [] if stat is None else [path]
+
+    async def complete_guards(self, state: ClusterState) -> None:
+        """Make the guards (rule R14) of topics that have none, as those of earlier versions, and take away those that
+        no topic has any more."""
+        names: list[str] = await answer(self._store.children(znodes.TOPIC_GUARDS))
+
+        def compare() -> Work[tuple[list[Operation], list[Operation]]]:
+            missing, present = {}, set(names)
+            for topic in state.topics.values():
+                yield None
+                name = znodes.uuid_text(topic.topic_id)
+                if name in present:
+                    present.discard(name)
+                else:
+                    missing[name] = Create(znodes.topic_guard_path(topic.topic_id))
+            if state.unreadable_topics:
+                # One of these may be whose they are.
+                present.clear()
+            return list(missing.values()), [Delete(f"{znodes.TOPIC_GUARDS}/{name}") for name in present]
+
+        missing, left_over = await self._slices.run(compare())
+        await self._write_in_pieces(chain(missing, left_over))
 
     async def _subtree(self, path: str) -> list[str]:
         """Return the paths at and below ``path``, parents first; none when it does not exist."""

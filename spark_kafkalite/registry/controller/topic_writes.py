@@ -67,6 +67,7 @@ def batches(topics: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
 
 def creation(
     topic: TopicSpec,
+    topic_id: bytes,
     encoded: bytes,
     partitions: Mapping[int, tuple[BrokerId, ...]],
     live: Mapping[int, BrokerInfo],
@@ -80,6 +81,7 @@ def creation(
     """
     config_path, config = znodes.topic_config_path(topic.name), znodes.encode_config(topic.config)
     yield SetData(config_path, config) if replaces_config else Create(config_path, config)
+    yield Create(znodes.topic_guard_path(topic_id))
     yield Create(znodes.topic_path(topic.name), encoded)
     yield Create(znodes.partitions_path(topic.name))
     yield from new_partitions(topic.name, partitions, live, controller_epoch)
@@ -105,7 +107,12 @@ def new_partitions(
 
 
 def deletion(name: str, topic: TopicState) -> Iterator[Operation]:
-    """Remove a topic of which the snapshot knows everything, children first."""
+    """Remove a topic of which the snapshot knows everything, children first.
+
+    The guard goes before all else: no leader writes a state any more (rule R14).
+    """
+    if topic.topic_id != znodes.NO_TOPIC_ID:
+        yield Delete(znodes.topic_guard_path(topic.topic_id))
     yield Delete(znodes.topic_config_path(name))
     for number, partition in topic.partitions.items():
         if partition.has_state:
@@ -117,4 +124,4 @@ def deletion(name: str, topic: TopicState) -> Iterator[Operation]:
 
 def fits_one_multi(topic: TopicState) -> bool:
     """Return whether :func:`deletion` needs only one piece."""
-    return 2 * len(topic.partitions) + 3 < _PIECE_OPERATIONS
+    return 2 * len(topic.partitions) + 4 < _PIECE_OPERATIONS

@@ -63,6 +63,10 @@ class EmbeddedStore(Store):
     def session_timeout_ms(self) -> int:
         return self._session_timeout_ms
 
+    @property
+    def seen_zxid(self) -> int:
+        return self.registry.committed_zxid
+
     def ask(self, request: Request) -> Future[Any]:
         answer: Future[Any] = Future()
         self.registry.submit(lambda: self._run(request), answer)

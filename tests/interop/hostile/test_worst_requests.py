@@ -72,3 +72,19 @@ def test_the_loop_is_never_held_for_long(broker: MeteredBroker, worst: Worst) ->
     )
     assert readings.longest_ms < LONGEST_MS
     assert more_bytes < MOST_BYTES
+
+
+def test_the_next_fetches_of_a_large_session_hold_nobody_either(broker: MeteredBroker) -> None:
+    """In few bytes they ask for as much as the first one: all that do not exist are told of again."""
+    with RawClient(broker.bootstrap, 100.0) as client:
+        client.send_frame(worst_requests.session_fetch(worst_requests.positions(range(10_000))))
+        opened = client.receive_fetch(11)
+        assert opened.session_id
+        broker.read()
+        for epoch in (1, 2, 3):
+            client.send_frame(worst_requests.session_fetch([], opened.session_id, epoch))
+            answer = client.receive_fetch(11)
+            assert (answer.error_code, sum(len(asked) for _, asked in answer.topics)) == (0, 10_000 - WIDE)
+    readings = broker.read()
+    print(f"longest turn {readings.longest_ms:.0f} ms")
+    assert readings.longest_ms < LONGEST_MS

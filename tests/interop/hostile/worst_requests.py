@@ -90,6 +90,14 @@ def fetch(asked: list[packed.FetchPartition], topic: str = "wide", max_wait_ms: 
     return packed.pack_fetch_request(1, "worst", 11, packed.FetchRequest([(topic, asked)], max_wait_ms, 1 << 30))
 
 
+def session_fetch(asked: list[packed.FetchPartition], session_id: int = 0, epoch: int = 0) -> bytes:
+    """A fetch of a session, which opens it unless it has an id and an epoch."""
+    topics = [("wide", asked)] if asked else []
+    return packed.pack_fetch_request(
+        1, "worst", 11, packed.FetchRequest(topics, 0, 1 << 30, session_id=session_id, session_epoch=epoch)
+    )
+
+
 def positions(partitions: Iterable[int]) -> list[packed.FetchPartition]:
     return [packed.FetchPartition(number, 0, 9) for number in partitions]
 
@@ -293,6 +301,8 @@ ALL = [
     Worst("fetch of 200,000 unknown partitions", 1, lambda: fetch(positions(range(MANY)))),
     Worst("fetch of 120,000 unknown topics", 1, lambda: fetch_topics(120_000)),
     Worst("fetch of 1,000 partitions again and again", 1, lambda: fetch(positions(wide()))),
+    Worst("fetch that opens a session of 10,000 partitions", 1, lambda: session_fetch(positions(range(10_000)))),
+    Worst("fetch that would open a session of 200,000 partitions", 1, lambda: session_fetch(positions(range(MANY)))),
     Worst("offsets of a partition again and again", 2, lambda: list_offsets_of([0] * MANY)),
     Worst("offsets of 1,000 partitions again and again", 2, lambda: list_offsets_of(wide())),
     Worst("metadata of a wide topic 5,000 times", 3, lambda: metadata_of(["wide"] * 5_000)),

@@ -106,7 +106,7 @@ def test_offsets_configs_and_versions(broker: BrokerProcess, tool: Tool) -> None
         "segment.bytes=1073741824 sensitive=false synonyms={DEFAULT_CONFIG:log.segment.bytes=1073741824}" in everything
     )
     versions = tool("BrokerApiVersionsCommand").stdout
-    assert re.search(r"Produce\(0\): 0 to 9", versions) and re.search(r"Fetch\(1\): 4 to 17", versions)
+    assert re.search(r"Produce\(0\): 0 to 10", versions) and re.search(r"Fetch\(1\): 4 to 17", versions)
     assert re.search(r"OffsetCommit\(8\): \d to \d", versions) and "TxnOffsetCommit(28): UNSUPPORTED" in versions
 
 

@@ -75,7 +75,7 @@ class TestApiVersions:
         answer = client.call(ApiVersionsRequest(client_software_name="raw", client_software_version="1.0"), 3)
         served = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         assert served == {
-            0: (0, 9), 1: (4, 12), 2: (1, 9), 3: (0, 12), 8: (2, 9), 9: (1, 9),
+            0: (0, 10), 1: (4, 17), 2: (1, 9), 3: (0, 12), 8: (2, 9), 9: (1, 9),
             10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
             15: (0, 5), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 4),
             23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 4), 37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 1),

@@ -107,8 +107,7 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
     FetchSessionTopicIdError (106). Source: kafka.server.FetchManager.newContext.
     """
     client = exchange.session
-    if fetch.replica_id >= 0:
-        exchange.check_replica(fetch.replica_id)
+    client.check_replica(fetch.replica_id)
     before = client.fetch_session
     if before is not None:
         # Answers leave in the order of their requests.

@@ -84,11 +84,10 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsReque
                 if topic_partition in seen:
                     raise InvalidRequest(f"{topic_partition} is asked for twice")
                 seen.add(topic_partition)
+                exchange.session.check_replica(message.replica_id)
                 if message.replica_id == DEBUGGING_REPLICA_ID and asked.timestamp == LATEST_TIMESTAMP:
                     partitions.append(_own_end(context, topic_partition))
                     continue
-                if message.replica_id >= 0:
-                    exchange.check_replica(message.replica_id)
                 find = partial(_look_up, context, exchange, topic_partition, asked, message)
                 partitions.append((yield from look_up(context.io, context.loop, find)))
             except KafkaError as error:
@@ -153,7 +152,7 @@ def _check_known(exchange: Exchange, partition: Partition, leader: Leader) -> No
     """Raise OffsetNotAvailable (78), in old versions LeaderNotAvailable (5), while nobody knows what is committed."""
     if partition.high_watermark < leader.epoch_start_offset:
         text = (
-            f"{partition.topic_partition}: what was shown before epoch {leader.epoch}, below offset "
-            f"{leader.epoch_start_offset}, is not known to be in enough replicas yet"
+            f"{partition.topic_partition}: what was shown before epoch {leader.epoch} is not known to be in enough "
+            "replicas yet"
         )
         raise (OffsetNotAvailable if exchange.api_version >= _FIRST_VERSION_NOT_AVAILABLE else LeaderNotAvailable)(text)

@@ -43,8 +43,7 @@ def handle(
             yield None
             result = EpochEndOffset(partition=asked.partition)
             try:
-                if message.replica_id >= 0:
-                    exchange.check_replica(message.replica_id)
+                exchange.session.check_replica(message.replica_id)
                 partition = context.replicas.get(TopicPartition(topic.topic, asked.partition))
                 partition.check_leader(asked.current_leader_epoch)
                 result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)

@@ -233,7 +233,8 @@ def test_a_produce_is_told_when_too_few_are_in_sync_by_the_time_it_is_acknowledg
     partition.become_leader(of_two(1, FOLLOWER, version=1))
     produced: list[Any] = []
     exchange: Any = Answers()
-    waiting = DelayedProduce(context_of(harness, partition), exchange, -1, [("t", produced)])
+    context = context_of(harness, partition)
+    waiting = DelayedProduce(context, exchange, -1, [("t", produced)], LeaderHints(context, exchange))
     waiting.await_acknowledgement(partition.check_leader(), harness.append(partition), produced)
     waiting.start(30_000)
     # Both in one pass of the loop.

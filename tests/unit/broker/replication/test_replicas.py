@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from spark_kafkalite.broker.replication.follower import Follower, NoLeader
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.purgatory import Purgatory
@@ -25,6 +26,7 @@ from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from spark_kafkalite.wire.packed import FetchedPartition
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 NAMES = ("a", "b", "c")
@@ -423,3 +425,114 @@ class Schedule:
         if me is not None and state.is_led_by(me):
             assert partition.is_leader
             assert partition.log.epochs.latest == state.leader_epoch
+
+
+def follow_and_cut(world: World, to: int = 2) -> Partition:
+    """Lead, append, follow another broker, and hear from it that its log parts from this one; threads are held."""
+    world.register()
+    world.create("a")
+    world.change(A, world.state(version=1, replicas=(ME, OTHER)))
+    world.settle()
+    for _ in range(5):
+        world.append(A)
+    world.change(A, world.state(OTHER, 1, 2, replicas=(ME, OTHER)))
+    world.settle()
+    partition = world.replicas.get(A)
+    role = partition.role
+    assert isinstance(role, Follower)
+    asked = role.ask(world.loop.time())
+    assert asked is not None
+    world.threads.held = True
+    role.take(asked, FetchedPartition(0, 0, 9, -1, 0, diverging_epoch=(0, to)), world.loop.time())
+    assert partition.is_truncating
+    return partition
+
+
+def test_a_partition_leads_when_the_truncation_of_its_log_has_ended(world: World) -> None:
+    partition = follow_and_cut(world)
+    world.change(A, world.state(ME, 2, 3, replicas=(ME, OTHER)))
+    world.settle()
+    assert not partition.is_leader
+    world.threads.held = False
+    world.threads.run_all()
+    world.loop.run_for(0.1)
+    world.settle()
+    assert partition.is_leader
+    assert partition.log.log_end_offset == 2
+    assert world.logs.get(A) is partition.log
+
+
+def test_a_topic_deleted_amid_a_truncation_goes_when_that_has_ended(world: World) -> None:
+    partition = follow_and_cut(world)
+    world.delete("a")
+    world.create("a", topic_id=b"n" * 16)
+    world.loop.run_for(1)
+    # The files are still those that threads work on.
+    assert world.logs.get(A) is partition.log
+    world.threads.held = False
+    world.threads.run_all()
+    world.loop.run_for(1)
+    world.settle()
+    assert world.replicas.get(A).topic_id == b"n" * 16
+    assert world.replicas.get(A).log.log_end_offset == 0
+    assert partition.storage_error is None
+    assert not [path for path in world.logs.directories.online if path.offline]
+
+
+@pytest.mark.parametrize("when", ["running", "stopped"])
+def test_a_broker_that_is_no_replica_any_more_stops_and_sets_its_log_aside(
+    world: World, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.register()
+    world.create("a", 2)
+    world.settle()
+    world.append(A, 3)
+    waiter = world.replicas.get(A).check_leader()
+    if when == "stopped":
+        world.lose_registration()
+        world.settle()
+    world.change(A, world.state(OTHER, 1, 1, replicas=(OTHER,)))
+    if when == "stopped":
+        world.register()
+    world.settle()
+    assert waiter.end_reason is not None
+    assert world.replicas.find(A) is None
+    assert world.logs.get(A) is None
+    names = [entry.name for path in ("/d0", "/d1") for entry in world.fs.entries(path)]
+    assert [name for name in names if name.startswith("a-0") and name.endswith("-stray")]
+    assert "this broker is no replica of it any more" in caplog.text
+    with pytest.raises(NotLeaderOrFollower):
+        world.replicas.get(A)
+    assert world.replicas.get(TopicPartition("a", 1)).is_leader
+
+
+def test_a_state_of_another_run_is_followed_by_nobody(world: World) -> None:
+    world.register()
+    world.create("a")
+    world.settle()
+    world.incarnation = Incarnation(2)
+    world.change(A, world.state(version=1, replicas=(ME, OTHER)))
+    world.settle()
+    assert isinstance(world.replicas.get(A).role, NoLeader)
+
+
+def test_only_high_watermarks_that_others_have_a_part_in_are_noted_often(world: World) -> None:
+    world.register()
+    world.create("a", 3)
+    world.change(TopicPartition("a", 1), world.state(version=1, replicas=(ME, OTHER)))
+    world.change(TopicPartition("a", 2), world.state(OTHER, 1, 1, replicas=(ME, OTHER)))
+    world.settle()
+    assert sorted(key.partition for key in world.replicas.high_watermarks(replicated=True)) == [1, 2]
+    assert len(world.replicas.high_watermarks()) == 3
+    marks = {TopicPartition("a", 1): 4, TopicPartition("b", 7): 9}
+    job = world.logs.checkpoints.start_high_watermarks(marks)
+    job.run()
+    world.logs.finish_checkpoint(job)
+    assert world.logs.high_watermark(TopicPartition("a", 1)) == 4
+    text = b"".join(
+        world.fs.open(f"{path}/replication-offset-checkpoint").pread(999, 0)
+        for path in ("/d0", "/d1")
+        if world.fs.exists(f"{path}/replication-offset-checkpoint")
+    )
+    assert b"a 1 4" in text
+    assert b"b 7" not in text

@@ -17,11 +17,12 @@ from spark_kafkalite.broker.requests import fetch_sessions
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
 from spark_kafkalite.broker.requests.handlers import fetch, list_offsets, offset_for_leader_epoch, produce
-from spark_kafkalite.errors import NotLeaderOrFollower, UnknownTopicOrPartition
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState
 from spark_kafkalite.slices import Slices, run_whole
 from spark_kafkalite.testing.batches import values_of
+from spark_kafkalite.testing.partition_states import live_broker, partition_state
 from spark_kafkalite.wire import packed
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -33,7 +34,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
 from tests.unit.broker.replication.test_partition import Harness
 
 TOPIC, TOPIC_ID = "t", b"i" * 16
-ME, FOLLOWER, INCARNATION = 1, 2, 77
+ME, FOLLOWER, INCARNATION = 1, 2, 20
 WAIT_MS = 60_000
 
 
@@ -109,6 +110,7 @@ class Bed:
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
+        harness.services.live_brokers = lambda: {each: live_broker(each) for each in (1, 2, 3)}
         self.partitions: dict[TopicPartition, Partition] = {}
         self.listener: Any = SimpleNamespace(name="OUTSIDE", advertised_host="me", advertised_port=1)
         self.cluster = ClusterState()
@@ -120,6 +122,8 @@ class Bed:
             replicas=SimpleNamespace(get=self._get),
             config=self.config,
             fetch_sessions=FetchSessions(),
+            clock=harness.clock,
+            lease=SimpleNamespace(check_leads=lambda now_s: None),
             address_of=lambda broker, session: (broker.host + "-" + session.listener.name, broker.port),
         )
         self.set_leader(ME, 4)
@@ -139,7 +143,7 @@ class Bed:
     def lead(self, *, isr: tuple[int, ...] = (ME,), **settings: object) -> Partition:
         """Lead partition 0 in epoch 4."""
         partition = self.harness.partition(lead=False, **settings)
-        partition.become_leader(4, isr, (ME, FOLLOWER), 1)  # type: ignore[arg-type]
+        partition.become_leader(partition_state(*isr, epoch=4, version=1))
         self.partitions[TopicPartition(TOPIC, 0)] = partition
         return partition
 
@@ -172,24 +176,21 @@ def going_on(request: packed.FetchRequest, answer: packed.FetchResponse, epoch: 
 
 
 class Acknowledged:
-    """What a leader was told of its followers."""
+    """What leaders are told of their followers, beside what they make of it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[int, int, int]] = []
         self.sessions: list[Any] = []
         self.epochs: list[int] = []
-        self.error: Exception | None = None
-        told = self
+        told, heard = self, Leader.follower_fetched
 
         def follower_fetched(
-            leader: Leader, replica_id: int, incarnation: int, fetch_offset: int, session: object = None
+            leader: Leader, replica_id: int, incarnation: Any, fetch_offset: int, session: Any = None
         ) -> None:
-            if told.error is not None:
-                raise told.error
+            heard(leader, replica_id, incarnation, fetch_offset, session)
             told.calls.append((replica_id, incarnation, fetch_offset))
             told.epochs.append(leader.epoch)
             told.sessions.append(session)
-            leader.follower_has(replica_id, fetch_offset)
 
         monkeypatch.setattr(Leader, "follower_fetched", follower_fetched)
 
@@ -228,25 +229,37 @@ class TestFollowers:
     def test_a_leader_of_another_epoch_is_told_too(self, bed: Bed, acknowledged: Acknowledged) -> None:
         partition = bed.lead(isr=(ME, FOLLOWER))
         connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4))
+        answer = connection.fetch(first)
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=5, version=2))
+        now = [(TOPIC_ID, [packed.FetchPartition(0, 0, 1 << 20, 5)])]
+        connection.fetch(going_on(first, answer, 1, topics=now))
+        assert acknowledged.epochs == [4, 5]
+
+    def test_what_was_asked_for_under_no_epoch_is_nothing_to_the_next_leader(
+        self, bed: Bed, acknowledged: Acknowledged
+    ) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        connection = Connection(bed, FOLLOWER)
         first = follower(opening())
         answer = connection.fetch(first)
-        partition.become_leader(5, (ME, FOLLOWER), (ME, FOLLOWER), 2)  # type: ignore[arg-type]
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=5, version=2))
         connection.fetch(going_on(first, answer, 1))
-        assert acknowledged.epochs == [4, 5]
+        assert acknowledged.epochs == [4]
 
     def test_one_of_an_epoch_that_is_over_acknowledges_nothing(self, bed: Bed, acknowledged: Acknowledged) -> None:
         partition = bed.lead(isr=(ME, FOLLOWER))
         connection = Connection(bed, FOLLOWER)
         first = follower(opening(epoch=4, max_wait_ms=WAIT_MS))
         connection.send(first)
-        partition.become_leader(5, (ME, FOLLOWER), (ME, FOLLOWER), 2)  # type: ignore[arg-type]
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=5, version=2))
         ((_, (one,)),) = connection.receive().topics
         assert (one.error_code, one.current_leader, acknowledged.epochs) == (74, (ME, 4), [4])
 
     def test_a_log_that_has_parted_acknowledges_nothing(self, bed: Bed, acknowledged: Acknowledged) -> None:
         partition = bed.lead(isr=(ME, FOLLOWER))
         bed.harness.append(partition, 3)
-        partition.become_leader(6, (ME, FOLLOWER), (ME, FOLLOWER), 2)  # type: ignore[arg-type]
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=6, version=2))
         bed.harness.append(partition, 2)
         connection = Connection(bed, FOLLOWER)
         # It has records of epoch 4 up to 5, which ended at 3.
@@ -276,17 +289,16 @@ class TestFollowers:
         bed.harness.run_loop()
         assert connection.answers == []
         # The broker stops leading and comes back with a log that has been cut meanwhile.
-        partition.resign(3, 5, 2)  # type: ignore[arg-type]
+        partition.resign(3, 5, 2)
         partition.log.truncate_to(1)
-        partition.become_leader(6, (ME, FOLLOWER), (ME, FOLLOWER), 3)  # type: ignore[arg-type]
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=6, version=3))
         ((_, (one,)),) = connection.receive().topics
         assert (one.error_code, one.diverging_epoch) == (0, (4, 1))
 
     def test_a_replica_that_the_leader_does_not_have_gets_its_error(self, bed: Bed, acknowledged: Acknowledged) -> None:
         bed.harness.append(bed.lead())
-        acknowledged.error = NotLeaderOrFollower("for a test")
-        connection = Connection(bed, FOLLOWER)
-        ((_, (one,)),) = connection.fetch(follower(opening())).topics
+        connection = Connection(bed, 7)
+        ((_, (one,)),) = connection.fetch(follower(opening())._replace(replica_id=7)).topics
         assert (one.error_code, one.records) == (6, b"")
 
     def test_a_high_watermark_that_moves_is_told_of_but_not_waited_for(
@@ -299,7 +311,7 @@ class TestFollowers:
         answer = connection.fetch(first)
         assert answer.topics[0][1][0].high_watermark == 0
         connection.send(going_on(first, answer, 1, max_wait_ms=WAIT_MS))
-        partition.check_leader().follower_has(3, 2)
+        partition.check_leader().follower_fetched(3, Incarnation(30), 2)
         bed.harness.run_loop()
         assert (connection.answers, partition.high_watermark) == ([], 2)
         # The next request ends the wait, and gets it.
@@ -348,9 +360,9 @@ class TestNewLeaders:
     def test_the_end_is_not_known_before_what_was_shown_is(self, bed: Bed, version: int, code: int) -> None:
         partition = bed.lead(isr=(ME, FOLLOWER))
         bed.harness.append(partition, 3)
-        partition.check_leader().follower_has(FOLLOWER, 2)
+        partition.check_leader().follower_fetched(FOLLOWER, Incarnation(INCARNATION), 2)
         # By what it knows 2 are committed; the leader before may have shown the third.
-        partition.become_leader(5, (ME, FOLLOWER), (ME, FOLLOWER), 2)  # type: ignore[arg-type]
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=5, version=2))
         bed.harness.append(partition, 1)
         now_ms = bed.harness.clock.wall_ms()
         connection = Connection(bed)
@@ -368,13 +380,13 @@ class TestNewLeaders:
         assert {found(timestamp) for timestamp in not_known} == {(code, -1)}
         assert found(-2) == (0, 0)
         assert found(now_ms - 1000) == (0, 0)
-        partition.check_leader().follower_has(FOLLOWER, 3)
+        partition.check_leader().follower_fetched(FOLLOWER, Incarnation(INCARNATION), 3)
         assert (found(-1), found(now_ms + 1000)) == ((0, 3), (0, -1))
 
 
 class TestHints:
     def test_a_fetch_is_told_who_leads_and_where(self, bed: Bed) -> None:
-        bed.lead().resign(3, 5, 2)  # type: ignore[arg-type]
+        bed.lead().resign(3, 5, 2)
         bed.set_leader(3, 5)
         connection = Connection(bed)
         expected = {15: (None, ()), 16: ((3, 5), [packed.NodeEndpoint(3, "three-OUTSIDE", 93, "rack")])}
@@ -411,14 +423,14 @@ class TestHints:
             response = produce.handle(bed.context, exchange, frame, position)
             if response is not None:
                 exchange.answer(response)
-            partition.resign(3, 5, 2)  # type: ignore[arg-type]
+            partition.resign(3, 5, 2)
             bed.harness.run_loop()
             found = [packed.parse_produce_response(each, version) for each in connection.answers]
             connection.answers.clear()
             return found
 
         if acks == 1:
-            partition.resign(3, 5, 2)  # type: ignore[arg-type]
+            partition.resign(3, 5, 2)
         (answer,) = outcomes(10)
         ((_, (one,)),) = answer.topics
         assert (one.error_code, one.current_leader) == (6, (3, 5))

@@ -1,0 +1,206 @@
+"""A cluster with a bug that was planted on purpose, and just what brings it to light: the judge names the rule.
+
+``KAFKALITE_SOAK=1`` runs all of them, and each schedule without its bug as well, where it must find nothing; a run of
+the tests has one. Two more bugs would show nothing to clients for as long as nothing else is wrong, and are written
+histories only: raising the high watermark before truncating, which ``tests/simulation`` looks for.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.testing.batches import make_batch
+from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.chaos.broker_program import NO_BUG
+from tests.chaos.clients.client import Place
+from tests.chaos.history import OK, UNKNOWN, Bound, Client, HistoryWriter, Send
+from tests.chaos.judge import judge_files
+from tests.chaos.our_cluster import SESSION_S, SIZE, ChaosCluster
+from tests.chaos.power import lose_power
+from tests.chaos.rows import Stage, bounce_a_follower_that_lost_its_tail
+from tests.chaos.values import payload_of
+from tests.chaos.workload import Workload, make_topic
+from tests.interop.support.raw_client import RawClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_STEADY_S = 2.0
+_ANSWER_S = 20.0
+
+
+def leader_dies_alone(stage: Stage) -> None:
+    """Followers do not hear the leader of partition 0, and it dies before it can say so."""
+    cluster, leader = stage.cluster, stage.leader
+    others = cluster.brokers.keys() - {leader}
+    cluster.network.hold(link for other in others for link in cluster.inner_links(leader, other))
+    time.sleep(1.5)
+    cluster.brokers[leader].kill()
+    cluster.network.heal()
+    time.sleep(SESSION_S + 1)
+    cluster.brokers[leader].start()
+    cluster.wait_in_sync(stage.place)
+
+
+def bounced_follower_leads(stage: Stage) -> None:
+    """A follower is back within its session, reaches nobody, and is elected: it has all that was acknowledged."""
+    cluster, follower = stage.cluster, stage.follower
+    others = cluster.brokers.keys() - {follower}
+    cluster.network.hold([cluster.inner_doors[other].link(follower) for other in others])
+    cluster.brokers[follower].kill()
+    cluster.brokers[follower].start()
+    time.sleep(0.5)
+    for other in others:
+        cluster.brokers[other].kill()
+    cluster.cluster.wait_for_leader(stage.place.topic, 0, other_than=None)
+    time.sleep(SESSION_S + 1)
+    cluster.network.heal()
+    for other in others:
+        cluster.brokers[other].start()
+    cluster.wait_in_sync(stage.place)
+
+
+def deposed_leader_is_asked(stage: Stage) -> None:
+    """The leader is cut off from everybody but a client, which asks its successor and then it."""
+    cluster, leader = stage.cluster, stage.leader
+    cluster.network.hold(cluster.links_of(leader))
+    successor = cluster.cluster.wait_for_leader(stage.place.topic, 0, other_than=leader)
+    end = _ask_latest(stage.place, successor)
+    deadline = time.monotonic() + _ANSWER_S
+    # What only the successor has.
+    while (now := _ask_latest(stage.place, successor)) is None or end is None or now < end + 20:
+        end = end if end is not None else now
+        assert time.monotonic() < deadline, "nobody sends to the successor"
+        time.sleep(0.1)
+    _ask_latest(stage.place, leader)
+    cluster.network.heal()
+    cluster.wait_in_sync(stage.place)
+
+
+def _ask_latest(place: Place, broker: int) -> int | None:
+    begun = time.monotonic()
+    asked = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    request = ListOffsetsRequest(
+        replica_id=-1, isolation_level=0, topics=[ListOffsetsTopic(name=place.topic, partitions=[asked])]
+    )
+    with RawClient(place.brokers[broker]) as client:
+        found = client.call(request, 6).topics[0].partitions[0]
+    if found.error_code:
+        return None
+    place.history.note(
+        Bound(
+            who="prober", begun=begun, ended=time.monotonic(), topic=place.topic_id, partition=0, bound="latest",
+            offset=found.offset,
+        )
+    )  # fmt: skip
+    return int(found.offset)
+
+
+def only_replica_loses_power(stage: Stage) -> None:
+    """Acknowledged means flushed here, and nobody else has the records."""
+    cluster, leader = stage.cluster, stage.leader
+    lose_power(cluster.brokers[leader], stage.chance)
+    cluster.brokers[leader].start()
+    cluster.wait_in_sync(stage.place)
+
+
+def line_damages_records(stage: Stage) -> None:
+    """A bit of a record changes on the way from the leader to a follower."""
+    cluster, leader, follower = stage.cluster, stage.leader, stage.follower
+    way = cluster.inner_doors[leader].link(follower).back
+
+    def damage() -> None:
+        way.mark, way.damages = b"ours-", 3
+
+    cluster.network.do(damage)
+    deadline = time.monotonic() + _ANSWER_S
+    while way.damages:
+        assert time.monotonic() < deadline, "nothing that could be damaged passes"
+        time.sleep(0.1)
+    time.sleep(1)
+    cluster.wait_in_sync(stage.place)
+
+
+def waits_outlive_their_leader(stage: Stage) -> None:
+    """A record waits at a leader that is cut off; others are written at its offset, and the old leader copies them."""
+    cluster, place, leader = stage.cluster, stage.place, stage.leader
+    place.history.note(Client(who="prober", kind="producer"))
+    cluster.network.hold(cluster.links_of(leader))
+    begun = time.monotonic()
+    with RawClient(place.brokers[leader], _ANSWER_S) as client:
+        batch = make_batch([payload_of("prober-0")], timestamp_ms=time.time_ns() // 1_000_000)
+        client.send_produce([(place.topic, [(0, batch)])], timeout_ms=int(_ANSWER_S * 1000))
+        successor = cluster.cluster.wait_for_leader(place.topic, 0, other_than=leader)
+        end = _ask_latest(place, successor)
+        time.sleep(_STEADY_S)
+        assert end is None or (_ask_latest(place, successor) or 0) > end, "nobody sends to the successor"
+        cluster.network.heal()
+        told = client.receive_produce().topics[0][1][0]
+    outcome = OK if told.error_code == 0 else UNKNOWN
+    place.history.note(
+        Send(
+            who="prober", begun=begun, ended=time.monotonic(), topic=place.topic_id, partition=0, value="prober-0",
+            number=0, outcome=outcome, offset=told.base_offset if outcome == OK else -1, error=str(told.error_code),
+        )
+    )  # fmt: skip
+    cluster.wait_in_sync(place)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug, what brings it to light, and a rule that is broken then."""
+
+    bug: str
+    play: Callable[[Stage], None]
+    breaks: str
+    replicas: int = SIZE
+    configs: dict[str, str] = field(default_factory=dict)
+
+
+PLANTED = (
+    Planted("acknowledge-before-replication", leader_dies_alone, "C2"),
+    Planted("truncate-to-high-watermark", bounced_follower_leads, "C2"),
+    Planted("skip-the-lease", deposed_leader_is_asked, "C14"),
+    Planted("drop-fsync", only_replica_loses_power, "C2", 1, {"flush.before.ack": "true"}),
+    Planted("accept-every-crc", line_damages_records, "C1"),
+    Planted("trust-every-log", bounce_a_follower_that_lost_its_tail, "C2"),
+    Planted("answer-waits-of-old-epochs", waits_outlive_their_leader, "C2"),
+)
+_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
+_CHOSEN = PLANTED if _SOAK else PLANTED[:1]
+
+
+@pytest.mark.parametrize("planted", [pytest.param(each, id=each.bug) for each in _CHOSEN])
+@pytest.mark.parametrize("is_planted", [False, True] if _SOAK else [True])
+def test_a_seeded_bug_is_caught(planted: Planted, is_planted: bool, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    bug = planted.bug if is_planted else NO_BUG
+    with ChaosCluster(tmp_path / "cluster", bug=bug) as cluster, HistoryWriter(tmp_path / "history.jsonl") as history:
+        place = make_topic(
+            cluster.bootstrap, cluster.addresses, "bugs", history,
+            replicas=planted.replicas, seed=seed, configs=planted.configs,
+        )  # fmt: skip
+        workload = Workload(place, tmp_path)
+        try:
+            workload.start()
+            time.sleep(_STEADY_S)
+            planted.play(Stage(cluster, place, random.Random(seed)))
+            time.sleep(_STEADY_S)
+            workload.finish()
+        finally:
+            workload.stop()
+        cluster.note_states(place)
+        cluster.stop()
+        cluster.note_files(history, {place.topic_id: place.topic})
+    verdict = judge_files([tmp_path / "history.jsonl"])
+    if is_planted:
+        assert planted.breaks in verdict.rules, verdict.text()
+    else:
+        assert not verdict.violations, verdict.text()

@@ -1,0 +1,149 @@
+"""What is on the replicas: the same bytes on all of them, and a leader's state on whoever leads next."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.errors import NotEnoughReplicas
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from tests.interop.cluster.test_commands import wait_until
+
+with warnings.catch_warnings():
+    # It reads its schemas with a function that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from tests.interop.support.python_clients import aiokafka_produce, confluent_produce, kafka_python_produce
+from tests.interop.support.records import Sent
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+def log_bytes(cluster: KafkaliteCluster, number: int, topic: str, partition: int = 0) -> bytes:
+    directory = cluster.broker(number).data_dir / f"{topic}-{partition}"
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+def wait_until_equal(cluster: KafkaliteCluster, topic: str, partition: int = 0) -> bytes:
+    """Wait until all replicas have the same bytes, and return these."""
+
+    def logs() -> set[bytes]:
+        return {log_bytes(cluster, number, topic, partition) for number in cluster.brokers}
+
+    wait_until(lambda: len(logs()) == 1, f"the replicas of {topic}-{partition} differ")
+    (content,) = logs()
+    return content
+
+
+def values_of(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_beginning()
+        deadline = time.monotonic() + 20
+        while len(found) < count and time.monotonic() < deadline:
+            found += [record.value for record in consumer.poll(500)]
+    return found
+
+
+@pytest.mark.parametrize("produce", [confluent_produce, kafka_python_produce, aiokafka_produce])
+def test_replicas_hold_the_producers_bytes(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    topic = new_topic()
+    now_ms = int(time.time() * 1000)
+    for codec in ("none", "gzip", "zstd"):
+        records = [Sent(b"k%d" % n, b"v%d" % n * 50, now_ms + n, (("h", b"x"),)) for n in range(200)]
+        produce(cluster.bootstrap, topic, records, codec, "all", True)
+    assert len(wait_until_equal(cluster, topic)) > 10_000
+    # Whoever leads shows the same.
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        for _ in range(2):
+            former = cluster.wait_for_leader(topic)
+            assert len(values_of(cluster.bootstrap, topic, 600)) == 600
+            cluster.stop(former)
+            cluster.wait_for_leader(topic, other_than=former)
+            assert len(values_of(cluster.bootstrap, topic, 600)) == 600
+            cluster.restart(former)
+            cluster.wait_in_sync(topic)
+            assert admin.list_offsets({TopicPartition(topic, 0): -1})[TopicPartition(topic, 0)].offset == 600  # type: ignore[union-attr]
+
+
+def test_a_broker_that_was_away_catches_up(cluster: KafkaliteCluster, new_topic: Callable[..., str]) -> None:
+    topic = new_topic(3)
+    away = next(number for number in cluster.brokers if number != cluster.leader_of(topic))
+    cluster.kill(away)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        deliveries = [producer.send(topic, b"x" * 1000, partition=n % 3) for n in range(9_000)]
+        for delivery in deliveries:
+            delivery.result(30)
+    cluster.restart(away)
+    cluster.wait_in_sync(topic)
+    for partition in range(3):
+        wait_until_equal(cluster, topic, partition)
+
+
+def test_too_few_in_sync_refuse_what_they_could_lose(cluster: KafkaliteCluster, new_topic: Callable[..., str]) -> None:
+    topic = new_topic()
+    leader = cluster.wait_for_leader(topic)
+    others = [number for number in cluster.brokers if number != leader]
+    for number in others:
+        cluster.stop(number)
+    wait_until(lambda: cluster.in_sync(topic) == {leader}, "stopped brokers stay in sync")
+    settings = {"bootstrap_servers": cluster.broker(leader).bootstrap, "delivery_timeout_ms": 3_000}
+    settings |= {"request_timeout_ms": 2_000}
+    with Producer(**settings) as producer, pytest.raises(NotEnoughReplicas):
+        producer.send(topic, b"alone").result(20)
+    cluster.restart(others[0])
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert producer.send(topic, b"together").result(30).offset == 0
+
+
+def test_deleted_records_are_deleted_on_all_replicas(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin
+) -> None:
+    topic = new_topic(1, segment_bytes=10_000)
+    partition = TopicPartition(topic, 0)
+    with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, batch_size=1000) as producer:
+        for n in range(100):
+            producer.send(topic, b"%d" % n + b"x" * 900).result(20)
+    assert admin.delete_records({partition: 50}) == {partition: 50}
+    for _ in range(2):
+        former = cluster.wait_for_leader(topic)
+        cluster.stop(former)
+        cluster.wait_for_leader(topic, other_than=former)
+        found = admin.list_offsets({partition: -2})[partition]
+        assert found is not None and found.offset == 50
+        cluster.restart(former)
+        cluster.wait_in_sync(topic)
+
+    def first_segments() -> set[str]:
+        return {
+            min(path.name for path in (Path(broker.data_dir) / f"{topic}-0").glob("*.log"))
+            for broker in cluster.brokers.values()
+        }
+
+    wait_until(lambda: "0" * 20 + ".log" not in first_segments(), "segments below the log start stay on a replica")
+
+
+def test_a_topic_made_again_has_nothing_of_the_old_one(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin
+) -> None:
+    topic = new_topic()
+    away = next(number for number in cluster.brokers if number != cluster.leader_of(topic))
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        producer.send(topic, b"old").result(20)
+    # One that is away while it is made again comes back with the log of another topic.
+    cluster.stop(away)
+    admin.delete_topics([topic])
+    admin.create_topic(topic, 1, 2)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert producer.send(topic, b"new").result(20).offset == 0
+    cluster.restart(away)
+    cluster.wait_in_sync(topic)
+    assert values_of(cluster.bootstrap, topic, 1) == [b"new"]
+    assert not any(b"old" in log_bytes(cluster, number, topic) for number in cluster.brokers)

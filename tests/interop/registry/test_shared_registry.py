@@ -1,0 +1,357 @@
+"""Brokers as processes on a registry elsewhere: ``kafkalite registry``, and a real ZooKeeper."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, Consumer, Producer
+from spark_kafkalite.errors import NotCoordinator, NotLeaderOrFollower
+from spark_kafkalite.model import LATEST_TIMESTAMP
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.store import Store
+from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.testing.batches import make_batch
+from spark_kafkalite.testing.child_process import ChildFailed, free_ports
+from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, available
+from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
+from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.contract.forwarder import Forwarder
+from tests.interop.support.raw_client import RawClient
+
+TIMEOUT_S = 20
+SESSION_MS = 2000
+SERVERS = ["kafkalite", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
+
+
+@pytest.fixture(scope="module")
+def kafkalite_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProcess]:
+    with RegistryProcess(tmp_path_factory.mktemp("registry") / "registry") as registry:
+        yield registry
+
+
+@pytest.fixture(params=SERVERS)
+def connect(request: pytest.FixtureRequest) -> str:
+    """A chroot of its own, which nobody has made."""
+    server = request.getfixturevalue("kafkalite_registry" if request.param == "kafkalite" else "zookeeper")
+    return f"{server.connect}/{uuid.uuid4().hex}/cluster"
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def a_broker(directory: Path, connect: str, number: int = 1, **settings: object) -> BrokerProcess:
+    overrides = {
+        "zookeeper.connect": connect,
+        "zookeeper.session.timeout.ms": SESSION_MS,
+        "broker.id": number,
+        "offsets.topic.num.partitions": 2,
+        "offsets.topic.replication.factor": 1,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    return BrokerProcess(directory / f"broker-{number}", overrides=overrides | given)
+
+
+def observer(stack: contextlib.ExitStack, connect: str) -> Store:
+    store = open_zookeeper(connect)
+    stack.callback(store.close)
+    return store
+
+
+def registered(store: Store, number: int) -> BrokerRegistration | None:
+    path = znodes.broker_path(number)
+    if store.exists(path).result(TIMEOUT_S) is None:
+        return None
+    return BrokerRegistration.decode(number, store.get(path).result(TIMEOUT_S)[0])
+
+
+def registered_as(store: Store, number: int) -> int | None:
+    """Return the broker epoch of a registration."""
+    stat = store.exists(znodes.broker_path(number)).result(TIMEOUT_S)
+    return None if stat is None else stat.czxid
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = TIMEOUT_S) -> None:
+    until_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until_s, "it has not come"
+        time.sleep(0.01)
+
+
+def create(bootstrap: str, *topics: str) -> None:
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        for topic in topics:
+            admin.create_topic(topic, 1, replication_factor=1)
+
+
+def produce(bootstrap: str, topic: str, *values: bytes) -> None:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for value in values:
+            producer.send(topic, value).result(TIMEOUT_S)
+
+
+def read_all(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.seek_to_beginning()
+        eventually(lambda: found.extend(r.value for r in consumer.poll(timeout_ms=200)) or len(found) >= count)
+    return found
+
+
+def test_start_stop_kill_and_start_again(tmp_path: Path, connect: str, stack: contextlib.ExitStack) -> None:
+    broker = stack.enter_context(a_broker(tmp_path, connect))
+    store = observer(stack, connect)
+    create(broker.bootstrap, "t")
+    produce(broker.bootstrap, "t", b"0")
+    first = registered(store, 1)
+    assert first is not None
+    assert (first.host, first.port) == (broker.host, broker.port)
+    assert first.endpoints == (f"PLAINTEXT://{broker.bootstrap}",)
+    assert (first.inner_listener, first.inner_wire_version) == ("PLAINTEXT", 1)
+    assert 0 < first.incarnation < 2**63
+    assert not (broker.data_dir / "_registry").exists()
+    # What the session really lasts is in the log; a stock ensemble grants no less than twice its tick.
+    found = re.search(r"it lasts (\d+) ms without a word \(asked for: 2000 ms\)", broker.tail(200))
+    assert found is not None
+    assert broker.stop() == 0
+    assert registered(store, 1) is None
+    broker.start()
+    second = registered(store, 1)
+    assert second is not None
+    assert second.incarnation != first.incarnation
+    produce(broker.bootstrap, "t", b"1")
+    broker.kill()
+    # The node of the one that was killed is waited for, as long as its session lasts.
+    broker.start()
+    produce(broker.bootstrap, "t", b"2")
+    assert read_all(broker.bootstrap, "t", 3) == [b"0", b"1", b"2"]
+
+
+def test_a_second_broker_with_the_same_id_says_whose_it_is(
+    tmp_path: Path, connect: str, stack: contextlib.ExitStack
+) -> None:
+    broker = stack.enter_context(a_broker(tmp_path / "a", connect))
+    store = observer(stack, connect)
+    before = store.exists(znodes.broker_path(1)).result(TIMEOUT_S)
+    second = a_broker(tmp_path / "b", connect)
+    with pytest.raises(ChildFailed, match=rf"is taken by the broker at {broker.bootstrap}.*an id of its own"):
+        second.start()
+    assert store.exists(znodes.broker_path(1)).result(TIMEOUT_S) == before
+
+
+def test_another_clusters_registry_and_an_emptied_one_are_refused(
+    tmp_path: Path, kafkalite_registry: RegistryProcess, stack: contextlib.ExitStack
+) -> None:
+    mine, other, empty = (f"{kafkalite_registry.connect}/{uuid.uuid4().hex}" for _ in range(3))
+    broker = stack.enter_context(a_broker(tmp_path, mine))
+    create(broker.bootstrap, "t")
+    produce(broker.bootstrap, "t", b"0")
+    broker.stop()
+    with a_broker(tmp_path / "other", other):
+        pass
+    broker.overrides["zookeeper.connect"] = other
+    with pytest.raises(ChildFailed, match=r"meta\.properties.* belongs to cluster"):
+        broker.start()
+    broker.overrides["zookeeper.connect"] = empty
+    with pytest.raises(ChildFailed, match="no /cluster/id, so it is new or has been emptied"):
+        broker.start()
+    assert observer(stack, empty).children("/").result(TIMEOUT_S) == []
+    broker.overrides["zookeeper.connect"] = mine
+    broker.start()
+    assert read_all(broker.bootstrap, "t", 1) == [b"0"]
+
+
+def test_an_older_copy_of_the_registry_is_not_believed(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    registry = stack.enter_context(RegistryProcess(tmp_path / "registry"))
+    broker = stack.enter_context(a_broker(tmp_path, registry.connect))
+    registry.stop()
+    copy = (tmp_path / "registry" / "registry.db").read_bytes()
+    registry.start()
+    create(broker.bootstrap, "t")
+    produce(broker.bootstrap, "t", b"0")
+    note = broker.data_dir / "registry-zxid-checkpoint"
+    store = observer(stack, registry.connect)
+    eventually(lambda: note.exists() and int(note.read_text().split()[-1]) >= store.seen_zxid)
+    broker.stop()
+    registry.stop()
+    for path in (tmp_path / "registry").iterdir():
+        path.unlink()
+    (tmp_path / "registry" / "registry.db").write_bytes(copy)
+    registry.start()
+    with pytest.raises(ChildFailed, match=r"the registry is older than the logs.*registry-zxid-checkpoint"):
+        broker.start()
+    assert (broker.data_dir / "t-0").is_dir()
+
+
+def test_a_registry_that_does_not_answer_is_named_in_time(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    broker = a_broker(tmp_path, f"127.0.0.1:{port}", zookeeper_connection_timeout_ms=700)
+    began_s = time.monotonic()
+    with pytest.raises(ChildFailed, match=rf"no ZooKeeper answers at 127\.0\.0\.1:{port} within 0\.7 s"):
+        broker.start()
+    assert time.monotonic() - began_s < 10
+
+
+class Cut:
+    """One broker whose way to its registry can be cut."""
+
+    def __init__(self, tmp_path: Path, connect: str, stack: contextlib.ExitStack) -> None:
+        address, _, chroot = connect.partition("/")
+        self.link = stack.enter_context(Forwarder(int(address.rpartition(":")[2])))
+        self.broker = stack.enter_context(a_broker(tmp_path, f"{self.link.address}/{chroot}"))
+        self.store = observer(stack, connect)
+        self.address = self.broker.bootstrap
+        create(self.address, "t")
+        with Consumer(bootstrap_servers=self.address, group_id="g") as consumer:
+            consumer.subscribe(["t"])
+            eventually(lambda: consumer.poll(timeout_ms=100) == [] and consumer.assignment())
+            consumer.commit()
+        self.client = stack.enter_context(RawClient(self.address))
+        granted = re.search(r"it lasts (\d+) ms", self.broker.tail(200))
+        assert granted is not None
+        self.session_s = int(granted[1]) / 1000
+
+    def produced(self, acks: int) -> int:
+        return int(self.client.produce("t", make_batch([b"x"]), acks=acks).error_code)
+
+    def latest(self) -> int:
+        asked = ListOffsetsPartition(partition_index=0, timestamp=LATEST_TIMESTAMP)
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[asked])])
+        return int(self.client.call(request, 7).topics[0].partitions[0].error_code)
+
+    def heartbeat(self) -> int:
+        return int(self.client.call(HeartbeatRequest(group_id="g", member_id="m"), 4).error_code)
+
+
+REFUSED = [NotLeaderOrFollower.code, NotLeaderOrFollower.code, NotCoordinator.code]
+
+
+def test_acks_all_goes_on_for_the_whole_of_an_outage_and_what_is_alone_ends_with_the_lease(
+    tmp_path: Path, connect: str, stack: contextlib.ExitStack
+) -> None:
+    cut = Cut(tmp_path, connect, stack)
+    before = registered_as(cut.store, 1)
+    assert [cut.produced(acks) for acks in (-1, 1)] == [0, 0]
+    assert cut.latest() == 0
+    cut.link.cut()
+    cut_s, over_s = time.monotonic(), 0.0
+    acknowledged = 1
+    # Longer than the session: others see that it has gone, and it does not know.
+    while time.monotonic() < cut_s + 2 * cut.session_s:
+        assert cut.produced(-1) == 0
+        acknowledged += 1
+        if not over_s and cut.produced(1) == NotLeaderOrFollower.code:
+            over_s = time.monotonic()
+        time.sleep(0.02)
+    # The last answer may be a sixth of the session older than the cut.
+    assert cut.session_s * (2 / 3 - 1 / 6) - 0.5 < over_s - cut_s < cut.session_s
+    assert [cut.produced(1), cut.latest(), cut.heartbeat()] == REFUSED
+    cut.link.mend()
+    # Others have seen it go.
+    eventually(lambda: registered_as(cut.store, 1) not in (None, before))
+    eventually(lambda: cut.produced(1) == 0)
+    assert cut.latest() == 0
+    assert len(read_all(cut.address, "t", acknowledged)) >= acknowledged
+    assert cut.broker.running
+
+
+def test_a_broker_that_was_stopped_looks_at_its_lease_before_it_serves_what_has_come_meanwhile(
+    tmp_path: Path, kafkalite_registry: RegistryProcess, stack: contextlib.ExitStack
+) -> None:
+    cut = Cut(tmp_path, f"{kafkalite_registry.connect}/{uuid.uuid4().hex}", stack)
+    assert cut.produced(1) == 0
+    cut.broker.pause()
+    for acks in (1, -1):
+        cut.client.send_produce([("t", [(0, make_batch([b"x"]))])], acks=acks)
+    eventually(lambda: registered(cut.store, 1) is None)
+    cut.link.cut()
+    cut.broker.resume()
+    # Nothing has told the broker yet that its session is over.
+    assert [cut.client.receive_produce().topics[0][1][0].error_code for _ in range(2)] == [
+        NotLeaderOrFollower.code,
+        0,
+    ]
+    cut.link.mend()
+    eventually(lambda: registered(cut.store, 1) is not None)
+    eventually(lambda: cut.produced(1) == 0)
+
+
+def test_a_session_that_is_lost_is_followed_by_another_of_the_same_incarnation(
+    tmp_path: Path, connect: str, stack: contextlib.ExitStack
+) -> None:
+    cut = Cut(tmp_path, connect, stack)
+    before = registered(cut.store, 1)
+    cut.link.cut()
+    eventually(lambda: registered(cut.store, 1) is None)
+    cut.link.mend()
+    mended_s = time.monotonic()
+    eventually(lambda: registered(cut.store, 1) is not None)
+    assert time.monotonic() - mended_s < 1.5
+    after = registered(cut.store, 1)
+    assert before is not None
+    assert after is not None
+    assert after.incarnation == before.incarnation
+    eventually(lambda: cut.produced(1) == 0)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_registry_that_restarts_changes_nothing(tmp_path: Path, stack: contextlib.ExitStack, how: str) -> None:
+    registry = stack.enter_context(RegistryProcess(tmp_path / "registry"))
+    broker = stack.enter_context(a_broker(tmp_path, registry.connect))
+    create(broker.bootstrap, "t")
+    client = stack.enter_context(RawClient(broker.bootstrap))
+    store = open_zookeeper(registry.connect)
+    before = store.exists(znodes.broker_path(1)).result(TIMEOUT_S)
+    state = store.exists(znodes.state_path("t", 0)).result(TIMEOUT_S)
+    store.close()
+    registry.kill() if how == "kill" else registry.stop()
+    # Longer than a session.
+    until_s = time.monotonic() + 2 * SESSION_MS / 1000
+    while time.monotonic() < until_s:
+        assert client.produce("t", make_batch([b"x"])).error_code == 0
+        time.sleep(0.02)
+    registry.start()
+    back_s = time.monotonic()
+    eventually(lambda: client.produce("t", make_batch([b"x"]), acks=1).error_code == 0)
+    assert time.monotonic() - back_s < 1.5
+    store = observer(stack, registry.connect)
+    assert store.exists(znodes.broker_path(1)).result(TIMEOUT_S) == before
+    assert store.exists(znodes.state_path("t", 0)).result(TIMEOUT_S) == state
+    create(broker.bootstrap, "u")
+
+
+@pytest.mark.zookeeper
+def test_an_ensemble_that_loses_one_server_goes_on(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    if (reason := available()) is not None:
+        pytest.skip(reason)
+    ensemble = stack.enter_context(ZooKeeperEnsemble(tmp_path / "ensemble"))
+    broker = stack.enter_context(
+        a_broker(tmp_path, f"{ensemble.connect}/{uuid.uuid4().hex}", zookeeper_session_timeout_ms=6000)
+    )
+    create(broker.bootstrap, "t")
+    before = registered_as(observer(stack, broker.overrides["zookeeper.connect"]), 1)
+    client = stack.enter_context(RawClient(broker.bootstrap))
+    for number, server in enumerate(ensemble.servers):
+        # In turn, so that one of them is the leader, and one that which the broker uses.
+        server.kill()
+        until_s = time.monotonic() + 3
+        while time.monotonic() < until_s:
+            assert [client.produce("t", make_batch([b"x"]), acks=acks).error_code for acks in (-1, 1)] == [0, 0]
+            time.sleep(0.02)
+        create(broker.bootstrap, f"t{number}")
+        server.start()
+        server.wait_until_serving()
+    assert registered_as(observer(stack, broker.overrides["zookeeper.connect"]), 1) == before

@@ -1,0 +1,49 @@
+"""How long logs that were set aside are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.strays import StraysJob
+from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.memory_fs import MemoryFs
+
+WEEK_MS = 604_800_000
+
+
+def names(fs: MemoryFs) -> list[str]:
+    return sorted(entry.name for entry in fs.entries("/d") if entry.is_directory)
+
+
+def test_logs_that_were_set_aside_go_after_their_time(caplog: pytest.LogCaptureFixture) -> None:
+    fs, clock = MemoryFs(), ManualClock()
+    logs = LogManager(fs, ["/d"], clock, config_of=lambda name: TopicConfig.from_properties({}))
+    logs.open()
+    logs.load()
+    for number in range(2):
+        logs.create(TopicPartition("t", number), b"i" * 16)
+    kept = logs.retiring.set_aside(TopicPartition("t", 0)).rpartition("/")[2]
+    # What begins like one is none.
+    fs.make_directories("/d/other-strays")
+    for _ in range(3):
+        logs.look_at_strays(WEEK_MS).run()
+        clock.advance(ms=WEEK_MS // 3)
+    assert names(fs) == sorted([kept, "t-1", "other-strays"])
+    clock.advance(ms=1)
+    logs.look_at_strays(WEEK_MS).run()
+    assert names(fs) == ["other-strays", "t-1"]
+    assert "168 hours after it was set aside" in caplog.text or not caplog.text
+
+
+def test_a_time_that_cannot_be_read_begins_anew() -> None:
+    fs = MemoryFs()
+    fs.make_directories("/d/t-0.aa-stray")
+    fs.open("/d/t-0.aa-stray/stray-since", create=True).pwrite(b"", 0)
+    StraysJob(fs, ["/d"], 5000, 1000).run()
+    StraysJob(fs, ["/d"], 5999, 1000).run()
+    assert names(fs) == ["t-0.aa-stray"]
+    StraysJob(fs, ["/d", "/missing"], 6000, 1000).run()
+    assert names(fs) == []
