@@ -3,7 +3,8 @@
 Workers create, change and delete nodes with many requests in flight, and a reader watches what they do. After each kill
 the registry starts again on its directory, and then: every acknowledged node is there, with the data and at least the
 version that was acknowledged, and what was deleted is not; no zxid, no version and no sequence number goes back, as
-seen in answers to writes and reads alike; session numbers have never been given before; ephemeral nodes are gone.
+seen in answers to writes and reads alike; session numbers have never been given before; sessions live on with their
+ephemeral nodes, until their clients come back and end them.
 
 Each failure names its seed; ``KAFKALITE_KILL_SEED`` repeats the moments of a run (not the kernel's scheduling),
 ``KAFKALITE_SOAK=1`` kills 300 times.
@@ -33,6 +34,7 @@ WORKERS = 3
 COUNTERS = 4
 IN_FLIGHT = 40
 NO_NODE, NODE_EXISTS = -101, -110
+CLOSE = -11
 SEQUENTIAL, EPHEMERAL = 2, 1
 
 
@@ -80,14 +82,18 @@ class Worker:
         self.deleted: set[str] = set()
         self.last_number = -1
         self.acknowledged = 0
+        self.session = (0, b"")
+        self.has_ephemeral = False
 
     def run(self, client: ProtocolClient) -> None:
         """Work until the connection breaks."""
         pending: deque[tuple[int, str, bytes]] = deque()
+        self.session, self.has_ephemeral = (client.session_id, client.password), False
         for path in (self.root, *(f"{self.root}/{number}" for number in range(COUNTERS)), f"{self.root}/e"):
             answer = client.ask(CREATE, create(path, flags=EPHEMERAL if path.endswith("e") else 0))
             assert answer.error in (0, NODE_EXISTS), answer
             self._seen.answer(answer)
+        self.has_ephemeral = True
         while True:
             while len(pending) < IN_FLIGHT:
                 pending.append(self._send(client))
@@ -127,9 +133,17 @@ class Worker:
             self.counters[path] = (shown[0], data)
             self._seen.version(path, shown)
 
-    def check(self, client: ProtocolClient) -> None:
+    def check(self, client: ProtocolClient, address: str) -> None:
         """Find everything that was acknowledged."""
-        assert client.ask(EXISTS, write_string(f"{self.root}/e") + b"\0").error == NO_NODE, "an ephemeral node is left"
+        asked = write_string(f"{self.root}/e") + b"\0"
+        found = client.ask(EXISTS, asked)
+        if self.has_ephemeral:
+            owner = struct.unpack_from("!q", found.body, 44)[0]
+            assert (found.error, owner) == (0, self.session[0]), f"an ephemeral node is gone; seed {SEED}"
+        with ProtocolClient(address, session=self.session) as again:
+            assert again.session_id == self.session[0], f"a session is gone; seed {SEED}"
+            assert again.ask(CLOSE).error == 0
+        assert client.ask(EXISTS, asked).error == NO_NODE, f"an ephemeral node is left; seed {SEED}"
         names = set(
             RequestReader(client.ask(CHILDREN, write_string(self.root) + b"\0").body).vector(RequestReader.string)
         )
@@ -218,4 +232,4 @@ def test_what_was_shown_is_never_taken_back(tmp_path: Path) -> None:
                     found = stat_of(client.ask(EXISTS, write_string(path) + b"\0").body)
                     assert found >= shown, f"{path}: {found} after {shown} was shown; seed {SEED}"
                 for worker in workers:
-                    worker.check(client)
+                    worker.check(client, registry.connect)

@@ -21,10 +21,10 @@ from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.rules.following import (
-    Answer,
     Append,
     Asked,
     Following,
+    LeaderAnswer,
     Refused,
     StartAnew,
     Truncate,
@@ -163,7 +163,7 @@ class Follower:
         """Do what the leader's answer to what was asked asks for. Its records are valid during this call."""
         if self.has_ended or not self.log.local.is_usable:
             return
-        answer = Answer(
+        answer = LeaderAnswer(
             fetched.error_code,
             fetched.high_watermark,
             fetched.log_start_offset,
@@ -272,6 +272,10 @@ class Follower:
         """Ask for more where acknowledgement means flushed."""
         if self._bounds.acknowledges_flushed:
             self.on_ready()
+
+    def log_start_moved(self) -> None:
+        """Have the leader know where this log starts now."""
+        self.on_ready()
 
     def __repr__(self) -> str:
         return f"<Follower {self.topic_partition} of broker {self.leader_id} epoch={self.epoch}>"

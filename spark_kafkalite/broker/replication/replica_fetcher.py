@@ -55,7 +55,7 @@ _TIMER_SLACK_S: Final = 0.002
 Key = tuple[bytes, int]
 
 
-class Connection(Protocol):
+class LeaderConnection(Protocol):
     """A connection to a leader; see ``network.peer.PeerConnection``."""
 
     def send(self, api_key: int, version: int, body: bytes, on_answer: Callable[[memoryview], None], /) -> None: ...
@@ -67,7 +67,7 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
-Connect = Callable[[BrokerInfo, Callable[[KafkaliteError], None]], Connection]
+Connect = Callable[[BrokerInfo, Callable[[KafkaliteError], None]], LeaderConnection]
 
 
 class FetchSettings(NamedTuple):
@@ -105,7 +105,7 @@ class _Followed:
         return self.asked if request >= self.asked_in else self.before
 
 
-class _Request(NamedTuple):
+class _SentFetch(NamedTuple):
     """A request that is to be answered: its number, whether it begins a session, and what it names."""
 
     number: int
@@ -137,9 +137,9 @@ class LeaderFetcher:
         self._changed: dict[Key, None] = {}
         # What the session says of partitions that are not followed any more.
         self._gone: set[Key] = set()
-        self._connection: Connection | None = None
+        self._connection: LeaderConnection | None = None
         self._known: BrokerInfo | None = None
-        self._unanswered: deque[_Request] = deque()
+        self._unanswered: deque[_SentFetch] = deque()
         self._request_count = 0
         self._session_id = 0
         self._session_epoch = 0
@@ -215,7 +215,7 @@ class LeaderFetcher:
             followed.before = None
             self._changed[key] = None
 
-    def _connected(self) -> Connection | None:
+    def _connected(self) -> LeaderConnection | None:
         """Return the connection, a new one if need be; None while there is to be none."""
         if self._connection is None and self._retry is None:
             self._known = self._broker(self.leader_id) or self._known
@@ -303,7 +303,7 @@ class LeaderFetcher:
         if is_first and not named:
             return
         self._request_count = number
-        self._unanswered.append(_Request(number, is_first, named))
+        self._unanswered.append(_SentFetch(number, is_first, named))
         settings = self._settings
         request = FetchRequest(
             list(asked_by_topic.items()),
@@ -396,7 +396,7 @@ class LeaderFetcher:
         else:
             self._lost(KafkaliteError(f"it answers with {name_of(code)}"))
 
-    def _take(self, connection: Connection, request: _Request, answer: FetchResponse) -> Work[None]:
+    def _take(self, connection: LeaderConnection, request: _SentFetch, answer: FetchResponse) -> Work[None]:
         """Give each partition its part of the answer."""
         silent = dict.fromkeys(request.named)
         since = 0
@@ -425,7 +425,7 @@ class LeaderFetcher:
                 self._changed[key] = None
             self._session_epoch = 0
 
-    def _take_one(self, key: Key, request: _Request, fetched: FetchedPartition) -> None:
+    def _take_one(self, key: Key, request: _SentFetch, fetched: FetchedPartition) -> None:
         followed = self._followed.get(key)
         asked = followed.asked_by(request.number) if followed is not None else None
         if followed is None or asked is None:

@@ -64,7 +64,7 @@ class Asked(NamedTuple):
     cut_count: int = 0
 
 
-class Answer(NamedTuple):
+class LeaderAnswer(NamedTuple):
     """What the leader says of one partition; -1 for offsets that it does not say. ``diverging``: the largest leader
     epoch that it knows at or below the one asked with, and the end offset of that."""
 
@@ -158,7 +158,7 @@ class Following:
 
     # Answers --------------------------------------------------------------------------------------------------------
 
-    def answered(self, asked: Asked, answer: Answer, log: FollowedLog, now_s: float) -> Effect | None:
+    def answered(self, asked: Asked, answer: LeaderAnswer, log: FollowedLog, now_s: float) -> Effect | None:
         """Return what an answer asks for; bounds follow from :meth:`high_watermark` and :meth:`log_start` afterwards.
 
         After Append, Truncate and StartAnew nothing is asked until the caller has said how it went.
@@ -206,7 +206,7 @@ class Following:
         self.is_busy = True
         return Truncate(offset, is_below_start=offset < log.log_start_offset)
 
-    def _out_of_range(self, asked: Asked, answer: Answer, log: FollowedLog, now_s: float) -> Effect | None:
+    def _out_of_range(self, asked: Asked, answer: LeaderAnswer, log: FollowedLog, now_s: float) -> Effect | None:
         if asked.fetch_offset != log.log_end_offset:
             return None
         self._is_aligned = False

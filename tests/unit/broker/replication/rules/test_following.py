@@ -7,10 +7,10 @@ import random
 import pytest
 
 from spark_kafkalite.broker.replication.rules.following import (
-    Answer,
     Append,
     Asked,
     Following,
+    LeaderAnswer,
     Refused,
     StartAnew,
     Truncate,
@@ -47,22 +47,24 @@ def log_with(*epochs: tuple[int, int]) -> PartitionLog:
     return log
 
 
-def answer_of(leader: PartitionLog, high_watermark: int, asked: Asked, max_bytes: int = 200) -> tuple[Answer, bytes]:
+def answer_of(
+    leader: PartitionLog, high_watermark: int, asked: Asked, max_bytes: int = 200
+) -> tuple[LeaderAnswer, bytes]:
     """What a leader says: out of range, where the logs part, or records."""
     start = leader.log_start_offset
     if asked.fetch_offset < start:
-        return Answer(OUT_OF_RANGE, log_start_offset=start), b""
+        return LeaderAnswer(OUT_OF_RANGE, log_start_offset=start), b""
     if asked.last_fetched_epoch >= 0:
         epoch, end = leader.end_offset_for_epoch(asked.last_fetched_epoch)
         if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
-            return Answer(0, high_watermark, start, diverging=(epoch, end)), b""
+            return LeaderAnswer(0, high_watermark, start, diverging=(epoch, end)), b""
     if asked.fetch_offset > leader.log_end_offset:
-        return Answer(OUT_OF_RANGE, log_start_offset=start), b""
+        return LeaderAnswer(OUT_OF_RANGE, log_start_offset=start), b""
     found = leader.read(asked.fetch_offset, max_bytes, leader.log_end_offset)
-    return Answer(0, high_watermark, start, found is not None), found.read() if found is not None else b""
+    return LeaderAnswer(0, high_watermark, start, found is not None), found.read() if found is not None else b""
 
 
-def take(following: Following, asked: Asked, answer: Answer, records: bytes, log: PartitionLog) -> None:
+def take(following: Following, asked: Asked, answer: LeaderAnswer, records: bytes, log: PartitionLog) -> None:
     """What the follower's shell does, at once."""
     match following.answered(asked, answer, log, 0.0):
         case Append():
@@ -101,7 +103,7 @@ def test_asks_for_what_comes_after_its_own_end_under_the_epoch_of_its_last_recor
     log.assign_leader_epoch(5)
     assert ask(following, log) == Asked(3, 3, 0)
     # An empty answer changes nothing (KAFKA-15510).
-    assert following.answered(Asked(3, 3, 0), Answer(0, 3, 0), log, 0.0) is None
+    assert following.answered(Asked(3, 3, 0), LeaderAnswer(0, 3, 0), log, 0.0) is None
     assert ask(following, log) == Asked(3, 3, 0)
 
 
@@ -118,13 +120,13 @@ def test_appends_after_an_epoch_in_which_it_wrote_nothing_what_is_of_an_older_on
 def test_records_count_only_behind_the_own_end() -> None:
     log, following = log_with((0, 3)), Following(1.0)
     asked = ask(following, log)
-    assert following.answered(asked, Answer(0, 9, 0, has_records=True), log, 0.0) == Append()
+    assert following.answered(asked, LeaderAnswer(0, 9, 0, has_records=True), log, 0.0) == Append()
     # Nothing is asked while the append is under way, and another answer to the same brings nothing.
     assert following.ask(log, 0.0, flushed_only=False) is None
-    assert following.answered(asked, Answer(0, 9, 0, has_records=True), log, 0.0) is None
+    assert following.answered(asked, LeaderAnswer(0, 9, 0, has_records=True), log, 0.0) is None
     log.append_as_follower(make_stored_batch(3, 0))
     following.appended()
-    assert following.answered(asked, Answer(0, 9, 0, has_records=True), log, 0.0) is None
+    assert following.answered(asked, LeaderAnswer(0, 9, 0, has_records=True), log, 0.0) is None
     assert ask(following, log).fetch_offset == 4
 
 
@@ -139,14 +141,14 @@ def test_the_high_watermark_follows_the_truncation() -> None:
     """KAFKA-14704: what lies below the leader's high watermark may be what is about to be cut."""
     log, following = log_with((0, 2), (1, 4)), Following(1.0)
     asked = ask(following, log)
-    assert following.answered(asked, Answer(0, 5, 0, diverging=(0, 3)), log, 0.0) == Truncate(2)
+    assert following.answered(asked, LeaderAnswer(0, 5, 0, diverging=(0, 3)), log, 0.0) == Truncate(2)
     assert following.high_watermark(log) == 0
     log.truncate_to(2)
     following.cut()
     assert following.high_watermark(log) == 0
     # What was asked before the truncation says nothing about what is left.
     following.has_no_news(asked)
-    assert following.answered(asked, Answer(0, 5, 0, has_records=True), log, 0.0) is None
+    assert following.answered(asked, LeaderAnswer(0, 5, 0, has_records=True), log, 0.0) is None
     assert following.high_watermark(log) == 0
     following.has_no_news(ask(following, log))
     assert following.high_watermark(log) == 2
@@ -165,13 +167,13 @@ def test_the_high_watermark_follows_the_truncation() -> None:
 def test_truncates_to_the_end_of_the_largest_common_epoch(diverging: tuple[int, int], effect: Truncate) -> None:
     """KIP-279."""
     log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
-    assert following.answered(ask(following, log), Answer(diverging=diverging), log, 0.0) == effect
+    assert following.answered(ask(following, log), LeaderAnswer(diverging=diverging), log, 0.0) == effect
 
 
 @pytest.mark.parametrize("diverging", [(-1, -1), (4, 15), (4, 99), (9, 15)])
 def test_a_divergence_that_is_none_is_refused(diverging: tuple[int, int]) -> None:
     log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
-    effect = following.answered(ask(following, log), Answer(diverging=diverging), log, 0.0)
+    effect = following.answered(ask(following, log), LeaderAnswer(diverging=diverging), log, 0.0)
     assert isinstance(effect, Refused)
     assert "ends at 15 with leader epoch 4" in effect.problem
     assert following.ask(log, 0.0, flushed_only=False) is None
@@ -180,19 +182,19 @@ def test_a_divergence_that_is_none_is_refused(diverging: tuple[int, int]) -> Non
 def test_begins_anew_where_the_leaders_log_begins() -> None:
     log, following = log_with((0, 5)), Following(1.0)
     asked = ask(following, log)
-    assert following.answered(asked, Answer(OUT_OF_RANGE, log_start_offset=40), log, 0.0) == StartAnew(40)
+    assert following.answered(asked, LeaderAnswer(OUT_OF_RANGE, log_start_offset=40), log, 0.0) == StartAnew(40)
     log.truncate_fully(40)
     following.cut()
     # Empty, and beyond the end of another leader's log.
     asked = ask(following, log)
     assert asked == Asked(40, -1, 40, 1)
-    assert following.answered(asked, Answer(OUT_OF_RANGE, log_start_offset=3), log, 0.0) == StartAnew(3)
+    assert following.answered(asked, LeaderAnswer(OUT_OF_RANGE, log_start_offset=3), log, 0.0) == StartAnew(3)
 
 
 def test_records_are_not_dropped_for_an_answer_that_cannot_be() -> None:
     """Behind the leader's end with a last epoch the logs part; a leader that does not say so is asked again."""
     log, following = log_with((0, 5)), Following(1.0)
-    for answer in (Answer(OUT_OF_RANGE), Answer(OUT_OF_RANGE, log_start_offset=2)):
+    for answer in (LeaderAnswer(OUT_OF_RANGE), LeaderAnswer(OUT_OF_RANGE, log_start_offset=2)):
         effect = following.answered(ask(following, log, 99.0), answer, log, 0.0)
         assert effect == Refused(OUT_OF_RANGE)
 
@@ -203,7 +205,7 @@ def test_waits_longer_after_each_error_and_goes_on_after_an_answer() -> None:
     now_s, waits = 0.0, []
     for _ in range(40):
         asked = ask(following, log, now_s)
-        assert following.answered(asked, Answer(FENCED), log, now_s) == Refused(FENCED)
+        assert following.answered(asked, LeaderAnswer(FENCED), log, now_s) == Refused(FENCED)
         assert following.ask(log, now_s, flushed_only=False) is None
         waits.append(round(following.ready_at_s - now_s, 6))
         now_s = following.ready_at_s
@@ -216,7 +218,7 @@ def test_waits_longer_after_each_error_and_goes_on_after_an_answer() -> None:
 
 def test_the_log_start_follows_the_leaders_as_far_as_the_high_watermark() -> None:
     log, following = log_with((0, 5)), Following(1.0)
-    following.answered(ask(following, log), Answer(0, 4, 3), log, 0.0)
+    following.answered(ask(following, log), LeaderAnswer(0, 4, 3), log, 0.0)
     assert following.high_watermark(log) == 4
     assert [following.log_start(log, high_watermark) for high_watermark in (0, 2, 4, 5)] == [0, 2, 3, 3]
 
@@ -248,7 +250,7 @@ class Schedule:
         self.leader.log.assign_leader_epoch(self.epoch, sync=False)
         self.followers = [(each, Following(1.0)) for each in self.replicas if each is not self.leader]
         self.known = {replica: 0 for replica, _ in self.followers}
-        self.waiting: list[tuple[Replica, Following, Asked, Answer, bytes]] = []
+        self.waiting: list[tuple[Replica, Following, Asked, LeaderAnswer, bytes]] = []
 
     def has_committed(self, replica: Replica) -> bool:
         return contents(replica.log, 0).startswith(self.committed)
@@ -284,7 +286,7 @@ class Schedule:
             assert data.startswith(self.committed)
             self.committed, self.committed_end_offset = data[: sum(below)], high_watermark
 
-    def take(self, replica: Replica, following: Following, asked: Asked, answer: Answer, records: bytes) -> None:
+    def take(self, replica: Replica, following: Following, asked: Asked, answer: LeaderAnswer, records: bytes) -> None:
         take(following, asked, answer, records, replica.log)
         # Nothing that may have been shown is cut.
         assert replica.log.log_end_offset >= replica.high_watermark or not self.clean

@@ -1,0 +1,124 @@
+"""Plays rows of faults on one cluster that stays up, then stops it and reads its files.
+
+By hand: ``python -m tests.chaos.play [--seed N] [--directory D] ROW...`` plays rows and prints each verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_kafkalite.testing.child_process import ChildFailed
+from tests.chaos.clients.client import Place
+from tests.chaos.clients.producers import compile_java_producer
+from tests.chaos.history import Complaint, HistoryWriter, Leftover
+from tests.chaos.judge import judge_files
+from tests.chaos.our_cluster import ChaosCluster
+from tests.chaos.rows import ROWS, Row, Stage
+from tests.chaos.workload import RunFailed, Workload, make_topic
+
+logger = logging.getLogger(__name__)
+
+_STEADY_S = 2.0
+
+
+@dataclass
+class Played:
+    """A row that has been played: its history, and why it could not be played to its end."""
+
+    path: Path
+    problem: str = ""
+
+
+@dataclass
+class Round:
+    """All rows of a run by their numbers, and what the brokers complain of."""
+
+    rows: dict[int, Played] = field(default_factory=dict)
+    complaints: list[Complaint | Leftover] = field(default_factory=list)
+
+
+def play(rows: Iterable[Row], directory: Path, seed: int) -> Round:
+    """Play rows in a random order; their histories are in the directory, ready to be judged."""
+    found = Round()
+    order = list(rows)
+    random.Random(seed).shuffle(order)
+    class_path = compile_java_producer(directory / "java")
+    topics: dict[int, Place] = {}
+    with ChaosCluster(directory / "cluster") as cluster:
+        for row in order:
+            logger.info("row %d: %s", row.number, row.play.__name__)
+            played = found.rows[row.number] = Played(directory / f"row-{row.number}.jsonl")
+            with HistoryWriter(played.path) as history:
+                try:
+                    name = f"row-{row.number}"
+                    place = make_topic(cluster.bootstrap, cluster.addresses, name, history, replicas=3, seed=seed)
+                    topics[row.number] = place
+                    _play(cluster, place, row, directory, class_path)
+                except (RunFailed, ChildFailed) as error:
+                    played.problem = str(error)
+                    logger.info("row %d: %s", row.number, error)
+                    _mend(cluster)
+        cluster.stop()
+        for number, place in topics.items():
+            with HistoryWriter(found.rows[number].path) as history:
+                cluster.note_files(history, {place.topic_id: place.topic})
+        found.complaints = cluster.complaints()
+    return found
+
+
+def _play(cluster: ChaosCluster, place: Place, row: Row, directory: Path, class_path: str) -> None:
+    workload = Workload(place, directory, class_path)
+    try:
+        workload.start()
+        time.sleep(_STEADY_S)
+        row.play(Stage(cluster, place, random.Random(f"{place.seed} {row.number}")))
+        logger.info("row %d: healed", row.number)
+        time.sleep(_STEADY_S)
+        workload.finish()
+    finally:
+        workload.stop()
+    cluster.note_states(place)
+
+
+def _mend(cluster: ChaosCluster) -> None:
+    """Have the cluster as the next row expects it, whatever the last one left."""
+    cluster.network.heal()
+    for broker in cluster.brokers.values():
+        if broker.running:
+            broker.resume()
+        else:
+            broker.start()
+
+
+def main(arguments: list[str]) -> int:
+    by_number = {row.number: row for row in ROWS}
+    parser = argparse.ArgumentParser(prog="play", description="Play rows of faults on a cluster of ours.")
+    parser.add_argument("rows", nargs="*", type=int, choices=by_number, metavar="ROW", help="all when none is named")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--directory", type=Path, help="where data and histories are left; a new one by default")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[logging.StreamHandler()])
+    logging.getLogger("spark_kafkalite").setLevel(logging.ERROR)
+    directory = options.directory or Path(tempfile.mkdtemp(prefix="kafkalite-chaos-"))
+    print(f"seed {options.seed}, {directory}", flush=True)
+    found = play([by_number[number] for number in options.rows or by_number], directory, options.seed)
+    is_wrong = bool(found.complaints)
+    for number, played in found.rows.items():
+        verdict = judge_files([played.path])
+        is_wrong = is_wrong or bool(verdict.violations or played.problem)
+        print(f"\nrow {number} {played.problem}\n{verdict.text()}")
+    for complaint in found.complaints:
+        print(complaint)
+    return 1 if is_wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
