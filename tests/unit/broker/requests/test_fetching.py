@@ -320,6 +320,19 @@ class TestFollowers:
         assert ended.topics == []
         assert [one.high_watermark for _, ones in told.topics for one in ones] == [2]
 
+    def test_followers_hear_at_once_of_a_log_start(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(3))
+        answer = connection.fetch(first)
+        connection.send(going_on(first, answer, 1, max_wait_ms=WAIT_MS))
+        bed.harness.run_loop()
+        assert connection.answers == []
+        partition.log.advance_log_start(2)
+        ((_, (one,)),) = connection.receive().topics
+        assert (one.log_start_offset, one.records) == (2, b"")
+
     def test_any_request_ends_the_wait_of_the_fetch_before_it(self, bed: Bed, acknowledged: Acknowledged) -> None:
         bed.harness.append(bed.lead(isr=(ME, FOLLOWER)), 3)
         connection = Connection(bed, FOLLOWER)
