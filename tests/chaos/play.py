@@ -79,13 +79,16 @@ def _play(cluster: ChaosCluster, place: Place, row: Row, directory: Path, class_
     try:
         workload.start()
         time.sleep(_STEADY_S)
+        cluster.note_health(place.history, "before")
         row.play(Stage(cluster, place, random.Random(f"{place.seed} {row.number}")))
         logger.info("row %d: healed", row.number)
         time.sleep(_STEADY_S)
         workload.finish()
     finally:
         workload.stop()
+    cluster.note_health(place.history, "after")
     cluster.note_states(place)
+    cluster.note_registrations(place.history)
 
 
 def _mend(cluster: ChaosCluster) -> None:
