@@ -11,6 +11,7 @@ import pytest
 
 from spark_kafkalite.broker.replication.append_queue import QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
 from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
@@ -205,7 +206,12 @@ class Answers:
 def context_of(harness: Harness, partition: Partition) -> Any:
     replicas = SimpleNamespace(get=lambda key: partition)
     return SimpleNamespace(
-        loop=harness.loop, slices=Slices(harness.loop), replicas=replicas, config={"fetch.max.bytes": 1 << 20}
+        loop=harness.loop,
+        slices=Slices(harness.loop),
+        replicas=replicas,
+        config={"fetch.max.bytes": 1 << 20},
+        clock=harness.clock,
+        lease=Lease(unlimited=True),
     )
 
 
