@@ -69,7 +69,6 @@ _RARE: Final = (
     _Rare(101, "DUPLICATE_BROKER_REGISTRATION", KafkaError, "This broker id is registered already."),
     _Rare(102, "BROKER_ID_NOT_REGISTERED", KafkaError, "This broker id is not registered."),
     _Rare(105, "TRANSACTIONAL_ID_NOT_FOUND", KafkaError, "There is no such transactional id."),
-    _Rare(106, "FETCH_SESSION_TOPIC_ID_ERROR", RetriableError, "The fetch session used topic ids differently before."),
     _Rare(107, "INELIGIBLE_REPLICA", KafkaError, "The replica may not join the in-sync replicas."),
     _Rare(108, "NEW_LEADER_ELECTED", KafkaError, "A new leader was elected by this request."),
     _Rare(109, "OFFSET_MOVED_TO_TIERED_STORAGE", KafkaError, "The offset has moved to tiered storage."),
